@@ -1,0 +1,62 @@
+"""Constrained optimization for machine learning.
+
+    min f(x)   subject to   g(x) <= 0,   x in X            f, g smooth, possibly nonconvex
+
+Sign convention everywhere: ``g(x) <= 0`` is feasible, multipliers are ``>= 0``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gdpa.algorithms import GDPA
+from gdpa.checkpoint import load_state, save_state
+from gdpa.kkt import Certificate, Residuals, certify
+from gdpa.observers import ProgressDisplay
+from gdpa.problem import Evaluation, Problem
+from gdpa.result import Result, Status
+from gdpa.sets import REALS, Ball, Box, ConvexSet, NonNegative, Product, Simplex
+from gdpa.solve import solve
+from gdpa.stopping import FeasibleBelow, KKTBelow, MaxOracleCalls, MaxSteps, MaxTime
+from gdpa.version import __version__
+
+__all__ = [
+    "solve",
+    "Problem",
+    "Evaluation",
+    "from_functions",
+    "from_torch",
+    "from_module",
+    "from_jax",
+    "GDPA",
+    "Result",
+    "Status",
+    "certify",
+    "Certificate",
+    "Residuals",
+    "KKTBelow",
+    "MaxSteps",
+    "MaxOracleCalls",
+    "MaxTime",
+    "FeasibleBelow",
+    "ProgressDisplay",
+    "save_state",
+    "load_state",
+    "ConvexSet",
+    "REALS",
+    "Box",
+    "NonNegative",
+    "Ball",
+    "Simplex",
+    "Product",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs another library only when it is asked for."""
+    if name in ("from_functions", "from_torch", "from_module", "from_jax"):
+        from gdpa import backends
+
+        return getattr(backends, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,86 @@
+"""Gradient descent and perturbed ascent, exactly as published."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gdpa.algorithms.base import Probe, State
+from gdpa.arrays import namespace, positive_part
+from gdpa.perturbed import dual_update, in_gate, pressure
+from gdpa.problem import Problem
+from gdpa.schedules import as_schedule
+from gdpa.typing import Array, Schedule
+
+
+@dataclass(frozen=True)
+class GDPA:
+    r"""The paper's single-loop method, eq. (alg), line by line.
+
+    .. math::
+        q_r &= (1-\tau)\lambda_r + \beta_r g(x_r), \qquad S_r = \{i : [q_r]_i > 0\} \\
+        x_{r+1} &= P_X\bigl(x_r - \alpha_r(\nabla f(x_r) + J(x_r)^T [q_r]_+)\bigr) \\
+        [\lambda_{r+1}]_i &= [(1-\tau)\lambda_r + \beta_r g(x_{r+1})]_{i,+} \text{ for } i \in S_r,
+            \quad 0 \text{ otherwise}
+
+    One forward and one backward pass per iteration: g(x_{r+1}) of the dual update is the next iteration's forward.
+
+    Args:
+        alpha: alpha_0 of ``alpha_r = alpha_0 r^(-1/3)``, or any schedule r -> alpha_r.
+        beta: beta_0 of ``beta_r = beta_0 r^(1/3)``, or any schedule r -> beta_r.
+        tau: the perturbation tau in (0, 1), fixed. A constraint with multiplier lambda_i is left
+            violated by ``tau lambda_i / beta_r`` (see `gdpa.perturbed.residual_violation`).
+        gate: evaluate S_r at x_r, as eq. (alg) prints it. ``False`` updates every multiplier, as eq. (updatel0) reads.
+
+    Example:
+        >>> import numpy as np
+        >>> from gdpa import GDPA, MaxSteps, solve
+        >>> from gdpa.problems import get
+        >>> disc = get("disc-product")   # min -x0 x1 on the disc of radius sqrt(2): x* = (1, 1), multiplier 1/2
+        >>> result = solve(disc.problem, disc.x0, GDPA(alpha=0.05, beta=0.5, tau=0.1), stop=MaxSteps(3000))
+        >>> result.x_last.round(3).tolist(), result.multipliers_last.round(3).tolist()
+        ([1.002, 1.002], [0.5])
+
+    References:
+        Songtao Lu, "A Single-Loop Gradient Descent and Perturbed Ascent Algorithm for Nonconvex Functional
+        Constrained Optimization", ICML 2022.
+
+    Deviations from the paper:
+        Equality constraints, which the paper does not treat, keep their multiplier unclamped and always pass the gate.
+    """
+
+    alpha: float | Schedule = 0.01
+    beta: float | Schedule = 1.0
+    tau: float = 0.1
+    gate: bool = True
+
+    def __post_init__(self) -> None:
+        # Power schedules of eq. (spcon) unless the caller brings schedules.
+        object.__setattr__(self, "alpha", as_schedule("alpha", self.alpha, -1 / 3))
+        object.__setattr__(self, "beta", as_schedule("beta", self.beta, 1 / 3))
+        if not isinstance(self.tau, (int, float)) or not (math.isfinite(self.tau) and 0 < self.tau < 1):
+            raise ValueError(f"tau must lie strictly between 0 and 1, got {self.tau!r}")
+
+    def init(self, problem: Problem, x0: Array) -> State:
+        evaluation = problem.evaluate(x0)
+        zeros = namespace(x0).zeros_like(evaluation.constraints)
+        return State(step=0, x=x0, multipliers=zeros, evaluation=evaluation, probe=None)
+
+    def update(self, problem: Problem, state: State) -> State:
+        r = state.step + 1
+        alpha, beta, tau = self.alpha(r), self.beta(r), self.tau  # type: ignore[operator]
+        x, multipliers = state.x, state.multipliers
+        now = state.evaluation or problem.evaluate(x)
+        p = problem.num_equalities
+
+        q = pressure(multipliers, now.constraints, beta, tau)
+        w = positive_part(q, p)
+        gradient = now.pullback(w)  # grad_x F_beta, eq. (as)
+        x_next = problem.domain.project(x - alpha * gradient)  # eq. (primal)
+
+        then = problem.evaluate(x_next)
+        gate = in_gate(q, p) if self.gate else None  # S_r, eq. (defs)
+        multipliers_next = dual_update(multipliers, then.constraints, beta, tau, gate, p)  # eq. (dualupated)
+
+        probe = Probe(x, w, now.objective, now.constraints, gradient, weight=1 / beta)
+        return State(r, x_next, multipliers_next, then, probe)

@@ -1,0 +1,103 @@
+"""The few array operations every formula needs, for NumPy, torch and JAX alike.
+
+Formulas act on the last axis; leading axes are independent problems solved side by side.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from gdpa.typing import Array
+
+
+def namespace(x: Array) -> Any:
+    """Return the array-API namespace of ``x`` (NumPy, torch or JAX).
+
+    >>> namespace(np.zeros(2)) is np
+    True
+    """
+    if type(x) is np.ndarray:  # NumPy 2 is its own array-API namespace; this is the hot path
+        return np
+    return array_api_compat.array_namespace(x)
+
+
+def positive_part(q: Array, num_equalities: int = 0) -> Array:
+    """Return ``[q]_+`` componentwise; the last ``num_equalities`` components pass unchanged.
+
+    The one projection of the library's dual side: multipliers of ``g_i <= 0`` live in the
+    nonnegative half-line, multipliers of ``g_i = 0`` on the whole line. Applied to constraint
+    values it is the violation, whose half squared norm has the gradient ``J^T [g]_+``.
+
+    >>> positive_part(np.array([-1.0, 2.0, -3.0]), num_equalities=1).tolist()
+    [0.0, 2.0, -3.0]
+    """
+    xp = namespace(q)
+    if num_equalities == 0:
+        return xp.maximum(q, 0.0) if xp is np else xp.clip(q, min=0.0)
+    split = q.shape[-1] - num_equalities
+    return xp.concat([xp.clip(q[..., :split], min=0.0), q[..., split:]], axis=-1)
+
+
+def norm(v: Array) -> Array:
+    """Return the Euclidean norm over the last axis.
+
+    >>> float(norm(np.array([3.0, 4.0])))
+    5.0
+    """
+    xp = namespace(v)
+    if xp is np and v.ndim == 1:
+        return np.sqrt(v.dot(v))
+    return xp.linalg.vector_norm(v, axis=-1)
+
+
+def max_norm(v: Array) -> Array:
+    """Return the largest absolute value over the last axis; 0 for an empty axis, NaN if any is NaN.
+
+    >>> float(max_norm(np.array([3.0, -4.0]))), float(max_norm(np.zeros(0)))
+    (4.0, 0.0)
+    """
+    xp = namespace(v)
+    if v.shape[-1] == 0:
+        return xp.sum(v, axis=-1)
+    return xp.max(xp.abs(v), axis=-1)
+
+
+def to_numpy(x: Array) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return ``x`` as a NumPy array on the host, detached from any graph.
+
+    >>> to_numpy(np.ones(1)).tolist()
+    [1.0]
+    """
+    if array_api_compat.is_torch_array(x):
+        return x.detach().cpu().numpy()
+    return np.asarray(x)
+
+
+def from_numpy(values: Any, like: Array) -> Array:
+    """Return host values as an array of the library, dtype and device of ``like``.
+
+    >>> from_numpy([1, 2], like=np.zeros(3)).dtype
+    dtype('float64')
+    """
+    xp = namespace(like)
+    if xp is np:
+        return np.asarray(values, dtype=like.dtype)
+    return xp.asarray(np.asarray(values), dtype=like.dtype, device=array_api_compat.device(like))
+
+
+def is_floating(x: Array) -> bool:
+    """Tell whether ``x`` is an array of real floating-point numbers.
+
+    >>> is_floating(np.ones(2)), is_floating(np.ones(2, dtype=int)), is_floating([1.0])
+    (True, False, False)
+    """
+    if not array_api_compat.is_array_api_obj(x):
+        return False
+    return (
+        bool(namespace(x).isdtype(x.dtype, "real floating"))
+        if namespace(x) is not np
+        else bool(np.issubdtype(x.dtype, np.floating))
+    )

@@ -1,0 +1,19 @@
+"""Oracles from NumPy, torch and JAX functions. Each library is imported only when its constructor is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gdpa.backends.functions import FiniteDifferenceWarning, from_functions
+
+__all__ = ["FiniteDifferenceWarning", "from_functions", "from_jax", "from_module", "from_torch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("from_torch", "from_module"):
+        from gdpa.backends import torch as backend
+    elif name == "from_jax":
+        from gdpa.backends import jax as backend  # type: ignore[no-redef]
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(backend, name)

@@ -1,0 +1,115 @@
+"""Problems from NumPy functions, with exact gradients or finite differences."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gdpa.problem import Evaluation, Problem
+from gdpa.sets import REALS, ConvexSet
+from gdpa.typing import Array
+
+Vector = np.ndarray[Any, np.dtype[Any]]
+
+
+class FiniteDifferenceWarning(UserWarning):
+    """A gradient is missing, so forward differences stand in for it."""
+
+
+def from_functions(
+    objective: Callable[[Vector], Any],
+    constraints: Callable[[Vector], Any] | None = None,
+    *,
+    gradient: Callable[[Vector], Any] | None = None,
+    jacobian: Callable[[Vector], Any] | None = None,
+    num_equalities: int = 0,
+    domain: ConvexSet = REALS,
+    names: tuple[str, ...] | None = None,
+) -> Problem:
+    """Return a problem from NumPy functions of one point x of shape (d,).
+
+    Args:
+        objective: f, x -> number.
+        constraints: g, x -> vector of length m, feasible where <= 0; None for no constraints.
+        gradient: grad f, x -> (d,). Missing: forward differences, d evaluations of f, with a warning.
+        jacobian: J, x -> (m, d). Missing: forward differences, d evaluations of g, with a warning.
+        num_equalities: how many of the last constraints must equal zero.
+        domain: the set X.
+        names: names of the constraints.
+
+    Every function is called at most once at a point.
+
+    Example:
+        >>> problem = from_functions(
+        ...     lambda x: x @ x, lambda x: np.array([1 - x[0]]),
+        ...     gradient=lambda x: 2 * x, jacobian=lambda x: np.array([[-1.0, 0.0]]))
+        >>> problem.evaluate(np.array([1.0, 0.0])).pullback(np.array([2.0])).tolist()
+        [0.0, 0.0]
+    """
+    for name, function in (("gradient", gradient), ("jacobian", jacobian)):
+        if function is None and not (name == "jacobian" and constraints is None):
+            warnings.warn(
+                f"no {name} given: forward differences stand in for it, at d extra evaluations per step and "
+                "about half the digits; pass it for speed and accuracy",
+                FiniteDifferenceWarning,
+                stacklevel=2,
+            )
+
+    def values(x: Vector) -> Vector:
+        if constraints is None:
+            return np.zeros(0, dtype=x.dtype)
+        g = np.asarray(constraints(x), dtype=x.dtype)
+        if g.ndim != 1:
+            raise ValueError(f"constraints must return a vector, got shape {g.shape}; wrap a single value in an array")
+        return g
+
+    def number(x: Vector) -> Vector:
+        f = np.asarray(objective(x), dtype=x.dtype)
+        if f.size != 1:
+            raise ValueError(f"objective must return one number, got shape {f.shape}")
+        return f.reshape(())
+
+    def evaluate(x: Vector) -> Evaluation:
+        f, g = number(x), values(x)
+        cache: dict[str, Vector] = {}
+
+        def grad_f() -> Vector:
+            if "f" not in cache:
+                raw = gradient(x) if gradient is not None else _differences(lambda y: number(y)[None], x, f[None])[0]
+                cache["f"] = _shaped("gradient", raw, x.shape, x.dtype)
+            return cache["f"]
+
+        def jacobian_of_g() -> Vector:
+            if "g" not in cache:
+                raw = jacobian(x) if jacobian is not None else _differences(values, x, g)
+                cache["g"] = _shaped("jacobian", raw, (g.shape[0], x.shape[0]), x.dtype)
+            return cache["g"]
+
+        def pullback(w: Array, objective: Any = 1.0) -> Array:
+            out = objective * grad_f() if np.any(objective) else np.zeros_like(x)
+            return out + w @ jacobian_of_g() if g.shape[0] and np.any(w) else out
+
+        return Evaluation(f, g, pullback)
+
+    return Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names)
+
+
+def _shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Vector:
+    array = np.asarray(value, dtype=dtype)
+    if array.shape != shape:
+        raise ValueError(f"{name} must return shape {shape}, got {array.shape}")
+    return array
+
+
+def _differences(function: Callable[[Vector], Vector], x: Vector, at: Vector) -> Vector:
+    """Forward differences, step sqrt(eps) max(1, |x_i|); returns (len(at), d)."""
+    step = np.sqrt(np.finfo(x.dtype).eps) * np.maximum(1.0, np.abs(x))
+    out = np.empty((at.shape[0], x.shape[0]), dtype=x.dtype)
+    for i in range(x.shape[0]):
+        moved = x.copy()
+        moved[i] += step[i]
+        out[:, i] = (function(moved) - at) / (moved[i] - x[i])
+    return out

@@ -1,0 +1,94 @@
+"""Observers: called after every step with the progress of the run; they look and never touch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, TextIO
+
+import numpy as np
+
+from gdpa.progress import Progress
+from gdpa.result import History
+
+
+def _scalar(value: Any) -> Any:
+    """A float for a single problem, the host copy of one value each for a batch."""
+    if isinstance(value, float):
+        return value
+    from gdpa.arrays import to_numpy
+
+    values = to_numpy(value)
+    return float(values) if values.ndim == 0 else np.array(values)
+
+
+class Recorder:
+    """Keeps every ``every``-th step as a row of the history."""
+
+    COLUMNS = (
+        "step",
+        "forwards",
+        "backwards",
+        "seconds",
+        "objective",
+        "stationarity",
+        "feasibility",
+        "slackness",
+        "kkt",
+    )
+
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
+        self._rows: list[tuple[Any, ...]] = []
+
+    def __call__(self, progress: Progress) -> None:
+        probe = progress.state.probe
+        if probe is None or progress.step % self.every:
+            return
+        absolute, relative = progress.absolute(), progress.residuals
+        assert absolute is not None
+        assert relative is not None
+        self._rows.append(
+            (
+                progress.step,
+                progress.forwards,
+                progress.backwards,
+                progress.seconds,
+                _scalar(probe.objective),
+                *(_scalar(r) for r in absolute),
+                _scalar(relative.worst),
+            )
+        )
+
+    def history(self) -> History:
+        """Return what was kept as columns."""
+        if not self._rows:
+            return History()
+        columns = zip(*self._rows, strict=True)
+        return History({name: np.array(column) for name, column in zip(self.COLUMNS, columns, strict=True)})
+
+
+class ProgressDisplay:
+    """One line on a terminal, rewritten a few times a second; silent when the output is not a terminal.
+
+    Args:
+        stream: where to write; default standard error.
+        interval: seconds between two writes.
+        force: write even if the stream is not a terminal.
+    """
+
+    def __init__(self, stream: TextIO | None = None, interval: float = 0.2, force: bool = False) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._active = force or self._stream.isatty()
+        self._interval, self._next = interval, 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if not self._active or now < self._next:
+            return
+        self._next = now + self._interval
+        self._stream.write(
+            f"\rstep {progress.step:>8}  forwards {progress.forwards:>8}  "
+            f"relative KKT {progress.kkt:9.2e}  {progress.seconds:8.1f} s"
+        )
+        self._stream.flush()

@@ -1,0 +1,160 @@
+"""What a run returns: a status that is its own sentence, the points worth keeping, and the recomputed certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from gdpa.kkt import Certificate
+from gdpa.typing import Array
+
+
+class Status(Enum):
+    """Why a run ended. The value is the sentence the user reads."""
+
+    CONVERGED = "Converged: the recomputed KKT residuals are within the tolerance."
+    MAX_STEPS = (
+        "Stopped at the step limit before the KKT residuals met the tolerance. "
+        "Allow more steps, loosen the tolerance, or try AdaptiveGDPA."
+    )
+    MAX_ORACLE_CALLS = (
+        "Stopped at the limit on oracle calls before the KKT residuals met the tolerance. "
+        "Allow more calls or loosen the tolerance."
+    )
+    MAX_TIME = (
+        "Stopped at the time limit before the KKT residuals met the tolerance. Allow more time or loosen the tolerance."
+    )
+    FEASIBLE = "Stopped at the first feasible point T(epsilon); stationarity was not asked for."
+    LOCALLY_INFEASIBLE = (
+        "Locally infeasible: the violation of the constraints is stationary and positive here. "
+        "Check the constraints against each other, or start elsewhere."
+    )
+    DIVERGING = (
+        "Diverging: the iterates left every reasonable range. The problem may be unbounded below, "
+        "or the step too long: reduce alpha or beta."
+    )
+    INVALID_NUMBER = "Stopped at a value that is not a finite number; the best finite point is returned."
+    STALLED = (
+        "Stalled: no step makes progress any more, and the KKT residuals are above the tolerance. "
+        "The tolerance may be below what the precision of the problem's numbers allows."
+    )
+    INTERRUPTED = "Interrupted from the keyboard; the best point so far is returned."
+    STOPPED = "Stopped by a callback; the best point so far is returned."
+    FAILED = "The problem's own code raised an exception; the best point so far is attached to it."
+
+
+@dataclass(frozen=True)
+class History(Mapping[str, "np.ndarray[Any, np.dtype[Any]]"]):
+    """Columns of numbers recorded along a run, one row per recorded step.
+
+    The residuals are those of the step's own multiplier estimate: stationarity, feasibility and slackness as the paper
+    prints them, ``kkt`` the largest relative one.
+    """
+
+    columns: dict[str, np.ndarray[Any, np.dtype[Any]]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
+        return self.columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __repr__(self) -> str:
+        rows = len(next(iter(self.columns.values()))) if self.columns else 0
+        return f"History({rows} rows of {', '.join(self.columns)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """The outcome of `gdpa.solve`, recomputed from the problem at the returned point.
+
+    Attributes:
+        x: the best point, by certificate.
+        multipliers: its multipliers.
+        success: True only if the certificate at ``x`` meets the tolerance.
+        status: why the run ended.
+        message: the status' sentence, with the residuals.
+        certificate: the KKT conditions at ``x``; also holds f, g, gradient and the multipliers of X.
+        tolerance: what ``success`` was judged by.
+        x_last, multipliers_last: the last finite iterate and the method's own multipliers there.
+        x_best_feasible: the lowest objective among the iterates feasible to the tolerance; None if there was none.
+        x_average: the average of the iterates weighted by 1/beta_r, as the paper's Theorem 1 returns it.
+        steps, forwards, backwards, seconds: what the method used. Measuring and certificates are not in these.
+        history: the recorded columns.
+        state: continue from here with ``solve(problem, state=result.state, ...)``.
+        algorithm: the method that ran.
+    """
+
+    x: Array
+    multipliers: Array
+    success: bool
+    status: Status
+    message: str
+    certificate: Certificate
+    tolerance: float
+    x_last: Array
+    multipliers_last: Array
+    x_best_feasible: Array | None
+    x_average: Array
+    steps: int
+    forwards: int
+    backwards: int
+    seconds: float
+    history: History
+    state: Any
+    algorithm: Any
+
+    @property
+    def objective(self) -> Any:
+        """f at ``x``."""
+        return self.certificate.objective
+
+    @property
+    def constraints(self) -> Array:
+        """g at ``x``."""
+        return self.certificate.constraints
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the recorded residuals against steps on a matplotlib ``Axes`` (a new one by default) and return it."""
+        if "step" not in self.history:
+            raise ValueError("nothing was recorded; run solve with record=1 to plot the result")
+        if axes is None:
+            import matplotlib.pyplot as plt
+
+            _, axes = plt.subplots()
+        for name in ("stationarity", "feasibility", "slackness", "kkt"):
+            values = np.where(self.history[name] > 0, self.history[name], np.nan)
+            axes.plot(self.history["step"], values, label="relative KKT" if name == "kkt" else name)
+        axes.set(xscale="log", yscale="log", xlabel="step r", ylabel="residual")
+        axes.legend()
+        return axes
+
+    def __repr__(self) -> str:
+        c = self.certificate
+        lines = [
+            f"Result of {type(self.algorithm).__name__}: {'success' if self.success else 'no success'}",
+            f"  {self.message}",
+            f"  objective    {_brief(c.objective)}",
+            f"  x            {_brief(self.x)}",
+            f"  multipliers  {_brief(self.multipliers)}",
+            f"  residuals    {c}",
+            f"  cost         {self.steps} steps, {self.forwards} forwards, {self.backwards} backwards, "
+            f"{self.seconds:.3g} s",
+        ]
+        return "\n".join(lines)
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.8g}"
+    from gdpa.arrays import to_numpy
+
+    with np.printoptions(threshold=8, edgeitems=3, precision=6):
+        return str(to_numpy(value)).replace("\n", " ")

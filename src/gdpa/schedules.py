@@ -1,0 +1,86 @@
+"""Step sizes alpha_r, beta_r and perturbations tau_r as small frozen callables of r = 1, 2, ..."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gdpa.typing import Schedule
+
+
+def _positive(name: str, value: float) -> None:
+    if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value at every iteration.
+
+    >>> Constant(0.5)(100)
+    0.5
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _positive("value", self.value)
+
+    def __call__(self, r: int) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Power:
+    """``initial * r**exponent``: eq. (spcon) has alpha_r = alpha_0 r^(-1/3) and beta_r = beta_0 r^(1/3).
+
+    >>> Power(2.0, 1 / 3)(8)
+    4.0
+    """
+
+    initial: float
+    exponent: float
+
+    def __post_init__(self) -> None:
+        _positive("initial", self.initial)
+        if not math.isfinite(self.exponent):
+            raise ValueError(f"exponent must be finite, got {self.exponent!r}")
+
+    def __call__(self, r: int) -> float:
+        return float(self.initial * r**self.exponent)
+
+
+@dataclass(frozen=True)
+class Theoretical:
+    """The proof's ``alpha_r = a1 / (a2 + a3 r^(1/3))``, eq. (ab) of the appendix, with a1 < 1 and a2 >= L_f.
+
+    >>> Theoretical(a1=0.5, a2=1.0, a3=2.0)(8)
+    0.1
+    """
+
+    a1: float
+    a2: float
+    a3: float
+
+    def __post_init__(self) -> None:
+        for name in ("a1", "a2", "a3"):
+            _positive(name, getattr(self, name))
+        if self.a1 >= 1:
+            raise ValueError(f"a1 must be below 1, got {self.a1!r}: the proof needs alpha_r < 1/L_f")
+
+    def __call__(self, r: int) -> float:
+        return float(self.a1 / (self.a2 + self.a3 * r ** (1 / 3)))
+
+
+def as_schedule(name: str, value: float | Schedule, exponent: float) -> Schedule:
+    """Return ``value`` if it is a schedule, else the power schedule ``value * r**exponent``.
+
+    >>> as_schedule("beta", 2.0, 1 / 3)
+    Power(initial=2.0, exponent=0.3333333333333333)
+    """
+    if callable(value):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number or a schedule r -> number, got {value!r}")
+    _positive(name, value)
+    return Power(float(value), exponent)

@@ -1,0 +1,109 @@
+"""Stop rules: one-call objects that look at the progress of a run and name a status or say nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from gdpa.arrays import namespace, norm, positive_part
+from gdpa.result import Status
+
+if TYPE_CHECKING:
+    from gdpa.progress import Progress
+
+
+class StopRule(Protocol):
+    """Called after every step; returns the status to stop with, or None to go on."""
+
+    def __call__(self, progress: Progress) -> Status | None: ...
+
+
+def _check(name: str, value: float, zero: bool = False) -> None:
+    if not isinstance(value, (int, float)) or math.isnan(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{name} must be a {'nonnegative' if zero else 'positive'} number, got {value!r}")
+
+
+@dataclass(frozen=True)
+class MaxSteps:
+    """Stop after ``limit`` updates.
+
+    >>> MaxSteps(100)
+    MaxSteps(limit=100)
+    """
+
+    limit: int
+
+    def __post_init__(self) -> None:
+        _check("limit", self.limit, zero=True)
+
+    def __call__(self, progress: Progress) -> Status | None:
+        return Status.MAX_STEPS if progress.step >= self.limit else None
+
+
+@dataclass(frozen=True)
+class MaxOracleCalls:
+    """Stop after ``limit`` forward passes of the method (each with at most one backward for single-loop methods)."""
+
+    limit: int
+
+    def __post_init__(self) -> None:
+        _check("limit", self.limit)
+
+    def __call__(self, progress: Progress) -> Status | None:
+        return Status.MAX_ORACLE_CALLS if progress.forwards >= self.limit else None
+
+
+@dataclass(frozen=True)
+class MaxTime:
+    """Stop after ``seconds`` on the method's clock; measuring is not on it."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _check("seconds", self.seconds)
+
+    def __call__(self, progress: Progress) -> Status | None:
+        return Status.MAX_TIME if progress.seconds >= self.seconds else None
+
+
+@dataclass(frozen=True)
+class KKTBelow:
+    """Stop when a certificate recomputed at the best point shows relative KKT residuals of at most ``tolerance``.
+
+    The residuals a step yields for free tell when a certificate is worth its m + 1 backward passes.
+    """
+
+    tolerance: float = 1e-4
+
+    def __post_init__(self) -> None:
+        _check("tolerance", self.tolerance)
+
+    def __call__(self, progress: Progress) -> Status | None:
+        if not (progress.kkt <= self.tolerance and progress.step >= progress.next_certificate):
+            return None
+        if progress.certify().holds(self.tolerance):
+            return Status.CONVERGED
+        progress.next_certificate = math.ceil(1.1 * progress.step) + 1
+        return None
+
+
+@dataclass(frozen=True)
+class FeasibleBelow:
+    """The paper's T(epsilon), eq. (gapc): stop at the first r > 1 with ``||g_+(x_{r+1})||^2 <= epsilon``.
+
+    A test of feasibility alone: it says nothing about stationarity and its status is never a success by itself.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _check("epsilon", self.epsilon)
+
+    def __call__(self, progress: Progress) -> Status | None:
+        now = progress.state.evaluation
+        if now is None or progress.step <= 1:
+            return None
+        violation = norm(positive_part(now.constraints, progress.problem.num_equalities))
+        met = namespace(violation).all(violation**2 <= self.epsilon)
+        return Status.FEASIBLE if bool(met) else None
