@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from gdpa.problem import Evaluation, Problem
+from gdpa.result import Status
 from gdpa.typing import Array
 
 
@@ -35,7 +36,7 @@ class Probe(NamedTuple):
     weight: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """What every algorithm carries from one update to the next; each method adds its own symbols.
 
@@ -47,6 +48,8 @@ class State:
             (a state read from a file has none).
         probe: what the last update learned for free; ``None`` before the first update and where a
             method's step does not compute a Lagrangian gradient.
+        verdict: a status with which the method itself ends the run (it found the problem locally infeasible, or
+            no step makes progress); ``None`` to go on. The loop still recomputes the certificate.
     """
 
     step: int
@@ -54,6 +57,7 @@ class State:
     multipliers: Array
     evaluation: Evaluation | None
     probe: Probe | None
+    verdict: Status | None = None
 
 
 S = TypeVar("S", bound=State)

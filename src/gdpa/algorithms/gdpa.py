@@ -83,4 +83,4 @@ class GDPA:
         multipliers_next = dual_update(multipliers, then.constraints, beta, tau, gate, p)  # eq. (dualupated)
 
         probe = Probe(x, w, now.objective, now.constraints, gradient, weight=1 / beta)
-        return State(r, x_next, multipliers_next, then, probe)
+        return State(step=r, x=x_next, multipliers=multipliers_next, evaluation=then, probe=probe)
