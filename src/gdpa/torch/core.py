@@ -124,7 +124,7 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
         if roster.size == 0:
             return torch.as_tensor(f)
         vector = roster.vector(g)
-        if type(f) is not torch.Tensor or f.ndim or f.device != vector.device:
+        if type(f) is not torch.Tensor or f.ndim or not f.requires_grad or f.device != vector.device:
             f = _objective(f, vector)
         if self._stage is not None and self._accumulate is None:
             self._second_call()
