@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
 
 import torch
@@ -15,12 +13,10 @@ from tests.torch.helpers import batch, duals, make, network, terms
 STEPS, TOTAL = 5, 24
 
 
-def parts(world, uneven):
-    """How many samples of each batch go to each rank."""
-    if not uneven:
-        return [TOTAL // world] * world
-    sizes = {1: [24], 2: [5, 19], 4: [1, 0, 9, 14]}[world]
-    return sizes
+#: How many samples of each batch go to each rank.
+PARTS = {1: [24], 2: [5, 19], 4: [1, 0, 9, 14]}
+CASES = [("paper", "ddp", 1), ("paper", "ddp", 2), ("paper", "ddp", 4), ("adam", "ddp", 2)]
+CASES += [("paper", "fsdp", 2), ("adam", "fsdp", 2)]
 
 
 def calibrated(kind, opt):
@@ -29,47 +25,48 @@ def calibrated(kind, opt):
     return opt
 
 
-def local_terms(net, x):
-    """Terms of a local batch; of an empty one they are NaN, as means of nothing are."""
-    return terms(net, x)
+def build(kind, how, world):
+    """A model on the first ``world`` ranks and its optimizer; None on the others."""
+    group = dist.new_group(list(range(world)))
+    if dist.get_rank() >= world:
+        return None
+    net = network()
+    if how == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(net, process_group=group)
+    else:
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = DeviceMesh.from_group(group, "cpu")
+        for layer in (net[0], net[2]):
+            fully_shard(layer, mesh=mesh)
+        model = fully_shard(net, mesh=mesh)
+    return model, make(kind, model.parameters(), process_group=group)
 
 
-def work(rank, world, kind, how, uneven, folder):
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
-    try:
-        net = network()
-        if how == "fsdp":
-            from torch.distributed.device_mesh import init_device_mesh
-            from torch.distributed.fsdp import fully_shard
+def train(kind, how, world, folder):
+    """Train on unequal parts of the same batches, some of them empty; their means are NaN and must not matter."""
+    built = build(kind, how, world)
+    if built is None:
+        return {}
+    model, opt = built
+    calibrated(kind, opt)
+    grads, lams = [], []
+    for i in range(STEPS):
+        x = batch(i, n=TOTAL).split(PARTS[world])[dist.get_rank()]
+        opt.zero_grad()
+        opt.lagrangian(*terms(model, x), samples=len(x)).backward()
+        grads.append(torch.cat([whole(p.grad).flatten() for p in model.parameters()]).clone())
+        opt.step()
+        lams.append(opt.multipliers)
+    result = {"grads": grads, "lams": lams}
+    if how == "fsdp":
+        result["checkpoints"] = checkpoint(model, opt, kind, folder)
+    return result
 
-            mesh = init_device_mesh("cpu", (world,))
-            for layer in (net[0], net[2]):
-                fully_shard(layer, mesh=mesh)
-            fully_shard(net, mesh=mesh)
-            model = net
-        else:
-            model = torch.nn.parallel.DistributedDataParallel(net)
-        opt = calibrated(kind, make(kind, model.parameters()))
-        grads, lams = [], []
-        for i in range(STEPS):
-            x = batch(i, n=TOTAL).split(parts(world, uneven))[rank]
-            opt.zero_grad()
-            loss = opt.lagrangian(*local_terms(model, x), samples=len(x))
-            loss.backward()
-            full = [p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in model.parameters()]
-            grads.append(torch.cat([g.flatten() for g in full]).clone())
-            opt.step()
-            lams.append(opt.multipliers)
-        weights = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
-        result = {"grads": grads, "lams": lams, "weights": torch.cat([w.detach().flatten() for w in weights])}
-        if how == "fsdp":
-            result |= checkpoint(model, opt, kind, folder)
-        torch.save(result, f"{folder}/rank{rank}")
-    finally:
-        dist.destroy_process_group()
+
+def whole(t):
+    return t.full_tensor() if hasattr(t, "full_tensor") else t
 
 
 def checkpoint(model, opt, kind, folder):
@@ -84,38 +81,60 @@ def checkpoint(model, opt, kind, folder):
     equal = {}
     for flat_form in (False, True):
         options = StateDictOptions(flatten_optimizer_state_dict=flat_form)
-        state = get_optimizer_state_dict(model, opt, options=options)
-        dcp.save({"o": state}, checkpoint_id=f"{folder}/dcp{flat_form}")
+        group, where = opt._group._group, f"{folder}/dcp{flat_form}"
+        dcp.save(
+            {"o": get_optimizer_state_dict(model, opt, options=options)}, checkpoint_id=where, process_group=group
+        )
         fresh = make(kind, model.parameters())
         target = {"o": get_optimizer_state_dict(model, fresh, options=options)}
-        dcp.load(target, checkpoint_id=f"{folder}/dcp{flat_form}")
+        dcp.load(target, checkpoint_id=where, process_group=group)
         set_optimizer_state_dict(model, fresh, target["o"], options=options)
         a, b = duals(opt), duals(fresh)
         equal[f"flat={flat_form}"] = all(
             torch.equal(a[k], b[k]) if isinstance(a[k], torch.Tensor) else a[k] == b[k] for k in a
         )
-    return {"checkpoints": equal}
+    return equal
 
 
-def calibrate(rank, world, folder):
-    """Calibration over ranks gives every rank the same scales."""
+def calibrate():
+    """Calibration over ranks, each with batches of its own."""
+    built = build("adam", "ddp", 2)
+    if built is None:
+        return {}
+    model, opt = built
+    for i in range(6):
+        opt.zero_grad()
+        opt.lagrangian(*terms(model, batch(10 * i + dist.get_rank()))).backward()
+        opt.step()
+    return duals(opt)
+
+
+def disagree():
+    """One rank has a value that is not finite: all of them skip the step."""
+    model, opt = build("paper", "ddp", 4)
+    for i in range(3):
+        opt.zero_grad()
+        f, g = terms(model, batch(i))
+        if i == 1 and dist.get_rank() == 2:
+            g["norm"] = g["norm"] * float("nan")
+        opt.lagrangian(f, g).backward()
+        opt.step()
+    return {"steps": opt.dual_steps, "skipped": opt.skipped, "lam": opt.multipliers}
+
+
+def work(rank, world, folder):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     try:
-        model = torch.nn.parallel.DistributedDataParallel(network())
-        opt = make("adam", model.parameters())
-        for i in range(6):
-            opt.zero_grad()
-            opt.lagrangian(*terms(model, batch(10 * i + rank))).backward()
-            opt.step()
-        torch.save(duals(opt), f"{folder}/rank{rank}")
+        results = {f"{kind} {how} {w}": train(kind, how, w, f"{folder}/{kind}") for kind, how, w in CASES}
+        results["calibrate"], results["disagree"] = calibrate(), disagree()
+        torch.save(results, f"{folder}/rank{rank}")
     finally:
         dist.destroy_process_group()
 
 
-def spawn(function, world, folder, *args):
-    """Run ``function(rank, world, *args, folder)`` on every rank and return what each saved."""
-    sys.path.insert(0, os.getcwd())
-    mp.spawn(function, args=(world, *args, str(folder)), nprocs=world)
+def spawn(folder, world=4):
+    """Run every case on ``world`` processes and return what each of them saw."""
+    mp.spawn(work, args=(world, str(folder)), nprocs=world)
     return [torch.load(f"{folder}/rank{r}", weights_only=True) for r in range(world)]
