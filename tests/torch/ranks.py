@@ -82,9 +82,7 @@ def checkpoint(model, opt, kind, folder):
     for flat_form in (False, True):
         options = StateDictOptions(flatten_optimizer_state_dict=flat_form)
         group, where = opt._group._group, f"{folder}/dcp{flat_form}"
-        dcp.save(
-            {"o": get_optimizer_state_dict(model, opt, options=options)}, checkpoint_id=where, process_group=group
-        )
+        dcp.save({"o": get_optimizer_state_dict(model, opt, options=options)}, checkpoint_id=where, process_group=group)
         fresh = make(kind, model.parameters())
         target = {"o": get_optimizer_state_dict(model, fresh, options=options)}
         dcp.load(target, checkpoint_id=where, process_group=group)
@@ -96,9 +94,9 @@ def checkpoint(model, opt, kind, folder):
     return equal
 
 
-def calibrate():
+def calibrate(how):
     """Calibration over ranks, each with batches of its own."""
-    built = build("adam", "ddp", 2)
+    built = build("adam", how, 2)
     if built is None:
         return {}
     model, opt = built
@@ -128,7 +126,8 @@ def work(rank, world, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     try:
         results = {f"{kind} {how} {w}": train(kind, how, w, f"{folder}/{kind}") for kind, how, w in CASES}
-        results["calibrate"], results["disagree"] = calibrate(), disagree()
+        results["calibrate"] = {how: calibrate(how) for how in ("ddp", "fsdp")}
+        results["disagree"] = disagree()
         torch.save(results, f"{folder}/rank{rank}")
     finally:
         dist.destroy_process_group()

@@ -140,11 +140,11 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
             return self._pooled(f, vector, samples, counts)
         if self._measuring():
             self._stage = self._measure(f, vector, None)
-            return f + torch.dot(vector, torch.zeros_like(vector))
+            return _sum(f, vector, torch.zeros_like(vector))
         values = vector.detach()
         updates, weights = self._advance(values if self._capturable else host(values), None)
         product = torch.dot(vector, tensor(weights))
-        total = f + product
+        total: torch.Tensor = f + product
         self._stage = Stage(total.detach(), f.detach(), values, updates, node=product.grad_fn)
         if self._capturable:
             self._guard(self._stage)
@@ -223,7 +223,7 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
         stage = self._stage
         if stage.measuring if stage is not None else self._measuring():
             self._stage = self._measure(f, safe, c)
-            return f + torch.dot(safe, torch.zeros_like(vector))
+            return _sum(f, safe, torch.zeros_like(vector))
         if self._accumulate == "stale":
             return self._stale(f, safe, n, c)
         if stage is None:
@@ -291,8 +291,9 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
             self.discard()  # the step was skipped (an overflow, say) and its gradients cleared by other means
             return
         raise RuntimeError(
-            "lagrangian was called twice without a step between. To add up gradients of several micro-batches build the "
-            'optimizer with accumulate="exact" or "stale"; to drop the first call use opt.zero_grad() or opt.discard()'
+            "lagrangian was called twice without a step between. To add up gradients of several micro-batches build "
+            'the optimizer with accumulate="exact" or "stale"; to drop the first call use opt.zero_grad() or '
+            "opt.discard()"
         )
 
     def _follow(self, vector: torch.Tensor) -> None:
@@ -408,6 +409,10 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
 
 def _view(value: torch.Tensor, optimizer: ConstrainedOptimizer) -> Any:
     return value if optimizer._capturable else host(value)
+
+
+def _sum(f: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return f + torch.dot(g, w)
 
 
 def _objective(f: Any, vector: torch.Tensor) -> torch.Tensor:

@@ -92,8 +92,8 @@ class MinibatchGDPA(ConstrainedOptimizer):
         closure = inspect.signature(base.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise TypeError(
-                f"{type(base).__name__} evaluates its closure several times a step, in which the multipliers would have "
-                "to stand still; use an optimizer of one gradient a step (SGD, Adam, AdamW, ...)"
+                f"{type(base).__name__} evaluates its closure several times a step, in which the multipliers would "
+                "have to stand still; use an optimizer of one gradient a step (SGD, Adam, AdamW, ...)"
             )
         if isinstance(dual_rate, bool) or not isinstance(dual_rate, (int, float)) or not 0 < dual_rate < float("inf"):
             raise ValueError(f"dual_rate must be a positive finite number, got {dual_rate!r}")
@@ -161,7 +161,7 @@ class MinibatchGDPA(ConstrainedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         rest = dict(state)
-        loaded = {key: rest.pop(key) for key in ("state", "param_groups") if key in rest}
+        loaded: dict[str, Any] = {key: rest.pop(key) for key in ("state", "param_groups") if key in rest}
         if loaded:  # from load_state_dict: the base optimizer fills in what its older states lack
             self.base.__setstate__(loaded)
         super().__setstate__(rest)
@@ -290,14 +290,32 @@ class MinibatchGDPA(ConstrainedOptimizer):
         slot = self._slot
         if slot["calibrated"]:
             return []
-        return [f"Calibrating: {slot['batches_measured']} of {self._calibration} batches measured, nothing trained yet."]
+        return [
+            f"Calibrating: {slot['batches_measured']} of {self._calibration} batches measured, nothing trained yet."
+        ]
 
 
 def _squared_norm(value: torch.Tensor, params: list[torch.Tensor]) -> torch.Tensor:
+    """Return ||grad value||^2 over the parameters, keeping the graph for the passes to come."""
+    zero = torch.zeros((), dtype=value.dtype, device=value.device)
     if not value.requires_grad:
-        return torch.zeros((), dtype=value.dtype, device=value.device)
-    grads = torch.autograd.grad(value, params, retain_graph=True, allow_unused=True)
-    norms = torch._foreach_norm([g for g in grads if g is not None])
-    if not norms:
-        return torch.zeros((), dtype=value.dtype, device=value.device)
-    return torch.stack(norms).square().sum().to(value.dtype)
+        return zero
+    grads: Any
+    if any(hasattr(p, "full_tensor") for p in params):
+        # Sharded parameters (FSDP2) are not nodes of the graph: their gradients arrive in .grad alone.
+        kept = [p.grad for p in params]
+        for p in params:
+            p.grad = None
+        value.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        grads = [p.grad for p in params]
+        for p, old in zip(params, kept, strict=True):
+            p.grad = old
+    else:
+        grads = torch.autograd.grad(value, params, retain_graph=True, allow_unused=True)
+    found = [g.coalesce().values() if g.is_sparse else g for g in grads if g is not None]
+    if not found:
+        return zero
+    norm: Any = torch.nn.utils.get_total_norm(found)
+    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    square: torch.Tensor = norm.square().to(value.dtype)
+    return square

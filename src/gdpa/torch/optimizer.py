@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from gdpa.perturbed import dual_update, in_gate, pressure
 from gdpa.arrays import namespace, positive_part
+from gdpa.perturbed import dual_update, in_gate, pressure
 from gdpa.sets import ConvexSet
 from gdpa.torch.core import ConstrainedOptimizer
 from gdpa.torch.roster import Constraints
@@ -29,9 +29,9 @@ class GDPA(ConstrainedOptimizer):
             \quad 0 \text{ otherwise}
 
     with :math:`\alpha_r = \alpha_0 r^{-1/3}` and :math:`\beta_r = \beta_0 r^{1/3}`. The dual update needs
-    :math:`g(x_{r+1})`, which is the next call's forward pass: `lagrangian` first forms :math:`\lambda_r` from the values
-    it is given, then the weights of this step. With the whole data in every batch, x runs through the same numbers as
-    `gdpa.solve` with `gdpa.GDPA`.
+    :math:`g(x_{r+1})`, which is the next call's forward pass: `lagrangian` first forms :math:`\lambda_r` from the
+    values it is given, then the weights of this step. With the whole data in every batch, x runs through the same
+    numbers as `gdpa.solve` with `gdpa.GDPA`.
 
     Given a base optimizer instead of parameters, ``GDPA(torch.optim.AdamW(...), constraints=...)`` returns a
     `MinibatchGDPA`: another dual rule, made for sampled data.
@@ -188,7 +188,7 @@ def _descend_foreach(params: list[torch.Tensor], grads: list[Any], alpha: Any) -
         in_pieces = type(g) is torch.Tensor and p.numel() > _CHUNK and p.device.type == "cpu"
         if in_pieces and p.dtype == g.dtype and p.is_contiguous() and g.is_contiguous():
             buffer = torch.empty(_CHUNK, dtype=g.dtype)
-            for piece, slope in zip(p.view(-1).split(_CHUNK), g.view(-1).split(_CHUNK), strict=True):
+            for piece, slope in zip(torch.split(p.view(-1), _CHUNK), torch.split(g.view(-1), _CHUNK), strict=True):
                 piece.sub_(torch.mul(slope, alpha, out=buffer[: slope.numel()]))
         else:
             small.append(p)

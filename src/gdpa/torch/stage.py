@@ -66,7 +66,7 @@ class Stage:
         """Start copying ``check`` to the host, so that `finite` waits for the forward pass alone."""
         if self.check.is_cuda:
             self.check = self.check.to("cpu", non_blocking=True)
-            self._arrived = torch.cuda.Event()
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()
 
     def finite(self) -> bool:
