@@ -152,7 +152,6 @@ class MinibatchGDPA(ConstrainedOptimizer):
         """Register a hook after every step of the base optimizer; it is called with this optimizer."""
         return self.base.register_step_post_hook(lambda _, args, kwargs: hook(self, args, kwargs))
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step the base optimizer and commit the multipliers staged by `lagrangian`; see `GDPA.step`."""
         return self._step(closure)
@@ -178,13 +177,22 @@ class MinibatchGDPA(ConstrainedOptimizer):
             if self._capturable:
                 grown = torch.where(done >= _WARM, grown, size)
             size = grown if present is None else xp.where(present, grown, size)
-        beta = slot["dual_rate"] * ratio / size
-        target = weights(lam, values, beta, 0.0, p)  # [lambda + beta g]_+
-        moved = lam + slot["damping"] * (target - lam)
-        w = weights(moved, values, beta, 0.0, p)
+        moved, w = _damped(lam, values, slot["dual_rate"] * ratio / size, slot["damping"], p)
         if present is not None:
             moved, w = xp.where(present, moved, lam), xp.where(present, w, xp.zeros_like(w))
         return {"multipliers": moved, "size": size, "dual_steps": done + 1}, w
+
+    def _advance_each(self, values: list[float]) -> tuple[dict[str, Any], list[float]]:
+        slot = self._slot
+        done, rate, damping, first = slot["dual_steps"], slot["dual_rate"], slot["damping"], self._first_equality
+        multipliers, ratio, size = slot["multipliers"].tolist(), slot["ratio"].tolist(), slot["size"].tolist()
+        updates, w = {"multipliers": multipliers, "dual_steps": done + 1}, values.copy()
+        for i, g in enumerate(values):
+            if done >= _WARM and abs(g) > size[i]:
+                size[i] = abs(g)
+                updates["size"] = size
+            multipliers[i], w[i] = _damped(multipliers[i], g, rate * ratio[i] / size[i], damping, i >= first)
+        return updates, w
 
     def _descend(self, stage: Stage | None) -> None:
         self.base.step()
@@ -205,7 +213,7 @@ class MinibatchGDPA(ConstrainedOptimizer):
         >>> opt.report().advice
         ('No step has used the constraints yet: call lagrangian(f, g) before backward and step.',)
         """
-        slot, seen = self._slot, 0
+        slot, seen, self._quick_dtype = self._slot, 0, None
         slot["calibrated"], slot["batches_measured"] = False, 0
         slot["measured"] = torch.zeros_like(slot["measured"])
         for f, g in values:
@@ -293,6 +301,12 @@ class MinibatchGDPA(ConstrainedOptimizer):
         return [
             f"Calibrating: {slot['batches_measured']} of {self._calibration} batches measured, nothing trained yet."
         ]
+
+
+def _damped(multipliers: Any, g: Any, beta: Any, damping: float, num_equalities: int) -> tuple[Any, Any]:
+    """Return the multipliers moved by ``damping`` towards ``[lambda + beta g]_+``, and the weights they give."""
+    moved = multipliers + damping * (weights(multipliers, g, beta, 0.0, num_equalities) - multipliers)
+    return moved, weights(moved, g, beta, 0.0, num_equalities)
 
 
 def _squared_norm(value: torch.Tensor, params: list[torch.Tensor]) -> torch.Tensor:
