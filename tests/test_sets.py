@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -54,6 +54,7 @@ every_set = pytest.mark.parametrize("name", SETS)
 
 
 @every_set
+@settings(max_examples=20)
 @given(y=vectors)
 def test_projection_is_what_an_optimizer_finds(name, y):
     found = minimize(
