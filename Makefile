@@ -56,7 +56,7 @@ reproduce: $(VENV)/.experiments
 	$(BIN)/gdpa reproduce all --out $(OUT) $(ARGS)
 
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "== site/index.html"
 
 bench: $(VENV)/.experiments
