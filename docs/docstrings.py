@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from typing import Any
 
 import griffe
@@ -11,27 +10,21 @@ from latex2mathml.converter import convert
 
 MATH = re.compile(r"^([ ]*)\.\. math::[ ]*(.*)\n((?:\1[ ]+.*\n|[ ]*\n)*)", re.MULTILINE)
 LITERAL = re.compile(r"^(.*\S)::[ ]*$", re.MULTILINE)
-DOCTEST = re.compile(r"^([ ]*)>>> (?:.*\n)(?:\1.*\S.*\n)*", re.MULTILINE)
+DOCTEST = re.compile(r"^>>> .*\n(?:.*\S.*\n)*", re.MULTILINE)  # those inside "Examples:" are indented and known
+EXAMPLE = re.compile(r"^Example:", re.MULTILINE)
 
 
 def _math(match: re.Match[str]) -> str:
     indent, first, block = match.groups()
     latex = " ".join(f"{first}\n{block}".split())
-    if "&" in latex:
-        latex = rf"\begin{{aligned}}{latex}\end{{aligned}}"
-    return f"\n{indent}{convert(latex, display='block')}\n\n"
-
-
-def _fence(match: re.Match[str]) -> str:
-    indent = match.group(1)
-    code = textwrap.indent(textwrap.dedent(match.group(0)), indent)
-    return f"\n{indent}```pycon\n{code}{indent}```\n"
+    lines = [convert(line.replace("&", ""), display="block") for line in latex.split(r"\\")]
+    return "\n" + "".join(f"{indent}{line}\n\n" for line in lines)
 
 
 def to_markdown(text: str) -> str:
     text = MATH.sub(_math, text.rstrip("\n") + "\n")
-    text = DOCTEST.sub(_fence, text)
-    return LITERAL.sub(r"\1:", text)
+    text = DOCTEST.sub(lambda match: f"\n```pycon\n{match.group(0)}```\n", text)
+    return EXAMPLE.sub("Examples:", LITERAL.sub(r"\1:", text))
 
 
 class Docstrings(griffe.Extension):
