@@ -143,7 +143,8 @@ def test_the_gradient_map_is_zero_at_recorded_answers_and_by_hand_elsewhere():
     for name in names("solvable"):
         own = get(name)
         assert np.abs(gradient_map(own.problem, own.solution, own.multipliers, 0.1, 0.5)).max() < 1e-9
-    # x = 1/2 in [0, 1], grad = 3, alpha = 1: P(1/2 - 3) = 0, so 1/2; lambda = 1, g = -1, beta = 4: [1 - 4]_+ = 0, so 1/4
+    # x = 1/2 in [0, 1], grad = 3, alpha = 1: P(1/2 - 3) = 0, so 1/2
+    # lambda = 1, g = -1, beta = 4: [1 - 4]_+ = 0, so 1/4
     own = line(3.0, domain=Box(0.0, 1.0))
     assert gradient_map(own, np.array([0.5]), np.array([1.0]), 1.0, 4.0).tolist() == [0.5, 0.25]
     for steps in ({"alpha": 0.0}, {"beta": -1.0}):
