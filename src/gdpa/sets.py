@@ -117,8 +117,9 @@ class Box(ConvexSet):
         lower, upper = self.bounds(x)
         xp = namespace(x)
         x = self.project(x)
-        x = xp.where(x - lower <= tolerance * (1 + xp.abs(lower)), lower + xp.zeros_like(x), x)
-        return xp.where(upper - x <= tolerance * (1 + xp.abs(upper)), upper + xp.zeros_like(x), x)
+        near = tolerance * (1 + xp.abs(x))  # relative to x, which is finite; a bound may not be
+        x = xp.where(x - lower <= near, lower + xp.zeros_like(x), x)
+        return xp.where(upper - x <= near, upper + xp.zeros_like(x), x)
 
     def check_dimension(self, dimension: int) -> None:
         if self.lower.ndim and self.lower.shape[-1] not in (1, dimension):
