@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 import gdpa.methods
 from gdpa.minimize import STATUS_CODES, minimize
 from gdpa.result import Status
+from gdpa.schedules import Constant
 
 # alpha beta ||J||^2 stays of order 1; the small tau makes the residual violation tau lambda / beta small early.
 STEPS = {"alpha": 0.05, "beta": 5.0, "tau": 0.02, "maxiter": 20_000}
@@ -217,6 +218,15 @@ def test_user_functions_are_never_called_twice_at_one_point(through_scipy, bound
     assert found.constr_njev[0] == len(con_jac.points)
 
 
+def test_the_best_point_is_remembered_however_old_it_is():
+    fun, jac = Counted(square), Counted(twice)
+    options = {"alpha": Constant(1.005), "maxiter": 200}  # x <- -1.01 x: the start stays the best
+    found = minimize(fun, [1.0], jac=jac, method="gdpa", options=options)
+    assert found.x.tolist() == [1.0]
+    assert found.nit == 200
+    assert fun.repeats == jac.repeats == 0
+
+
 def test_differences_repeat_no_point_and_stay_inside_the_bounds():
     inside = Bounds([0, 0.5], [1, 0.5], keep_feasible=True)
     visited = []
@@ -236,9 +246,10 @@ def test_differences_repeat_no_point_and_stay_inside_the_bounds():
 
 
 def test_jac_true_calls_the_function_once_a_point_also_through_scipy():
-    for run in (minimize, lambda *a, **k: scipy.optimize.minimize(*a, **{**k, "method": minimize})):
+    options = {"maxiter": 10, "alpha": 0.1}
+    for run, method, more in ((minimize, "gdpa", {}), (scipy.optimize.minimize, minimize, {"method": "gdpa"})):
         fun = Counted(lambda x, c: (float(x @ x) + c, 2 * x))
-        found = run(fun, [1, 2], args=(3.0,), jac=True, options={"maxiter": 10, "alpha": 0.1})
+        found = run(fun, [1, 2], args=(3.0,), jac=True, method=method, options={**options, **more})
         assert fun.repeats == 0
         assert found.fun == pytest.approx(3.0, abs=1.0)
         assert found.nfev == found.njev == len(fun.points)
@@ -288,8 +299,10 @@ def test_stop_iteration_ends_the_run(through_scipy):
             raise StopIteration
 
     steps: list[Any] = []
-    run = scipy.optimize.minimize if through_scipy else minimize
-    found = run(square, [3, 1], callback=stop, method=minimize if through_scipy else "gdpa")
+    if through_scipy:
+        found = scipy.optimize.minimize(square, [3, 1], callback=stop, method=minimize, options={"method": "gdpa"})
+    else:
+        found = minimize(square, [3, 1], callback=stop, method="gdpa")
     assert (found.nit, found.status, found.success) == (3, 99, False)
     assert found.fun < 10
 
@@ -315,6 +328,13 @@ def test_limits_and_their_statuses(capsys):
     rising = minimize(lambda x: -(x[0] ** 4), [2.0], jac=lambda x: -4 * x**3, method="gdpa", options={"alpha": 1.0})
     assert not rising.success
     assert rising.status in (STATUS_CODES[Status.DIVERGING], STATUS_CODES[Status.INVALID_NUMBER])
+
+
+def test_no_step_at_all_is_a_result_too():
+    for limit in ({"maxiter": 0}, {"maxfev": 1}):
+        found = minimize(square, [3, 1], jac=twice, method="gdpa", options=limit)
+        assert (found.nit, found.nfev, found.success) == (0, 1, False)
+        assert found.x.tolist() == [3.0, 1.0]
 
 
 def test_x0_is_converted_and_left_alone():
@@ -365,7 +385,7 @@ BAD_BEFORE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x0": ["a"]}, TypeError, "x0 must be real numbers"),
     ({"fun": 3}, TypeError, "fun must be callable, got 3"),
     ({"jac": "4-point"}, ValueError, "jac must be callable, True, None or one of .*'4-point'"),
-    ({"method": "newton"}, ValueError, "method 'newton' is unknown; there are gdpa"),
+    ({"method": "newton"}, ValueError, "method 'newton' is unknown; there are .*gdpa"),
     ({"method": 3}, TypeError, "method must be a name, got 3"),
     ({"tol": -1}, ValueError, "tol must be a positive number, got -1"),
     ({"tol": "x"}, ValueError, "tol must be a positive number, got 'x'"),
@@ -378,6 +398,7 @@ BAD_BEFORE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"options": {"maxfev": 2.5}}, ValueError, "maxfev must be a nonnegative whole number, got 2.5"),
     ({"bounds": [(0, 1), (0, 1)]}, ValueError, "bounds must be a Bounds object or 1 pairs"),
     ({"bounds": [(0, 1, 2)]}, ValueError, "bounds must be"),
+    ({"bounds": 3}, ValueError, "bounds must be a Bounds object or 1 pairs .*got 3"),
     ({"bounds": [(2, 1)]}, ValueError, "bounds do not fit .*lower bound 2.0 exceeds upper bound 1.0 at index 0"),
     ({"bounds": Bounds([np.nan], [1])}, ValueError, "bounds .*NaN"),
     ({"bounds": Bounds([0, 0], [1, 1])}, ValueError, "bounds do not fit the 1 variables"),

@@ -31,8 +31,8 @@ def residuals_chart(records: Sequence[Record], names: Sequence[str]) -> Chart:
     return Chart(
         "rate-residuals",
         "Residuals of Definition 2 along the run, and the slope of Theorem 1",
-        "Absolute residuals at (x_r, lambda_r), the method's own multipliers. A curve parallel to the dashed line falls "
-        "like r^(-1/3), a steeper one falls faster.",
+        "Absolute residuals at (x_r, lambda_r), the method's own multipliers. A curve parallel to the dashed line "
+        "falls like r^(-1/3), a steeper one falls faster.",
         panels,
         columns=len(names),
     )
