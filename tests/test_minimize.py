@@ -15,7 +15,6 @@ from scipy.sparse import csr_array
 import gdpa.methods
 from gdpa.minimize import STATUS_CODES, minimize
 from gdpa.result import Status
-from gdpa.schedules import Constant
 
 # alpha beta ||J||^2 stays of order 1; the small tau makes the residual violation tau lambda / beta small early.
 STEPS = {"alpha": 0.05, "beta": 5.0, "tau": 0.02, "maxiter": 20_000}
@@ -220,9 +219,10 @@ def test_user_functions_are_never_called_twice_at_one_point(through_scipy, bound
 
 def test_the_best_point_is_remembered_however_old_it_is():
     fun, jac = Counted(square), Counted(twice)
-    options = {"alpha": Constant(1.005), "maxiter": 200}  # x <- -1.01 x: the start stays the best
-    found = minimize(fun, [1.0], jac=jac, method="gdpa", options=options)
-    assert found.x.tolist() == [1.0]
+    # The first step lands near 0, then x <- -1.01 x walks away from it: x_2 stays the best.
+    options = {"alpha": lambda r: 0.495 if r == 1 else 1.005, "maxiter": 200}
+    found = minimize(fun, [0.5], jac=jac, method="gdpa", options=options)
+    assert found.x.tolist() == pytest.approx([0.005])
     assert found.nit == 200
     assert fun.repeats == jac.repeats == 0
 
