@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, Probe, State
-from gdpa.algorithms.gdpa import GDPA
 from gdpa.arrays import is_floating, max_norm, namespace
 from gdpa.kkt import Certificate, certify, scale_at
 from gdpa.observers import Recorder
@@ -38,7 +38,7 @@ def solve(
     Args:
         problem: the oracle and the set X.
         x0: the start, a floating-point array of NumPy, torch or JAX; projected on X.
-        algorithm: the method; default `GDPA` with its default steps.
+        algorithm: the method; default `AdaptiveGDPA`, which has no step size to tune.
         stop: one stop rule or several. Default: a certificate at ``tolerance``, or 10,000 steps.
         tolerance: the relative KKT tolerance that ``success`` is judged by.
         observers: called with the `Progress` after every step; one may raise StopIteration to end the run.
@@ -58,10 +58,10 @@ def solve(
         >>> from gdpa.problems import get
         >>> hs = get("HS12")
         >>> result = solve(hs.problem, hs.x0)
-        >>> result.status.name
-        'MAX_STEPS'
+        >>> result.success, result.x.round(3).tolist()
+        (True, [2.0, 3.0])
     """
-    algorithm = GDPA() if algorithm is None else algorithm
+    algorithm = cast("Algorithm[Any]", AdaptiveGDPA()) if algorithm is None else algorithm
     rules = _rules(stop, tolerance)
     if not isinstance(record, int) or record < 0 or not isinstance(check_every, int) or check_every < 1:
         raise ValueError(f"record must be >= 0 and check_every >= 1, got {record!r} and {check_every!r}")
@@ -73,11 +73,13 @@ def solve(
     elif x0 is not None:
         raise ValueError("give x0 or state, not both: a state brings its own point")
     seconds = time.perf_counter() - clock
+    used = oracle.forwards, oracle.backwards
     start = state.evaluation or problem.evaluate(state.x)
     _check_finite(problem, start)
 
     progress = Progress(problem, state, scale_at(start), tolerance)
-    progress.seconds, progress.forwards, progress.backwards = seconds, oracle.forwards, oracle.backwards
+    progress.seconds, (progress.forwards, progress.backwards) = seconds, used
+    oracle.forwards, oracle.backwards = used  # measuring is not on the method's account
     recorder = Recorder(record)
     watchers = (*((recorder,) if record else ()), *observers)
     detail, status = "", _first(rules, progress)
@@ -95,7 +97,6 @@ def solve(
             for watch in watchers:
                 watch(progress)
             status = _first(rules, progress) or state.verdict
-            # Measuring is not on the method's account.
             oracle.forwards, oracle.backwards = progress.forwards, progress.backwards
             if progress.kkt != progress.kkt:
                 status, detail = Status.INVALID_NUMBER, _culprit(problem, state)
