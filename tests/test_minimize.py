@@ -147,6 +147,19 @@ def _trust_constr(fun, x0, keywords):
         )
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_the_default_method_needs_no_options(name):
+    fun, x0, keywords, x_star, v_star = CASES[name]
+    counted = Counted(fun)
+    found = minimize(counted, x0, tol=1e-6, **keywords)
+    assert found.success, found.message
+    np.testing.assert_allclose(found.x, x_star, atol=1e-5)
+    for mine, exact in zip(found.v, v_star, strict=True):
+        np.testing.assert_allclose(mine, exact, atol=1e-4)
+    assert counted.repeats == 0
+    assert found.nfev == len(counted.points)
+
+
 def test_signs_of_v_make_the_lagrangian_stationary():
     fun, x0, keywords, _, _ = CASES["two sides, the upper one active, and a bound"]
     found = minimize(fun, x0, method="gdpa", tol=1e-3, options=STEPS, **keywords)
