@@ -105,9 +105,7 @@ def test_the_primal_step_solves_eq_updatex0(name, x, lam, alpha, beta, tau):
     def subproblem(y):
         return slope @ (y - x) + (y - x) @ (y - x) / (2 * alpha)
 
-    found = minimize(
-        subproblem, x, jac=lambda y: slope + (y - x) / alpha, method="SLSQP", tol=1e-12, **SIDES[name]
-    )
+    found = minimize(subproblem, x, jac=lambda y: slope + (y - x) / alpha, method="SLSQP", tol=1e-12, **SIDES[name])
     assert step.x == pytest.approx(found.x, abs=2e-4)
     assert subproblem(step.x) <= found.fun + 1e-6
     assert DOMAINS[name].project(step.x) == pytest.approx(step.x, abs=1e-12)
