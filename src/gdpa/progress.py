@@ -124,7 +124,7 @@ class Progress:
     def diverged(self) -> bool:
         """Whether the iterate has left every reasonable range while still finite."""
         size = max_norm(self.state.x)
-        return bool(namespace(size).any(size > self._limit))
+        return bool(size > self._limit if size.ndim == 0 else namespace(size).any(size > self._limit))
 
     def absolute(self) -> Residuals | None:
         """Return the residuals of the last probe as the paper prints them."""
