@@ -30,7 +30,7 @@ def g(x):
     return A @ x + np.array([x @ x - 1, x[0] * x[2] + 0.2])
 
 
-def F(x, lam, beta, tau):
+def F(x, lam, beta, tau):  # noqa: N802 - the paper's name
     """Eq. (defF), as printed."""
     inner = np.maximum(g(x) + (1 - tau) * lam / beta, 0)
     return f(x) + beta / 2 * inner @ inner - ((1 - tau) * lam) @ ((1 - tau) * lam) / (2 * beta)
@@ -63,13 +63,13 @@ def test_the_augmented_lagrangian_is_the_printed_one(x, lam, beta, tau):
 
 
 @given(points, multipliers, betas, taus)
-def test_weights_give_the_gradient_of_F_in_x(x, lam, beta, tau):
+def test_weights_give_the_gradient_of_the_function_in_x(x, lam, beta, tau):
     gradient = problem().evaluate(x).pullback(weights(lam, g(x), beta, tau))
     assert gradient == pytest.approx(differences(lambda y: F(y, lam, beta, tau), x), abs=2e-5)
 
 
 @given(points, multipliers, betas, taus)
-def test_the_gradient_of_F_in_lambda_has_the_two_printed_cases(x, lam, beta, tau):
+def test_the_gradient_of_the_function_in_lambda_has_the_two_printed_cases(x, lam, beta, tau):
     q = pressure(lam, g(x), beta, tau)
     assume(np.abs(q).min() > 1e-4)  # not at the kink
     expected = np.where(in_gate(q), g(x), -(1 - tau) * lam / beta)
