@@ -317,31 +317,49 @@ def _host(value: Any) -> Any:
 def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, s_f: float, s_g: float) -> Any:
     """Nonnegative least squares for the multipliers of one point.
 
-    The normal cone of X enters by turns: given lambda, -grad's normal part n is found; given n, lambda is.
-    In a box the rows where n acts drop out instead, which ends after a few turns.
+    ``||P_T(-grad f - J^T lambda)||`` is a norm of a piecewise linear function of lambda, since tangent cones of our
+    sets are polyhedral: each turn solves the least squares of the piece at hand (Newton's method), and halves the
+    step while it does not improve. In a box a piece is told by the coordinates that drop out, elsewhere by differences.
     """
     slack = np.abs(g) / s_g
     slack[len(g) - p :] = 0.0
     slack = np.minimum(slack, 1e8)
-    columns = np.vstack([J.T, np.diag(slack)]) / s_f
-    target = np.concatenate([-grad_f, np.zeros(len(g))]) / s_f
+
     if isinstance(domain, Reals):
-        return _nnls(columns, target, p)
-    multipliers = np.zeros(len(g))
-    normal = np.zeros_like(x)
-    for _ in range(50 if isinstance(domain, Box) else 200):
+        columns = np.vstack([J.T, np.diag(slack)]) / s_f
+        return _nnls(columns, np.concatenate([-grad_f, np.zeros(len(g))]) / s_f, p)
+
+    def residual(multipliers: Any) -> Any:
+        v = -(grad_f + J.T @ multipliers)
+        return np.concatenate([domain.tangent(x, v), -slack * multipliers]) / s_f
+
+    def piece(v: Any) -> Any:
+        """P_T J^T on the piece of v, one column per constraint."""
+        tangent = domain.tangent(x, v)
         if isinstance(domain, Box):
-            keep = np.concatenate([normal == 0, np.ones(len(g), dtype=bool)])
-            updated = _nnls(columns[keep], target[keep], p)
-        else:
-            updated = _nnls(columns, target - np.concatenate([normal, np.zeros(len(g))]) / s_f, p)
-        v = -(grad_f + J.T @ updated)
-        changed = v - domain.tangent(x, v)
-        done = np.abs(updated - multipliers).max() <= 1e-12 * (1 + np.abs(updated).max())
-        multipliers = updated
-        if done and np.array_equal(changed == 0, normal == 0):
+            return np.where((tangent != 0) | (v == 0), 1.0, 0.0)[:, None] * J.T
+        size = np.abs(J).max(axis=1)
+        h = 1e-6 * max(np.abs(v).max(), 1e-300) / np.where(size > 0, size, 1.0)
+        return np.stack([(domain.tangent(x, v + h[i] * J[i]) - tangent) / h[i] for i in range(len(g))], axis=1)
+
+    multipliers = np.zeros(len(g))
+    now = residual(multipliers)
+    for _ in range(50):
+        A = np.vstack([piece(-(grad_f + J.T @ multipliers)), np.diag(slack)]) / s_f
+        step = _nnls(A, now + A @ multipliers, p) - multipliers
+        if not step.any():
             break
-        normal = changed
+        for _ in range(30):
+            then = residual(multipliers + step)
+            if then @ then < now @ now:
+                break
+            step = step / 2
+        else:
+            break
+        done = np.abs(step).max() <= 1e-12 * (1 + np.abs(multipliers).max())
+        multipliers, now = multipliers + step, then
+        if done:
+            break
     return multipliers
 
 

@@ -46,11 +46,14 @@ def test_frozen_lake_is_read_with_one_absorbing_state():
     np.testing.assert_array_equal(cmdp.transitions[64, :, 64], 1.0)
     assert not cmdp.rewards[64].any()
     assert not cmdp.utilities[:, 64].any()
-    # State 62 is left of the goal: stepping right (slippery) ends the episode with reward 1 in one of three cases.
+    # State 62 is left of the goal, below the hole at 54, in the bottom row: stepping right on ice reaches the goal,
+    # slips up into the hole, or stays, each with probability 1/3.
     assert cmdp.rewards[62, 2] == pytest.approx(1 / 3)
-    assert cmdp.transitions[62, 2, 64] == pytest.approx(1 / 3)
-    # State 18 is above the hole 26 (map row 3): going down, one of three outcomes falls in, another hole is at 19.
-    assert cmdp.utilities[0, 18, 1] == pytest.approx(-1 / 3)
+    assert cmdp.transitions[62, 2, [62, 64]] == pytest.approx([1 / 3, 2 / 3])
+    assert cmdp.utilities[0, 62, 2] == pytest.approx(-1 / 3)
+    # State 11 is above the hole at 19 and has no other hole beside it: going down falls in with probability 1/3.
+    assert cmdp.utilities[0, 11, 1] == pytest.approx(-1 / 3)
+    assert cmdp.utilities[0, 11, 3] == 0.0
 
 
 def test_values_match_rollouts_of_the_environment():
@@ -60,10 +63,10 @@ def test_values_match_rollouts_of_the_environment():
     rng, totals = np.random.default_rng(0), []
     env.reset(seed=0)
     for _ in range(4000):
-        s, _ = env.reset()
+        env.reset()
         cost, factor, done = 0.0, 1.0, False
         while not done and factor > 1e-5:
-            s, reward, done, _, _ = env.step(int(rng.integers(4)))
+            _, reward, done, _, _ = env.step(int(rng.integers(4)))
             cost += factor * float(done and reward == 0)
             factor *= 0.9
         totals.append(cost)
@@ -123,7 +126,7 @@ def test_cliff_walking_from_its_own_start_needs_the_natural_gradient():
 
 
 def test_environments_without_a_table_are_refused():
-    with pytest.raises(TypeError, match="env must publish its transitions as env.unwrapped.P"):
+    with pytest.raises(TypeError, match=r"env must publish its transitions as env\.unwrapped\.P"):
         TabularCMDP.from_gymnasium(gymnasium.make("CartPole-v1"), {"c": lambda *_: 0.0}, {"c": 1.0})
 
 

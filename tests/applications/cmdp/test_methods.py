@@ -48,7 +48,7 @@ def test_policy_gradient_violates(b):
 
 
 def test_policy_gradient_by_hand():
-    # One state, theta = 0: pi = (1/2, 1/2), Q = (1 + V/2, V/2) with V = 1, gradient = visits pi (Q - V) = 2 * (1/4, -1/4).
+    # theta = 0: pi = (1/2, 1/2), V = 1, Q = (1 + V/2, V/2), so the gradient visits pi (Q - V) is 2 * (1/4, -1/4).
     cmdp = TabularCMDP([[[1.0], [1.0]]], [[1.0, 0.0]], [[[0.0, 1.0]]], [0.5], 0.5)
     result = solve(as_problem(cmdp), np.zeros(2), PolicyGradient(alpha=0.4), stop=MaxSteps(1))
     np.testing.assert_allclose(result.x_last, [0.2, -0.2], rtol=1e-14)
@@ -80,10 +80,11 @@ def test_natural_policy_gradient_respects_its_bound():
 @pytest.mark.parametrize("b", [6.0, 7.0, 8.0])
 def test_natural_policy_gradient_averages_to_the_optimum(b):
     cmdp = paper_instance(b)
-    method = NaturalPolicyGradient(cmdp, eta1=2 * np.log(10), eta2=2 * 0.1 / np.sqrt(1000))
-    history = solve(as_problem(cmdp), start_of(cmdp), method, stop=MaxSteps(1000)).history
-    # Ding et al. bound the averages of the values by O(1/sqrt(T)); half of the run is past the transient.
-    assert -history["objective"][500:].mean() == pytest.approx(solve_linear_programme(cmdp).reward, rel=1e-2)
+    T = 1000
+    method = NaturalPolicyGradient(cmdp, eta1=2 * np.log(10), eta2=2 * 0.1 / np.sqrt(T))
+    history = solve(as_problem(cmdp), start_of(cmdp), method, stop=MaxSteps(T)).history
+    # Their Theorem 1 bounds the gap of the averaged value by a constant over sqrt(T); single values swing further.
+    assert -history["objective"].mean() == pytest.approx(solve_linear_programme(cmdp).reward, rel=2e-2)
 
 
 @pytest.mark.parametrize("arguments", [{"eta1": 0.0}, {"eta2": -1.0}, {"bound": float("nan")}])

@@ -13,7 +13,7 @@ from gdpa.applications.cmdp import TabularCMDP, as_problem, paper_instance, poli
 @pytest.fixture
 def cmdp() -> TabularCMDP:
     """A small process with two utilities and an uneven start."""
-    base = random_instance(seed=3, num_states=5, num_actions=3, thresholds=[4.0, 3.0], discount=0.8)
+    base = random_instance(seed=3, num_states=5, num_actions=3, thresholds=[2.5, 2.5], discount=0.8)
     return TabularCMDP(
         base.transitions, base.rewards, base.utilities, base.thresholds, 0.8, start=[0.5, 0.3, 0.2, 0.0, 0.0]
     )

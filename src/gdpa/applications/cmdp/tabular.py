@@ -15,7 +15,7 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 ROW_TOLERANCE = 1e-8
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TabularCMDP:
     r"""``max V_r(pi)`` subject to ``V_{u_i}(pi) >= b_i``: rewards to collect, utilities to keep above thresholds.
 
@@ -96,6 +96,12 @@ class TabularCMDP:
         from gdpa.applications.cmdp.environments import from_gymnasium
 
         return from_gymnasium(env, costs, budgets, discount, start)
+
+    def __repr__(self) -> str:
+        return (
+            f"TabularCMDP({self.num_states} states, {self.num_actions} actions, discount={self.discount}, "
+            f"thresholds={self.thresholds.tolist()})"
+        )
 
     @cached_property
     def signals(self) -> Vector:
