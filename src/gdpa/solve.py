@@ -161,10 +161,9 @@ def _not_finite(problem: Problem, objective: Array, constraints: Array) -> str:
     xp = namespace(constraints)
     if not bool(xp.all(xp.isfinite(objective))):
         return f"the objective is {objective}"
-    flat = xp.reshape(constraints, (-1, constraints.shape[-1]))
     for i in range(constraints.shape[-1]):
-        if not bool(xp.all(xp.isfinite(flat[:, i]))):
-            return f"the constraint {problem.constraint_name(i)} is {flat[:, i]}"
+        if not bool(xp.all(xp.isfinite(constraints[..., i]))):
+            return f"the constraint {problem.constraint_name(i)} is {constraints[..., i]}"
     return ""
 
 

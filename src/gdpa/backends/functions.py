@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gdpa.differences import derivative
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, ConvexSet
 from gdpa.typing import Array
@@ -78,13 +79,13 @@ def from_functions(
 
         def grad_f() -> Vector:
             if "f" not in cache:
-                raw = gradient(x) if gradient is not None else _differences(lambda y: number(y)[None], x, f[None])[0]
+                raw = gradient(x) if gradient is not None else derivative(lambda y: number(y)[None], x, f[None])[0]
                 cache["f"] = _shaped("gradient", raw, x.shape, x.dtype)
             return cache["f"]
 
         def jacobian_of_g() -> Vector:
             if "g" not in cache:
-                raw = jacobian(x) if jacobian is not None else _differences(values, x, g)
+                raw = jacobian(x) if jacobian is not None else derivative(values, x, g)
                 cache["g"] = _shaped("jacobian", raw, (g.shape[0], x.shape[0]), x.dtype)
             return cache["g"]
 
@@ -102,14 +103,3 @@ def _shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Vector
     if array.shape != shape:
         raise ValueError(f"{name} must return shape {shape}, got {array.shape}")
     return array
-
-
-def _differences(function: Callable[[Vector], Vector], x: Vector, at: Vector) -> Vector:
-    """Forward differences, step sqrt(eps) max(1, |x_i|); returns (len(at), d)."""
-    step = np.sqrt(np.finfo(x.dtype).eps) * np.maximum(1.0, np.abs(x))
-    out = np.empty((at.shape[0], x.shape[0]), dtype=x.dtype)
-    for i in range(x.shape[0]):
-        moved = x.copy()
-        moved[i] += step[i]
-        out[:, i] = (function(moved) - at) / (moved[i] - x[i])
-    return out
