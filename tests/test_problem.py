@@ -23,7 +23,11 @@ BAD = [
     ({"evaluate": 3}, TypeError, "evaluate must be callable, got 3; pass a function x -> Evaluation"),
     ({"num_constraints": -1}, ValueError, "num_constraints must be a nonnegative integer or None, got -1"),
     ({"num_constraints": 1.5}, ValueError, r"num_constraints must be a nonnegative integer or None, got 1\.5"),
-    ({"num_equalities": -1}, ValueError, "num_equalities must be an integer between 0 and num_constraints=None, got -1"),
+    (
+        {"num_equalities": -1},
+        ValueError,
+        "num_equalities must be an integer between 0 and num_constraints=None, got -1",
+    ),
     (
         {"num_constraints": 1, "num_equalities": 2},
         ValueError,
@@ -60,7 +64,9 @@ def test_the_jacobian_is_pulled_back_row_by_row(library):
         calls.append((to_numpy(w).tolist(), objective))
         return w @ rows
 
-    assert to_numpy(jacobian(Evaluation(library.array(0.0), library.array([0.0, 0.0]), pullback))).tolist() == A.tolist()
+    assert (
+        to_numpy(jacobian(Evaluation(library.array(0.0), library.array([0.0, 0.0]), pullback))).tolist() == A.tolist()
+    )
     assert calls == [([1.0, 0.0], 0.0), ([0.0, 1.0], 0.0)]
 
 
