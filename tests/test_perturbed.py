@@ -30,7 +30,7 @@ def g(x):
     return A @ x + np.array([x @ x - 1, x[0] * x[2] + 0.2])
 
 
-def F(x, lam, beta, tau):  # noqa: N802 - the paper's name
+def F(x, lam, beta, tau):
     """Eq. (defF), as printed."""
     inner = np.maximum(g(x) + (1 - tau) * lam / beta, 0)
     return f(x) + beta / 2 * inner @ inner - ((1 - tau) * lam) @ ((1 - tau) * lam) / (2 * beta)

@@ -13,6 +13,7 @@ from gdpa.experiments.base import Experiment, UsageError
 #: The order in which `gdpa reproduce all` runs them and the report shows them.
 EXPERIMENTS = {
     "rate": "gdpa.experiments.rate",
+    "cmdp": "gdpa.experiments.cmdp",
 }
 
 
