@@ -1,0 +1,1 @@
+"""The studies: data, configurations, runner, records, figures and report."""
