@@ -73,11 +73,13 @@ def solve(
     elif x0 is not None:
         raise ValueError("give x0 or state, not both: a state brings its own point")
     seconds = time.perf_counter() - clock
+    used = oracle.forwards, oracle.backwards
     start = state.evaluation or problem.evaluate(state.x)
     _check_finite(problem, start)
 
     progress = Progress(problem, state, scale_at(start), tolerance)
-    progress.seconds, progress.forwards, progress.backwards = seconds, oracle.forwards, oracle.backwards
+    progress.seconds, (progress.forwards, progress.backwards) = seconds, used
+    oracle.forwards, oracle.backwards = used  # measuring is not on the method's account
     recorder = Recorder(record)
     watchers = (*((recorder,) if record else ()), *observers)
     detail, status = "", _first(rules, progress)
@@ -95,7 +97,6 @@ def solve(
             for watch in watchers:
                 watch(progress)
             status = _first(rules, progress) or state.verdict
-            # Measuring is not on the method's account.
             oracle.forwards, oracle.backwards = progress.forwards, progress.backwards
             if progress.kkt != progress.kkt:
                 status, detail = Status.INVALID_NUMBER, _culprit(problem, state)
