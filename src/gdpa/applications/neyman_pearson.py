@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from gdpa.applications.images import Labelled, select
-from gdpa.problem import Evaluation, Problem
+from gdpa.applications.by_class import ByClass, as_thresholds, check_prioritised, check_reduction
+from gdpa.applications.images import select
+from gdpa.problem import Problem
 from gdpa.typing import Array
 
 Tensor = torch.Tensor
@@ -71,13 +72,11 @@ class NeymanPearson:
     reduction: Literal["mean", "sum"] = "mean"
     noise: float = 0.0
     noise_seed: int = 0
-    _last: list[tuple[Tensor, int, _ClassGradients]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.norm not in ("squared", "plain"):
             raise ValueError(f"norm must be 'squared' or 'plain', got {self.norm!r}")
-        if self.reduction not in ("mean", "sum"):
-            raise ValueError(f"reduction must be 'mean' or 'sum', got {self.reduction!r}")
+        check_reduction(self.reduction)
         for name in ("regulariser", "noise"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
@@ -87,15 +86,8 @@ class NeymanPearson:
         self._check_thresholds()
 
     def _check_thresholds(self) -> None:
-        m = len(self.classes) - 1
-        if self.thresholds.ndim == 0 or self.thresholds.shape[-1] != m:
-            raise ValueError(
-                f"thresholds must be one number or {m} of them, one per class other than {self.prioritised}, "
-                f"got shape {tuple(self.thresholds.shape)}"
-            )
-        most = torch.tensor(
-            [m * (1 if self.reduction == "mean" else self.counts[j]) for j in self._constrained], dtype=torch.float64
-        )
+        sizes = [1 if self.reduction == "mean" else self.counts[j] for j in self._by_class.constrained]
+        most = (len(self.classes) - 1) * torch.tensor(sizes, dtype=torch.float64)
         values = self.thresholds.detach().cpu().double()
         if not bool(((values > 0) & (values < most)).all()):
             raise ValueError(
@@ -109,18 +101,17 @@ class NeymanPearson:
         return int(self.samples.shape[1])
 
     @property
-    def _constrained(self) -> tuple[int, ...]:
-        return tuple(j for j, label in enumerate(self.classes) if label != self.prioritised)
+    def _by_class(self) -> ByClass:
+        return ByClass(self._forward, self.classes, self.prioritised, self.thresholds, self._penalty)
 
     @property
     def problem(self) -> Problem:
         """The problem in the flat x of shape (..., k * dimension)."""
-        names = tuple(f"class {self.classes[j]}" for j in self._constrained)
-        return Problem(self._evaluate, num_constraints=len(names), names=names, jacobian=self._jacobian)
+        return self._by_class.problem()
 
     def with_thresholds(self, thresholds: float | Sequence[float] | Tensor) -> NeymanPearson:
         """Return the same data under other thresholds: a number, m numbers, or a batch of shape (..., m)."""
-        return replace(self, thresholds=_as_thresholds(thresholds, len(self.classes) - 1, self.samples))
+        return replace(self, thresholds=as_thresholds(thresholds, self.classes, self.samples))
 
     def start(self, seed: int = 0, variance: float = 1e-3) -> Tensor:
         """Return the paper's x_0: independent Gaussian entries of variance 1e-3."""
@@ -156,40 +147,14 @@ class NeymanPearson:
 
     def _rows(self, x: Tensor) -> Tensor:
         """View x as one row per class and batch member."""
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")
         if x.dtype != self.samples.dtype:
             raise TypeError(f"x has dtype {x.dtype}, the data {self.samples.dtype}; convert one of them")
         if x.shape[-1] != len(self.classes) * self.dimension:
             raise ValueError(f"x has {x.shape[-1]} entries, expected {len(self.classes)} x {self.dimension}")
-        return x.detach().reshape(-1, self.dimension)
+        return x.reshape(-1, self.dimension)
 
     def _forward(self, x: Tensor) -> _ClassGradients:
         return _ClassGradients(self, x)
-
-    def _evaluate(self, x: Tensor) -> Evaluation:
-        now = self._forward(x)
-        # The Jacobian of this very point, if asked for next, reuses the forward pass.
-        self._last[:] = [(x, x._version, now)]
-        value, penalty_gradient = self._penalty(x)
-        p = self.classes.index(self.prioritised)
-        f = now.losses[..., p] + value
-        g = now.losses[..., list(self._constrained)] - self.thresholds
-
-        def pullback(w: Tensor, objective: float | Tensor = 1.0) -> Tensor:
-            scale = torch.as_tensor(objective, dtype=x.dtype, device=x.device)
-            scale = scale.expand(f.shape)[..., None]
-            v = torch.cat([w[..., :p], scale, w[..., p:]], dim=-1)
-            return torch.einsum("...j,...jd->...d", v, now.gradients) + scale * penalty_gradient
-
-        return Evaluation(f, g, pullback)
-
-    def _jacobian(self, x: Tensor) -> Tensor:
-        if self._last and self._last[0][0] is x and self._last[0][1] == x._version:
-            now = self._last[0][2]
-        else:
-            now = self._forward(x)
-        return now.gradients[..., list(self._constrained), :]
 
     def _penalty(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(lambda/2) sum_i ||x_(i)||^2, or with the smoothed plain norm, and its gradient."""
@@ -284,19 +249,16 @@ def neyman_pearson(
         >>> pullback(torch.zeros(2, dtype=torch.float64)).tolist()  # class 1 alone: towards x_(1), away from the rest
         [-0.5, 0.0, 0.25, 0.0, 0.25, 0.0]
     """
-    data: Labelled = select(
+    data = select(
         images, labels, classes, images_per_class=images_per_class, noise=noise, seed=seed, dtype=dtype, device=device
     )
-    if prioritised not in data.classes:
-        raise ValueError(f"prioritised must be one of the classes {data.classes}, got {prioritised!r}")
-    if len(data.classes) < 2:
-        raise ValueError(f"classes must name at least two classes, got {data.classes}")
+    check_prioritised(prioritised, data.classes)
     return NeymanPearson(
         samples=data.samples,
         counts=data.counts,
         classes=data.classes,
         prioritised=prioritised,
-        thresholds=_as_thresholds(thresholds, len(data.classes) - 1, data.samples),
+        thresholds=as_thresholds(thresholds, data.classes, data.samples),
         regulariser=regulariser,
         norm=norm,
         smoothing=smoothing,
@@ -304,8 +266,3 @@ def neyman_pearson(
         noise=noise,
         noise_seed=seed,
     )
-
-
-def _as_thresholds(value: float | Sequence[float] | Tensor, m: int, like: Tensor) -> Tensor:
-    tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    return tensor.expand(m) if tensor.ndim == 0 else tensor
