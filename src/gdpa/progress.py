@@ -81,10 +81,9 @@ class Progress:
 
     def _refresh(self) -> None:
         """Measure ||grad f|| at geometrically spaced steps: the relative residuals want it, a step lacks it."""
-        now = self.state.evaluation
-        if now is not None:
-            size = max_norm(now.pullback(namespace(now.constraints).zeros_like(now.constraints)))
-            self._objective_gradient = size if size.ndim else float(size)
+        now = self.state.evaluation or self.problem.evaluate(self.state.x)
+        size = max_norm(now.pullback(namespace(now.constraints).zeros_like(now.constraints)))
+        self._objective_gradient = size if size.ndim else float(size)
 
     def _keep_best(self, probe: Probe, worst: Any) -> None:
         if self.best is None:

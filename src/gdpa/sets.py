@@ -117,8 +117,10 @@ class Box(ConvexSet):
         lower, upper = self.bounds(x)
         xp = namespace(x)
         x = self.project(x)
-        x = xp.where(x - lower <= tolerance * (1 + xp.abs(lower)), lower + xp.zeros_like(x), x)
-        return xp.where(upper - x <= tolerance * (1 + xp.abs(upper)), upper + xp.zeros_like(x), x)
+        for bound in (lower, upper):
+            size = xp.where(xp.isfinite(bound), xp.abs(bound), xp.zeros_like(bound))  # no point is near infinity
+            x = xp.where(xp.abs(bound - x) <= tolerance * (1 + size), bound + xp.zeros_like(x), x)
+        return x
 
     def check_dimension(self, dimension: int) -> None:
         if self.lower.ndim and self.lower.shape[-1] not in (1, dimension):
