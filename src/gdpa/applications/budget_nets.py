@@ -79,6 +79,10 @@ class BudgetNet:
         """Return the same network and data under other budgets: a number, m numbers, or a batch of shape (..., m)."""
         return replace(self, budgets=as_thresholds(budgets, self.classes, self.samples))
 
+    def to(self, dtype: torch.dtype) -> BudgetNet:
+        """Return the same problem in another precision."""
+        return replace(self, samples=self.samples.to(dtype), budgets=self.budgets.to(dtype))
+
     def start(self, seed: int = 0) -> Tensor:
         """Return a start: entries uniform within 1/sqrt(fan-in), layer by layer, as torch.nn.Linear begins."""
         rng = np.random.default_rng(seed)

@@ -113,6 +113,10 @@ class NeymanPearson:
         """Return the same data under other thresholds: a number, m numbers, or a batch of shape (..., m)."""
         return replace(self, thresholds=as_thresholds(thresholds, self.classes, self.samples))
 
+    def to(self, dtype: torch.dtype) -> NeymanPearson:
+        """Return the same problem in another precision."""
+        return replace(self, samples=self.samples.to(dtype), thresholds=self.thresholds.to(dtype))
+
     def start(self, seed: int = 0, variance: float = 1e-3) -> Tensor:
         """Return the paper's x_0: independent Gaussian entries of variance 1e-3."""
         draws = np.random.default_rng(seed).standard_normal(len(self.classes) * self.dimension)

@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdpa.experiments.base import DataError
+
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Files = dict[str, bytes]
 
@@ -36,7 +38,7 @@ FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3
 CLIENT_TIMEOUT, MIRROR_TIMEOUT = 300, 60
 
 
-class DataNotAvailable(RuntimeError):  # noqa: N818 - the name says what is the matter
+class DataNotAvailable(DataError):  # noqa: N818 - the name says what is the matter
     """No source could serve a data set; the message lists what was tried and what to do."""
 
 
