@@ -63,13 +63,13 @@ def test_the_augmented_lagrangian_is_the_printed_one(x, lam, beta, tau):
 
 
 @given(points, multipliers, betas, taus)
-def test_weights_give_the_gradient_of_F_in_x(x, lam, beta, tau):
+def test_weights_give_the_gradient_of_the_function_in_x(x, lam, beta, tau):
     gradient = problem().evaluate(x).pullback(weights(lam, g(x), beta, tau))
     assert gradient == pytest.approx(differences(lambda y: F(y, lam, beta, tau), x), abs=2e-5)
 
 
 @given(points, multipliers, betas, taus)
-def test_the_gradient_of_F_in_lambda_has_the_two_printed_cases(x, lam, beta, tau):
+def test_the_gradient_of_the_function_in_lambda_has_the_two_printed_cases(x, lam, beta, tau):
     q = pressure(lam, g(x), beta, tau)
     assume(np.abs(q).min() > 1e-4)  # not at the kink
     expected = np.where(in_gate(q), g(x), -(1 - tau) * lam / beta)
@@ -105,9 +105,7 @@ def test_the_primal_step_solves_eq_updatex0(name, x, lam, alpha, beta, tau):
     def subproblem(y):
         return slope @ (y - x) + (y - x) @ (y - x) / (2 * alpha)
 
-    found = minimize(
-        subproblem, x, jac=lambda y: slope + (y - x) / alpha, method="SLSQP", tol=1e-12, **SIDES[name]
-    )
+    found = minimize(subproblem, x, jac=lambda y: slope + (y - x) / alpha, method="SLSQP", tol=1e-12, **SIDES[name])
     assert step.x == pytest.approx(found.x, abs=2e-4)
     assert subproblem(step.x) <= found.fun + 1e-6
     assert DOMAINS[name].project(step.x) == pytest.approx(step.x, abs=1e-12)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gdpa.arrays import from_numpy, max_norm, namespace, norm, positive_part, to_numpy
 from gdpa.problem import Evaluation, Problem, jacobian
-from gdpa.sets import Box, ConvexSet, Reals
+from gdpa.sets import ConvexSet, Reals
 from gdpa.typing import Array
 
 #: Above this many entries of J, `certify` keeps the multipliers it is given and forms no Jacobian.
@@ -76,6 +76,11 @@ def _plain(value: Array) -> Any:
     return float(value) if value.ndim == 0 else value
 
 
+def _sum(values: Array) -> Array:
+    """Return the sum over the last axis; for NumPy the ufunc's own reduction, a third of np.sum's time when short."""
+    return np.add.reduce(values, axis=-1) if type(values) is np.ndarray else namespace(values).sum(values, axis=-1)
+
+
 def absolute_residuals(
     domain: ConvexSet, x: Array, gradient: Array, constraints: Array, multipliers: Array, num_equalities: int = 0
 ) -> Residuals:
@@ -101,7 +106,7 @@ def absolute_residuals(
     return Residuals(
         _plain(norm(domain.tangent(x, -gradient))),
         _plain(norm(positive_part(constraints, num_equalities))),
-        _plain(xp.sum(xp.abs(multipliers * constraints)[..., :split], axis=-1)),
+        _plain(_sum(xp.abs(multipliers * constraints)[..., :split])),
     )
 
 
@@ -152,8 +157,8 @@ def relative_residuals(
     feasibility = _plain(max_norm(positive_part(constraints, num_equalities))) / scale.constraints
     sizes = xp.abs(multipliers)
     split = constraints.shape[-1] - num_equalities
-    slack = _plain(xp.sum((sizes * xp.abs(constraints))[..., :split], axis=-1))
-    total = _plain(xp.sum(sizes, axis=-1))
+    slack = _plain(_sum((sizes * xp.abs(constraints))[..., :split]))
+    total = _plain(_sum(sizes))
     weight = max(s_f, total) if isinstance(total, float) else xp.maximum(s_f + xp.zeros_like(total), total)
     return Residuals(stationarity, feasibility, slack / (scale.constraints * weight))
 
@@ -317,48 +322,39 @@ def _host(value: Any) -> Any:
 def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, s_f: float, s_g: float) -> Any:
     """Nonnegative least squares for the multipliers of one point.
 
-    ``||P_T(-grad f - J^T lambda)||`` is a norm of a piecewise linear function of lambda, since tangent cones of our
-    sets are polyhedral: each turn solves the least squares of the piece at hand (Newton's method), and halves the
-    step while it does not improve. In a box a piece is told by the coordinates that drop out, elsewhere by differences.
+    phi(lambda) = ||P_T(-grad f - J^T lambda)||^2 + ||slack lambda||^2 is convex, and quadratic between the kinks of
+    P_T, for the tangent cones of our sets are polyhedral: solve the piece at hand, and halve the step while it
+    leaves the piece for the worse (Newton's method for piecewise quadratics).
     """
-    slack = np.abs(g) / s_g
+    slack = np.minimum(np.abs(g) / s_g, 1e8)
     slack[len(g) - p :] = 0.0
-    slack = np.minimum(slack, 1e8)
-
+    grad_f, J, slack = grad_f / s_f, J / s_f, slack / s_f
     if isinstance(domain, Reals):
-        columns = np.vstack([J.T, np.diag(slack)]) / s_f
-        return _nnls(columns, np.concatenate([-grad_f, np.zeros(len(g))]) / s_f, p)
+        return _nnls(np.vstack([J.T, np.diag(slack)]), np.concatenate([-grad_f, 0 * g]), p)
 
-    def residual(multipliers: Any) -> Any:
-        v = -(grad_f + J.T @ multipliers)
-        return np.concatenate([domain.tangent(x, v), -slack * multipliers]) / s_f
-
-    def piece(v: Any) -> Any:
-        """P_T J^T on the piece of v, one column per constraint."""
-        tangent = domain.tangent(x, v)
-        if isinstance(domain, Box):
-            return np.where((tangent != 0) | (v == 0), 1.0, 0.0)[:, None] * J.T
-        size = np.abs(J).max(axis=1)
-        h = 1e-6 * max(np.abs(v).max(), 1e-300) / np.where(size > 0, size, 1.0)
-        return np.stack([(domain.tangent(x, v + h[i] * J[i]) - tangent) / h[i] for i in range(len(g))], axis=1)
+    def phi(lam: Any) -> float:
+        t = domain.tangent(x, -(grad_f + J.T @ lam))
+        return float(t @ t + (slack * lam) @ (slack * lam))
 
     multipliers = np.zeros(len(g))
-    now = residual(multipliers)
-    for _ in range(50):
-        A = np.vstack([piece(-(grad_f + J.T @ multipliers)), np.diag(slack)]) / s_f
-        step = _nnls(A, now + A @ multipliers, p) - multipliers
-        if not step.any():
+    value = phi(multipliers)
+    lengths = np.maximum(np.abs(J).max(axis=1, keepdims=True), np.finfo(float).tiny)
+    for _ in range(100):
+        v = -(grad_f + J.T @ multipliers)
+        t = domain.tangent(x, v)
+        h = 1e-6 * np.abs(v).max() / lengths
+        if value == 0 or not h.all():
             break
-        for _ in range(30):
-            then = residual(multipliers + step)
-            if then @ then < now @ now:
-                break
+        # The derivative of P_T along the rows of J: exact between kinks up to rounding, which the next turn removes.
+        D = (domain.tangent(np.broadcast_to(x, J.shape), v + h * J) - t) / h
+        step = _nnls(np.vstack([D.T, np.diag(slack)]), np.concatenate([t + D.T @ multipliers, 0 * g]), p) - multipliers
+        least = 1e-9 * (1 + np.abs(multipliers).max())
+        while (lower := phi(multipliers + step)) >= value:
             step = step / 2
-        else:
-            break
-        done = np.abs(step).max() <= 1e-12 * (1 + np.abs(multipliers).max())
-        multipliers, now = multipliers + step, then
-        if done:
+            if np.abs(step).max() <= least:
+                return multipliers
+        multipliers, value = multipliers + step, lower
+        if np.abs(step).max() <= least:
             break
     return multipliers
 

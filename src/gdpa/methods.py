@@ -7,6 +7,7 @@ from typing import Any
 
 #: name -> "module:Class", each a frozen dataclass with ``init`` and ``update``.
 _METHODS = {
+    "adaptive-gdpa": "gdpa.algorithms.adaptive_gdpa:AdaptiveGDPA",
     "gdpa": "gdpa.algorithms.gdpa:GDPA",
 }
 

@@ -56,17 +56,7 @@ class Progress:
         if state.step >= self._next_refresh:
             self._refresh()
             self._next_refresh = 2 * state.step
-        problem = self.problem
-        self.residuals = relative_residuals(
-            problem.domain,
-            probe.x,
-            probe.gradient,
-            probe.constraints,
-            probe.multipliers,
-            problem.num_equalities,
-            self.scale,
-            self._objective_gradient,
-        )
+        self.residuals = self._measure(probe)
         worst = self.residuals.worst
         self.kkt = worst if isinstance(worst, float) else float(namespace(worst).max(worst))
         if self.kkt == self.kkt:
@@ -85,6 +75,20 @@ class Progress:
         if now is not None:
             size = max_norm(now.pullback(namespace(now.constraints).zeros_like(now.constraints)))
             self._objective_gradient = size if size.ndim else float(size)
+            if self.best is not None:  # the unit has changed: measure the best in it, too
+                self._best_kkt = self._measure(self.best).worst
+
+    def _measure(self, probe: Probe) -> Residuals:
+        return relative_residuals(
+            self.problem.domain,
+            probe.x,
+            probe.gradient,
+            probe.constraints,
+            probe.multipliers,
+            self.problem.num_equalities,
+            self.scale,
+            self._objective_gradient,
+        )
 
     def _keep_best(self, probe: Probe, worst: Any) -> None:
         if self.best is None:
@@ -120,7 +124,7 @@ class Progress:
     def diverged(self) -> bool:
         """Whether the iterate has left every reasonable range while still finite."""
         size = max_norm(self.state.x)
-        return bool(namespace(size).any(size > self._limit))
+        return bool(size > self._limit if size.ndim == 0 else namespace(size).any(size > self._limit))
 
     def absolute(self) -> Residuals | None:
         """Return the residuals of the last probe as the paper prints them."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, Probe, State
-from gdpa.algorithms.gdpa import GDPA
 from gdpa.arrays import is_floating, max_norm, namespace
 from gdpa.kkt import Certificate, certify, scale_at
 from gdpa.observers import Recorder
@@ -38,7 +38,7 @@ def solve(
     Args:
         problem: the oracle and the set X.
         x0: the start, a floating-point array of NumPy, torch or JAX; projected on X.
-        algorithm: the method; default `GDPA` with its default steps.
+        algorithm: the method; default `AdaptiveGDPA`, which has no step size to tune.
         stop: one stop rule or several. Default: a certificate at ``tolerance``, or 10,000 steps.
         tolerance: the relative KKT tolerance that ``success`` is judged by.
         observers: called with the `Progress` after every step; one may raise StopIteration to end the run.
@@ -58,10 +58,10 @@ def solve(
         >>> from gdpa.problems import get
         >>> hs = get("HS12")
         >>> result = solve(hs.problem, hs.x0)
-        >>> result.status.name
-        'MAX_STEPS'
+        >>> result.success, result.x.round(3).tolist()
+        (True, [2.0, 3.0])
     """
-    algorithm = GDPA() if algorithm is None else algorithm
+    algorithm = cast("Algorithm[Any]", AdaptiveGDPA()) if algorithm is None else algorithm
     rules = _rules(stop, tolerance)
     if not isinstance(record, int) or record < 0 or not isinstance(check_every, int) or check_every < 1:
         raise ValueError(f"record must be >= 0 and check_every >= 1, got {record!r} and {check_every!r}")

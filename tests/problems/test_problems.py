@@ -86,7 +86,10 @@ def test_scipy_finds_the_recorded_point(name):
     def values(x):
         return problem.evaluate(x).constraints
 
-    sides = [{"type": "ineq", "fun": lambda x: -values(x)[: m - p]}, {"type": "eq", "fun": lambda x: values(x)[m - p :]}]
+    sides = [
+        {"type": "ineq", "fun": lambda x: -values(x)[: m - p]},
+        {"type": "eq", "fun": lambda x: values(x)[m - p :]},
+    ]
     if isinstance(problem.domain, Simplex):
         sides.append({"type": "eq", "fun": lambda x: x.sum() - problem.domain.total})
     if isinstance(problem.domain, Ball):
