@@ -86,7 +86,7 @@ class Unit:
 
     >>> unit = Unit("rate", "GDPA tau=0.1", "HS12", 0, {"tau": 0.1})
     >>> unit.name
-    'GDPA-tau-0.1_HS12_0_5e2be2b2'
+    'GDPA-tau-0.1_HS12_0_1106f593'
     """
 
     experiment: str

@@ -9,7 +9,6 @@ import numpy as np
 from gdpa.experiments.figures.chart import Chart, Panel, Series
 from gdpa.experiments.records import Record
 
-
 #: The colour of the slope, which no curve has.
 GUIDE = 6
 
