@@ -147,6 +147,19 @@ def _trust_constr(fun, x0, keywords):
         )
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_the_default_method_needs_no_options(name):
+    fun, x0, keywords, x_star, v_star = CASES[name]
+    counted = Counted(fun)
+    found = minimize(counted, x0, tol=1e-6, **keywords)
+    assert found.success, found.message
+    np.testing.assert_allclose(found.x, x_star, atol=1e-5)
+    for mine, exact in zip(found.v, v_star, strict=True):
+        np.testing.assert_allclose(mine, exact, atol=1e-4)
+    assert counted.repeats == 0
+    assert found.nfev == len(counted.points)
+
+
 def test_signs_of_v_make_the_lagrangian_stationary():
     fun, x0, keywords, _, _ = CASES["two sides, the upper one active, and a bound"]
     found = minimize(fun, x0, method="gdpa", tol=1e-3, options=STEPS, **keywords)
@@ -217,6 +230,16 @@ def test_user_functions_are_never_called_twice_at_one_point(through_scipy, bound
     assert found.constr_njev[0] == len(con_jac.points)
 
 
+def test_the_best_point_is_remembered_however_old_it_is():
+    fun, jac = Counted(square), Counted(twice)
+    # The first step lands near 0, then x <- -1.01 x walks away from it: x_2 stays the best.
+    options = {"alpha": lambda r: 0.495 if r == 1 else 1.005, "maxiter": 200}
+    found = minimize(fun, [0.5], jac=jac, method="gdpa", options=options)
+    assert found.x.tolist() == pytest.approx([0.005])
+    assert found.nit == 200
+    assert fun.repeats == jac.repeats == 0
+
+
 def test_differences_repeat_no_point_and_stay_inside_the_bounds():
     inside = Bounds([0, 0.5], [1, 0.5], keep_feasible=True)
     visited = []
@@ -236,9 +259,10 @@ def test_differences_repeat_no_point_and_stay_inside_the_bounds():
 
 
 def test_jac_true_calls_the_function_once_a_point_also_through_scipy():
-    for run in (minimize, lambda *a, **k: scipy.optimize.minimize(*a, **{**k, "method": minimize})):
+    options = {"maxiter": 10, "alpha": 0.1}
+    for run, method, more in ((minimize, "gdpa", {}), (scipy.optimize.minimize, minimize, {"method": "gdpa"})):
         fun = Counted(lambda x, c: (float(x @ x) + c, 2 * x))
-        found = run(fun, [1, 2], args=(3.0,), jac=True, options={"maxiter": 10, "alpha": 0.1})
+        found = run(fun, [1, 2], args=(3.0,), jac=True, method=method, options={**options, **more})
         assert fun.repeats == 0
         assert found.fun == pytest.approx(3.0, abs=1.0)
         assert found.nfev == found.njev == len(fun.points)
@@ -288,8 +312,10 @@ def test_stop_iteration_ends_the_run(through_scipy):
             raise StopIteration
 
     steps: list[Any] = []
-    run = scipy.optimize.minimize if through_scipy else minimize
-    found = run(square, [3, 1], callback=stop, method=minimize if through_scipy else "gdpa")
+    if through_scipy:
+        found = scipy.optimize.minimize(square, [3, 1], callback=stop, method=minimize, options={"method": "gdpa"})
+    else:
+        found = minimize(square, [3, 1], callback=stop, method="gdpa")
     assert (found.nit, found.status, found.success) == (3, 99, False)
     assert found.fun < 10
 
@@ -315,6 +341,13 @@ def test_limits_and_their_statuses(capsys):
     rising = minimize(lambda x: -(x[0] ** 4), [2.0], jac=lambda x: -4 * x**3, method="gdpa", options={"alpha": 1.0})
     assert not rising.success
     assert rising.status in (STATUS_CODES[Status.DIVERGING], STATUS_CODES[Status.INVALID_NUMBER])
+
+
+def test_no_step_at_all_is_a_result_too():
+    for limit in ({"maxiter": 0}, {"maxfev": 1}):
+        found = minimize(square, [3, 1], jac=twice, method="gdpa", options=limit)
+        assert (found.nit, found.nfev, found.success) == (0, 1, False)
+        assert found.x.tolist() == [3.0, 1.0]
 
 
 def test_x0_is_converted_and_left_alone():
@@ -365,7 +398,7 @@ BAD_BEFORE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x0": ["a"]}, TypeError, "x0 must be real numbers"),
     ({"fun": 3}, TypeError, "fun must be callable, got 3"),
     ({"jac": "4-point"}, ValueError, "jac must be callable, True, None or one of .*'4-point'"),
-    ({"method": "newton"}, ValueError, "method 'newton' is unknown; there are gdpa"),
+    ({"method": "newton"}, ValueError, "method 'newton' is unknown; there are .*gdpa"),
     ({"method": 3}, TypeError, "method must be a name, got 3"),
     ({"tol": -1}, ValueError, "tol must be a positive number, got -1"),
     ({"tol": "x"}, ValueError, "tol must be a positive number, got 'x'"),
@@ -378,6 +411,7 @@ BAD_BEFORE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"options": {"maxfev": 2.5}}, ValueError, "maxfev must be a nonnegative whole number, got 2.5"),
     ({"bounds": [(0, 1), (0, 1)]}, ValueError, "bounds must be a Bounds object or 1 pairs"),
     ({"bounds": [(0, 1, 2)]}, ValueError, "bounds must be"),
+    ({"bounds": 3}, ValueError, "bounds must be a Bounds object or 1 pairs .*got 3"),
     ({"bounds": [(2, 1)]}, ValueError, "bounds do not fit .*lower bound 2.0 exceeds upper bound 1.0 at index 0"),
     ({"bounds": Bounds([np.nan], [1])}, ValueError, "bounds .*NaN"),
     ({"bounds": Bounds([0, 0], [1, 1])}, ValueError, "bounds do not fit the 1 variables"),

@@ -127,7 +127,7 @@ def read_bounds(bounds: Any, dimension: int) -> ConvexSet:
     if hasattr(bounds, "lb") and hasattr(bounds, "ub"):
         lower, upper = np.asarray(bounds.lb, dtype=float), np.asarray(bounds.ub, dtype=float)
     else:
-        pairs = list(bounds)
+        pairs = list(bounds) if hasattr(bounds, "__iter__") else []
         if len(pairs) != dimension or any(np.shape(pair) != (2,) for pair in pairs):
             raise ValueError(
                 f"bounds must be a Bounds object or {dimension} pairs (low, high), one per variable; got {bounds!r}"

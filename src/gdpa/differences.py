@@ -45,6 +45,7 @@ def derivative(
     default = np.finfo(x.dtype).eps ** exponent * np.maximum(1.0, np.abs(x))
     step = default if relative_step is None else np.abs(relative_step) * np.abs(x)
     step = np.where(step > 0, step, default)
+    least = 8 * np.finfo(x.dtype).eps * np.maximum(1.0, np.abs(x))  # less room than this is rounding
     out = np.zeros((at.shape[0], x.shape[0]), dtype=x.dtype)
 
     def moved(i: int, distance: float) -> tuple[Vector, float]:
@@ -54,7 +55,7 @@ def derivative(
 
     for i in range(x.shape[0]):
         h, above, below = step[i], upper[i] - x[i], x[i] - lower[i]
-        if above <= 0 and below <= 0:
+        if max(above, below) <= least[i]:
             continue
         if scheme == "cs":
             y = x.astype(complex)
