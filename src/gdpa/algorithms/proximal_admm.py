@@ -61,7 +61,7 @@ class ProximalADMM(Method):
         Minimization", SIAM J. Optimization 2020, with one block of variables.
     """
 
-    gamma: float = 10.0
+    gamma: float = 1.0
     alpha: float | None = None
     prox: float = 1.0
     beta: float = 0.5
@@ -91,7 +91,9 @@ class ProximalADMM(Method):
             )
         if not _polyhedral(problem.domain):
             return f"X is {type(problem.domain).__name__} and the method is for boxes; choose another method"
-        return "" if _affine(problem, x0, start) else "its constraints are not linear; choose a method for nonlinear ones"
+        return (
+            "" if _affine(problem, x0, start) else "its constraints are not linear; choose a method for nonlinear ones"
+        )
 
     def init(self, problem: Problem, x0: Array) -> ProximalADMMState:
         start = self.begin(problem, x0)

@@ -137,6 +137,10 @@ class Accelerated:
         return (1 - a) / (1 + a)
 
 
+#: The inner solver of the tuned presets.
+ACCELERATED = Accelerated()
+
+
 @dataclass(frozen=True)
 class FixedMomentum:
     """Nesterov's accelerated gradient with a constant step and a constant momentum, as the paper's appendix uses it.

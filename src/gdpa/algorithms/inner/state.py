@@ -9,7 +9,9 @@ from gdpa.algorithms.base import State
 from gdpa.algorithms.inner.forms import Plain, Slacked
 from gdpa.algorithms.inner.solvers import InnerSolver, Iterate
 from gdpa.algorithms.inner.subproblem import Subproblem
-from gdpa.problem import Evaluation
+from gdpa.algorithms.method import Method, one_problem_only
+from gdpa.problem import Evaluation, Problem
+from gdpa.typing import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,13 @@ class NestedState(State):
 
     inner: Iterate
     outer: int = 0
+
+
+class NestedMethod(Method):
+    """A method whose loops branch on the data, and so takes one problem at a time."""
+
+    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
+        return one_problem_only(x0)
 
 
 N = TypeVar("N", bound=NestedState)
