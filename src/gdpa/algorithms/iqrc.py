@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from gdpa.algorithms.base import Probe, State
-from gdpa.algorithms.method import Method, Table1Row, check_at_least, check_positive, one_problem_only
+from gdpa.algorithms.method import Method, Table1Row, check_at_least, check_positive
 from gdpa.arrays import namespace, norm
 from gdpa.problem import Evaluation, Problem
 from gdpa.typing import Array
@@ -97,6 +97,7 @@ class IQRC(Method):
     gamma: float | None = None
     lipschitz: float | None = None
 
+    batches: ClassVar[bool] = False
     table1: ClassVar[Table1Row] = Table1Row(
         "IQRC (Ma et al., 2020)", "primal", "ncvx", "inequality", "double-loop", "O(1/eps^3)",
         own_claim="O(1/eps^4) deterministic, O(1/eps^6) stochastic", in_table1=True,
@@ -120,7 +121,7 @@ class IQRC(Method):
             return f"{problem.num_equalities} constraints are equalities, and max_i g_i <= 0 cannot state an equality"
         if start.constraints.shape[-1] == 0:
             return "it has no constraints; use a gradient method"
-        return one_problem_only(x0)
+        return ""
 
     def init(self, problem: Problem, x0: Array) -> IQRCState:
         start = self.begin(problem, x0)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from gdpa.algorithms.base import State
 from gdpa.algorithms.inner.forms import Plain, Slacked
 from gdpa.algorithms.inner.solvers import InnerSolver, Iterate
 from gdpa.algorithms.inner.subproblem import Subproblem
-from gdpa.algorithms.method import Method, one_problem_only
-from gdpa.problem import Evaluation, Problem
-from gdpa.typing import Array
+from gdpa.algorithms.method import Method
+from gdpa.problem import Evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +29,7 @@ class NestedState(State):
 class NestedMethod(Method):
     """A method whose loops branch on the data, and so takes one problem at a time."""
 
-    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
-        return one_problem_only(x0)
+    batches: ClassVar[bool] = False
 
 
 N = TypeVar("N", bound=NestedState)
