@@ -7,6 +7,7 @@ from typing import Any
 
 #: name -> "module:Class", each a frozen dataclass with ``init`` and ``update``.
 _METHODS = {
+    "adaptive-gdpa": "gdpa.algorithms.adaptive_gdpa:AdaptiveGDPA",
     "gdpa": "gdpa.algorithms.gdpa:GDPA",
     "ialm-sahin": "gdpa.algorithms.ialm_sahin:IALMSahin",
     "ialm-li": "gdpa.algorithms.ialm_li:IALMLi",
@@ -21,6 +22,9 @@ _METHODS = {
     "linearized-alm": "gdpa.algorithms.linearized_alm:LinearizedALM",
 }
 
+#: What a door runs unless told otherwise: the first of these that is there.
+_PREFERRED = ("adaptive-gdpa", "gdpa")
+
 
 def method_names() -> tuple[str, ...]:
     """Return the names `get_method` knows.
@@ -29,6 +33,15 @@ def method_names() -> tuple[str, ...]:
     True
     """
     return tuple(_METHODS)
+
+
+def default_method() -> str:
+    """Return the name of the method that runs unless another is asked for.
+
+    >>> default_method() in method_names()
+    True
+    """
+    return next(name for name in _PREFERRED if name in _METHODS)
 
 
 def get_method(name: str) -> type[Any]:

@@ -169,7 +169,8 @@ class Ball(ConvexSet):
         length = norm(offset)[..., None]
         unit = offset / xp.where(length > 0, length, xp.ones_like(length))
         outward = xp.sum(unit * v, axis=-1)[..., None]
-        edge = length >= self.radius * (1 - 8 * float(xp.finfo(x.dtype).eps))
+        # A point put on the edge is there up to the rounding of its coordinates, which a far center makes large.
+        edge = length >= self.radius - 8 * float(xp.finfo(x.dtype).eps) * (self.radius + max_norm(x)[..., None])
         return v - xp.where(edge & (outward > 0), outward, xp.zeros_like(outward)) * unit
 
     def snap(self, x: Array, tolerance: float) -> Array:
