@@ -15,7 +15,7 @@ ROOT = Path(gdpa.__file__).parent
 FLOORS = (
     ("version", "typing", "arrays", "differences"),
     ("sets", "problem", "schedules", "perturbed"),
-    ("kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
+    ("slack", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
     ("algorithms", "methods", "progress", "observers", "trajectory", "theory"),
     ("checkpoint", "solve"),
     ("canonical", "minimize", "frontier", "torch"),
@@ -95,7 +95,7 @@ def test_an_algorithm_knows_no_sibling(path):
     for module, _ in imports(path):
         parts = module.split(".")
         if parts[:2] == ["gdpa", "algorithms"] and len(parts) > 2:
-            helper = parts[2] == "base" or parts[2] == "inner" or parts[2].startswith("_")
+            helper = parts[2] in ("base", "method", "inner") or parts[2].startswith("_")
             assert helper, f"{path.name} imports {module}; share code through a helper named _..."
 
 

@@ -13,7 +13,16 @@ from gdpa.slack import add_slacks
 
 
 def _linear(
-    name: str, f: Any, gradient: Any, A: Any, b: Any, x0: Any, solution: Any, multipliers: Any, domain: ConvexSet, why: str
+    name: str,
+    f: Any,
+    gradient: Any,
+    A: Any,
+    b: Any,
+    x0: Any,
+    solution: Any,
+    multipliers: Any,
+    domain: ConvexSet,
+    why: str,
 ) -> TestProblem:
     A, b = np.array(A, dtype=float), np.array(b, dtype=float)
     problem = from_functions(
@@ -23,8 +32,8 @@ def _linear(
 
 
 def _constructed() -> TestProblem:
-    # f = x'Qx/2 + c'x with c = -(Q x* + A'y*) makes (x*, y*) a KKT point; Q has a negative eigenvalue, but is positive
-    # definite where A d = 0: there d1 = -d2, d0 = d2 - d3 (rows below), and d'Qd = (d2 - d3)^2 + 2 d2^2 - d3^2 / 2 + ...
+    # f = x'Qx/2 + c'x with c = -(Q x* + A'y*) makes (x*, y*) a KKT point. Q is indefinite, but where A d = 0, that is
+    # d1 = -d2 and d3 = d2 - d0, d'Qd = d0^2 + 5 d2^2 - (d2 - d0)^2 / 4 > 0.
     Q = np.diag([1.0, 2.0, 3.0, -0.25])
     A = np.array([[0.0, 1.0, 1.0, 0.0], [1.0, 0.0, -1.0, 1.0]])
     x, y = np.array([1.0, -1.0, 2.0, 0.5]), np.array([-2.0, 1.5])

@@ -26,8 +26,8 @@ class Iterate:
         count: gradient steps in this subproblem.
         age: steps since the momentum was last restarted.
         value: phi(x), NaN where not known.
-        residual: ``2 M ||v - x||`` of the last step, which bounds the distance of -grad phi(x) from N_X(x) where
-            M bounds the curvature.
+        residual: ``2 M ||v - x||`` of the last step, twice the gradient mapping at v. It bounds the distance of
+            -grad phi(x) from N_X(x) where M bounds the curvature between the two, and costs no gradient at x.
     """
 
     x: Array
