@@ -14,8 +14,8 @@ ROOT = Path(gdpa.__file__).parent
 # From the ground up. A room may import the rooms of lower floors and those named before it on its own floor.
 FLOORS = (
     ("version", "typing", "arrays", "differences"),
-    ("sets", "problem", "schedules", "perturbed"),
-    ("slack", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
+    ("sets", "problem", "slack", "schedules", "perturbed"),
+    ("kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
     ("algorithms", "methods", "progress", "observers", "trajectory", "theory"),
     ("checkpoint", "solve"),
     ("canonical", "minimize", "frontier", "torch"),

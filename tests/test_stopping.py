@@ -54,8 +54,11 @@ def test_the_papers_first_feasible_step_squares_the_violation():
     assert feasibility([-5.0, 0.0], 2) is Status.FEASIBLE
     assert feasibility([-5.0, 0.0], 2, num_equalities=2) is None
     assert feasibility([[0.0], [0.2]], 2) is None  # every member of a batch
-    empty = progress(step=5, state=SimpleNamespace(evaluation=None), problem=None)
-    assert FeasibleBelow(0.01)(empty) is None
+    # A state without an oracle call (from a file, or of a method that keeps none) has it made anew.
+    away = Problem(lambda x: Evaluation(np.array(0.0), x, None))
+    for violation, status in ((0.2, None), (0.05, Status.FEASIBLE)):
+        bare = progress(step=5, state=SimpleNamespace(evaluation=None, x=np.array([violation])), problem=away)
+        assert FeasibleBelow(0.01)(bare) is status
 
 
 def test_a_certificate_is_asked_for_only_where_it_is_worth_it():
