@@ -82,9 +82,7 @@ def checkpoint(model, opt, kind, folder):
     for flat_form in (False, True):
         options = StateDictOptions(flatten_optimizer_state_dict=flat_form)
         group, where = opt._group._group, f"{folder}/dcp{flat_form}"
-        dcp.save(
-            {"o": get_optimizer_state_dict(model, opt, options=options)}, checkpoint_id=where, process_group=group
-        )
+        dcp.save({"o": get_optimizer_state_dict(model, opt, options=options)}, checkpoint_id=where, process_group=group)
         fresh = make(kind, model.parameters())
         target = {"o": get_optimizer_state_dict(model, fresh, options=options)}
         dcp.load(target, checkpoint_id=where, process_group=group)

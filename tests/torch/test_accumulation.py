@@ -119,7 +119,9 @@ def test_stale_uses_the_weights_of_the_step_before():
         # and the multipliers of the ordinary rule on the mean of g
         updates, new = by_hand._advance(vector.detach().numpy(), None)
         weights = torch.from_numpy(new)
-        by_hand.param_groups[0].update({k: torch.from_numpy(v) if hasattr(v, "shape") else v for k, v in updates.items()})
+        by_hand.param_groups[0].update(
+            {k: torch.from_numpy(v) if hasattr(v, "shape") else v for k, v in updates.items()}
+        )
         with torch.no_grad():
             for p, q in zip(twin.parameters(), net.parameters(), strict=True):
                 p.copy_(q)

@@ -32,7 +32,11 @@ CONSTRUCTION = [
     ({"constraints": Limits(a=at_most(1.0)), "equalities": ["a"]}, ValueError, r"write equal_to\(value\)"),
     ({"constraints": 1, "lr": -0.1}, ValueError, "lr must be a finite number at least 0, got -0.1"),
     ({"constraints": 1, "lr": math.inf}, ValueError, "lr must be a finite number"),
-    ({"constraints": 1, "lr": torch.ones(2)}, ValueError, r"lr must be a number or a tensor of one element, got shape \(2,\)"),
+    (
+        {"constraints": 1, "lr": torch.ones(2)},
+        ValueError,
+        r"lr must be a number or a tensor of one element, got shape \(2,\)",
+    ),
     ({"constraints": 1, "lr": "fast"}, TypeError, "lr must be a number"),
     ({"constraints": 1, "beta": 0.0}, ValueError, "beta must be a finite number above 0, got 0.0"),
     ({"constraints": 1, "beta": math.nan}, ValueError, "beta must be a finite number above 0, got nan"),

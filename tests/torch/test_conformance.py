@@ -52,7 +52,9 @@ def test_goes_in_the_right_direction(kind):
     start = value().item()
     for _ in range(200):
         opt.zero_grad()
-        opt.lagrangian(0.01 * value().square() * 0 + 0.01 * net(batch(0))[:, 1].square().mean(), value()[None]).backward()
+        opt.lagrangian(
+            0.01 * value().square() * 0 + 0.01 * net(batch(0))[:, 1].square().mean(), value()[None]
+        ).backward()
         opt.step()
     assert start > 0.5
     assert value().item() < 0.25 * start

@@ -50,7 +50,9 @@ def test_learns_within_the_limit():
     assert opt.multipliers[0] > 0
 
 
-@pytest.mark.parametrize(("f_scale", "g_scale"), [(100.0, (1, 1)), (0.01, (1, 1)), (1.0, (100, 0.01)), (0.01, (0.01, 100))])
+@pytest.mark.parametrize(
+    ("f_scale", "g_scale"), [(100.0, (1, 1)), (0.01, (1, 1)), (1.0, (100, 0.01)), (0.01, (0.01, 100))]
+)
 def test_units_of_f_and_g_do_not_matter(f_scale, g_scale):
     reference = train(steps=300)[0]
     # Adam's epsilon is the one absolute number left; it acts through gradients scaled by f_scale.
@@ -185,7 +187,9 @@ class TestBase:
         assert base.param_groups[1]["lr"] == 0.5
         assert "domain" not in base.param_groups[1]
 
-    @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adadelta", "Adamax"])
+    @pytest.mark.parametrize(
+        "name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adadelta", "Adamax"]
+    )
     def test_a_step_with_nothing_staged_is_the_base_step(self, name):
         x, y = (torch.nn.Parameter(torch.arange(1.0, 4.0)) for _ in range(2))
         make = getattr(torch.optim, name)

@@ -189,7 +189,11 @@ def test_one_forward_and_one_backward_a_step(steps):
 
 
 def test_multipliers_follow_the_precision_of_g_and_are_at_least_single():
-    for dtype, wanted in ((torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)):
+    for dtype, wanted in (
+        (torch.float64, torch.float64),
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32),
+    ):
         x = torch.nn.Parameter(torch.ones(3, dtype=dtype))
         opt = gdpa.torch.GDPA([x], 2)
         for _ in range(2):

@@ -7,4 +7,15 @@ from gdpa.torch.optimizer import GDPA
 from gdpa.torch.schedules import PowerLR
 from gdpa.torch.stage import NonFiniteWarning
 
-__all__ = ["GDPA", "MinibatchGDPA", "Limits", "at_most", "at_least", "between", "equal_to", "average_weights", "PowerLR", "NonFiniteWarning"]
+__all__ = [
+    "GDPA",
+    "MinibatchGDPA",
+    "Limits",
+    "at_most",
+    "at_least",
+    "between",
+    "equal_to",
+    "average_weights",
+    "PowerLR",
+    "NonFiniteWarning",
+]

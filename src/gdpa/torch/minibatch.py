@@ -290,7 +290,9 @@ class MinibatchGDPA(ConstrainedOptimizer):
         slot = self._slot
         if slot["calibrated"]:
             return []
-        return [f"Calibrating: {slot['batches_measured']} of {self._calibration} batches measured, nothing trained yet."]
+        return [
+            f"Calibrating: {slot['batches_measured']} of {self._calibration} batches measured, nothing trained yet."
+        ]
 
 
 def _squared_norm(value: torch.Tensor, params: list[torch.Tensor]) -> torch.Tensor:

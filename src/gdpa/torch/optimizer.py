@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from gdpa.perturbed import dual_update, in_gate, pressure
 from gdpa.arrays import namespace, positive_part
+from gdpa.perturbed import dual_update, in_gate, pressure
 from gdpa.sets import ConvexSet
 from gdpa.torch.core import ConstrainedOptimizer
 from gdpa.torch.roster import Constraints

@@ -87,7 +87,9 @@ class Report:
     def __str__(self) -> str:
         rows = self.snapshot.rows
         wide = max([len(row.name) for row in rows[:20]] + [10])
-        head = f"{'constraint':<{wide}}  {'value':>11} {'limit':>11} {'violation':>11} {'multiplier':>11}  active feasible"
+        head = (
+            f"{'constraint':<{wide}}  {'value':>11} {'limit':>11} {'violation':>11} {'multiplier':>11}  active feasible"
+        )
         lines = [f"step {self.snapshot.step}, objective {self.snapshot.objective:.6g} (last batch)", head]
         for row in rows[:20]:
             feasible = "yes" if row.feasible(self.tolerance) else "NO"

@@ -132,7 +132,9 @@ class Roster:
             raise ValueError(
                 "g is a scalar; return a vector even for a single constraint, e.g. g[None] or torch.stack([...])"
             )
-        raise ValueError(f"g has shape {tuple(g.shape)}, expected ({self.size},): one number for each of the constraints")
+        raise ValueError(
+            f"g has shape {tuple(g.shape)}, expected ({self.size},): one number for each of the constraints"
+        )
 
     def counts(self, counts: Any, like: torch.Tensor) -> torch.Tensor:
         """Return sample counts, given by position or by name, as a vector of internal order."""

@@ -31,7 +31,9 @@ def save(optimizer: ConstrainedOptimizer, state_dict: dict[str, Any]) -> dict[st
 def check(optimizer: ConstrainedOptimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
     """Return ``state_dict`` with its multipliers in our order; raise before anything is changed if they do not fit."""
     # torch would share the tensors of the base optimizer's state with whoever saved them.
-    own = {key: {k: _copy(v) for k, v in s.items()} if isinstance(s, dict) else s for key, s in state_dict["state"].items()}
+    own = {
+        key: {k: _copy(v) for k, v in s.items()} if isinstance(s, dict) else s for key, s in state_dict["state"].items()
+    }
     state_dict = {**state_dict, "state": own}
     if optimizer._apart is None:
         groups = list(state_dict["param_groups"])
