@@ -26,8 +26,8 @@ class ActorCritic:
               \nabla g_i = E[A_{c_i} \nabla\log\pi]
 
     where the advantages A of the reward and of every cost come from one critic with a head for each
-    (generalised advantage estimation), and the weights w from `gdpa.torch.MinibatchGDPA` around Adam: the value of g_i is a
-    running mean of the cost per step minus its budget.
+    (generalised advantage estimation), and the weights w from `gdpa.torch.MinibatchGDPA` around Adam: the value of
+    g_i is a running mean of the cost per step minus its budget.
 
     Args:
         make_env: returns a Gymnasium environment with a vector observation, discrete actions and ``info["costs"]``, a
