@@ -45,7 +45,7 @@ def learning_chart(runs: Mapping[str, Sequence[Columns]], budgets: Mapping[str, 
     return Chart(
         "learning-curves",
         "Learning under budgets",
-        "Lines: means over seeds; bands: their range; dotted: the budgets. Costs are running means of the cost per step.",
+        "Lines: means over seeds; bands: their range; dotted: the budgets. Costs are running means per step.",
         panels,
         columns=1 + len(budgets),
     )
