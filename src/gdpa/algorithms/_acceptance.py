@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gdpa.arrays import namespace
+from gdpa.arrays import max_norm, namespace, positive_part
 from gdpa.perturbed import augmented_lagrangian, weights
 from gdpa.typing import Array
 
@@ -33,6 +33,15 @@ class Merit(NamedTuple):
     def shifted(self, constraints: Array) -> Array:
         """Return ``g + (1 - tau) lambda / beta``, of which the weights are beta times the positive part."""
         return constraints + (1 - self.tau) * self.multipliers / self.beta
+
+
+    def residual(self, constraints: Array) -> float:
+        """Return ``max |max(g, -lambda/beta)|`` (g itself for equalities): violation and slackness in one number.
+
+        It is measured without tau: where (1 - tau) lambda + beta g = lambda, g is still off by tau lambda / beta.
+        """
+        shift = self.multipliers / self.beta
+        return float(max_norm(positive_part(constraints + shift, self.num_equalities) - shift))
 
 
 class Window(NamedTuple):

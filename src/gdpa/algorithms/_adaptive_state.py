@@ -62,7 +62,7 @@ class Restoration(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveState(State):
-    """The state of `AdaptiveGDPA`. All but ``x``, ``multipliers``, ``evaluation`` and ``probe`` is the scaled problem's.
+    """The state of `AdaptiveGDPA`; its own fields are those of the scaled problem.
 
     Attributes:
         scaling: the units.

@@ -25,6 +25,8 @@ from gdpa.typing import Array
 ENOUGH = 0.1
 #: The phase is left after so many accepted points without a decision.
 LONGEST = 300
+#: The penalty with which the problem is taken up again, at most.
+MODERATE = 1e3
 
 
 def due(state: AdaptiveState) -> AdaptiveState:
@@ -91,17 +93,19 @@ def leave(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     assert now is not None
     f, g = entry.scaling.values(now)
     violation = largest_violation(g, entry.merit.num_equalities)
+    # The multipliers that led astray are forgotten, and a penalty raised in vain comes down.
+    merit = entry.merit._replace(multipliers=0 * g, beta=min(entry.merit.beta, MODERATE))
     state = replace(
         state,
         restoration=None,
         scaling=entry.scaling,
-        merit=entry.merit,
+        merit=merit,
         memory=Memory(),
         window=Window(f[None], g[None, :]),
         watch=Watch(violation, 0, 2 * state.watch.patience),
         since=0,
     )
-    gradient = entry.scaling.pullback(now, entry.merit.weights(g))
+    gradient = entry.scaling.pullback(now, merit.weights(g))
     return _one_pullback.aim(problem.domain, replace(state, gradient=gradient))
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from gdpa.algorithms._acceptance import Merit
 from gdpa.algorithms._adaptive_state import AdaptiveState, Knowledge, Trial, largest_violation, negligible, room
-from gdpa.algorithms._lbfgs import Memory, remember
+from gdpa.algorithms._lbfgs import remember
 from gdpa.algorithms._model import Step, model_step
 from gdpa.algorithms._one_pullback import LARGEST_BETA
 from gdpa.algorithms.base import Probe
-from gdpa.arrays import max_norm, namespace
+from gdpa.arrays import namespace
 from gdpa.problem import Evaluation, Problem, jacobian
 from gdpa.typing import Array
 

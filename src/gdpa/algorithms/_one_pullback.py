@@ -45,7 +45,7 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, w: Array, mu
     """
     merit = state.merit
     stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
-    measure = float(max_norm(w - merit.multipliers)) / merit.beta
+    measure = merit.residual(state.window.constraints[-1])
     if not (measure > 0 and (stationarity <= measure or state.since >= LONGEST_WAIT)):
         return state
     beta = 2 * merit.beta if measure > 0.5 * state.measure and merit.beta < LARGEST_BETA else merit.beta

@@ -150,7 +150,7 @@ class AdaptiveGDPA:
         else:
             state = _jacobian_step.arrive(problem, old, state, self.memory, self.beta)
         state = _infeasibility.due(state)
-        if state.watch.waited >= state.watch.patience or (still >= 10 and state.violation > negligible(state.x)):
+        if state.watch.waited >= state.watch.patience or (still >= 3 and state.violation > negligible(state.x)):
             return _infeasibility.enter(problem, state)
         if still >= 20:
             return replace(state, verdict=Status.STALLED)
@@ -174,11 +174,10 @@ class AdaptiveGDPA:
         length = shorten(trial.length, trial.slope, rise)
         if trial.correction is not None:
             return replace(state, trial=trial._replace(correction=None, length=0.5))
-        if state.knowledge is not None and trial.length == 1.0 and math.isfinite(rise):
-            if largest_violation(constraints, problem.num_equalities) > state.violation:
-                return replace(
-                    state, trial=trial._replace(correction=_jacobian_step.correct(problem, state, constraints))
-                )
+        worse = largest_violation(constraints, problem.num_equalities) > state.violation
+        if state.knowledge is not None and trial.length == 1.0 and math.isfinite(rise) and worse:
+            correction = _jacobian_step.correct(problem, state, constraints)
+            return replace(state, trial=trial._replace(correction=correction))
         if length >= negligible(state.x) ** (4 / 3):
             return replace(state, trial=trial._replace(length=length))
         if state.memory.steps:
