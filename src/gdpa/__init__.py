@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdpa.algorithms import GDPA
+from gdpa.algorithms import GDPA, AdaptiveGDPA
 from gdpa.checkpoint import load_state, save_state
 from gdpa.kkt import Certificate, Residuals, certify
+from gdpa.minimize import minimize
 from gdpa.observers import ProgressDisplay
 from gdpa.problem import Evaluation, Problem
 from gdpa.result import Result, Status
@@ -22,12 +23,14 @@ from gdpa.version import __version__
 
 __all__ = [
     "solve",
+    "minimize",
     "Problem",
     "Evaluation",
     "from_functions",
     "from_torch",
     "from_module",
     "from_jax",
+    "AdaptiveGDPA",
     "GDPA",
     "Result",
     "Status",

@@ -117,8 +117,10 @@ class Box(ConvexSet):
         lower, upper = self.bounds(x)
         xp = namespace(x)
         x = self.project(x)
-        x = xp.where(x - lower <= tolerance * (1 + xp.abs(lower)), lower + xp.zeros_like(x), x)
-        return xp.where(upper - x <= tolerance * (1 + xp.abs(upper)), upper + xp.zeros_like(x), x)
+        for bound in (lower, upper):
+            size = xp.where(xp.isfinite(bound), xp.abs(bound), xp.zeros_like(bound))  # no point is near infinity
+            x = xp.where(xp.abs(bound - x) <= tolerance * (1 + size), bound + xp.zeros_like(x), x)
+        return x
 
     def check_dimension(self, dimension: int) -> None:
         if self.lower.ndim and self.lower.shape[-1] not in (1, dimension):
@@ -167,7 +169,8 @@ class Ball(ConvexSet):
         length = norm(offset)[..., None]
         unit = offset / xp.where(length > 0, length, xp.ones_like(length))
         outward = xp.sum(unit * v, axis=-1)[..., None]
-        edge = length >= self.radius * (1 - 8 * float(xp.finfo(x.dtype).eps))
+        # A point put on the edge is there up to the rounding of its coordinates, which a far center makes large.
+        edge = length >= self.radius - 8 * float(xp.finfo(x.dtype).eps) * (self.radius + max_norm(x)[..., None])
         return v - xp.where(edge & (outward > 0), outward, xp.zeros_like(outward)) * unit
 
     def snap(self, x: Array, tolerance: float) -> Array:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, Probe, State
-from gdpa.algorithms.gdpa import GDPA
 from gdpa.arrays import is_floating, max_norm, namespace
 from gdpa.kkt import Certificate, certify, scale_at
 from gdpa.observers import Recorder
@@ -38,7 +38,7 @@ def solve(
     Args:
         problem: the oracle and the set X.
         x0: the start, a floating-point array of NumPy, torch or JAX; projected on X.
-        algorithm: the method; default `GDPA` with its default steps.
+        algorithm: the method; default `AdaptiveGDPA`, which has no step size to tune.
         stop: one stop rule or several. Default: a certificate at ``tolerance``, or 10,000 steps.
         tolerance: the relative KKT tolerance that ``success`` is judged by.
         observers: called with the `Progress` after every step; one may raise StopIteration to end the run.
@@ -58,10 +58,14 @@ def solve(
         >>> from gdpa.problems import get
         >>> hs = get("HS12")
         >>> result = solve(hs.problem, hs.x0)
-        >>> result.status.name
-        'MAX_STEPS'
+        >>> result.success, result.x.round(3).tolist()
+        (True, [2.0, 3.0])
     """
-    algorithm = GDPA() if algorithm is None else algorithm
+    algorithm = cast("Algorithm[Any]", AdaptiveGDPA()) if algorithm is None else algorithm
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a Problem, got {type(problem).__name__}; make one by gdpa.from_functions")
+    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
+        raise TypeError(f"algorithm must have init and update, such as GDPA(), got {algorithm!r}")
     rules = _rules(stop, tolerance)
     if not isinstance(record, int) or record < 0 or not isinstance(check_every, int) or check_every < 1:
         raise ValueError(f"record must be >= 0 and check_every >= 1, got {record!r} and {check_every!r}")
@@ -77,7 +81,7 @@ def solve(
     start = state.evaluation or problem.evaluate(state.x)
     _check_finite(problem, start)
 
-    progress = Progress(problem, state, scale_at(start), tolerance)
+    progress = Progress(problem, state, start, scale_at(start), tolerance)
     progress.seconds, (progress.forwards, progress.backwards) = seconds, used
     oracle.forwards, oracle.backwards = used  # measuring is not on the method's account
     recorder = Recorder(record)
@@ -98,7 +102,7 @@ def solve(
                 watch(progress)
             status = _first(rules, progress) or state.verdict
             oracle.forwards, oracle.backwards = progress.forwards, progress.backwards
-            if progress.kkt != progress.kkt:
+            if not progress.finite:
                 status, detail = Status.INVALID_NUMBER, _culprit(problem, state)
             elif status is None and progress.diverged:
                 status = Status.DIVERGING
@@ -121,7 +125,7 @@ def _rules(stop: StopRule | Iterable[StopRule] | None, tolerance: float) -> tupl
         raise ValueError(f"tolerance must be a positive number, got {tolerance!r}")
     if stop is None:
         return (KKTBelow(tolerance), MaxSteps(10_000))
-    rules = (stop,) if callable(stop) else tuple(stop)
+    rules = tuple(stop) if isinstance(stop, Iterable) else (stop,)
     if not rules or not all(callable(rule) for rule in rules):
         raise TypeError(f"stop must be a stop rule or several, got {stop!r}; see gdpa.stopping")
     return rules
@@ -152,19 +156,24 @@ def _check_start(problem: Problem, x0: Array | None) -> Array:
 
 
 def _check_finite(problem: Problem, evaluation: Evaluation) -> None:
-    culprit = _not_finite(problem, evaluation.objective, evaluation.constraints)
+    g = evaluation.constraints
+    xp = namespace(g)
+    culprit = _not_finite(problem, evaluation.objective, g)
+    # One backward pass through everything finds a derivative of the wrong shape before the first step.
+    if not culprit and not bool(xp.all(xp.isfinite(evaluation.pullback(xp.ones_like(g))))):
+        finite = bool(xp.all(xp.isfinite(evaluation.pullback(xp.zeros_like(g)))))
+        culprit = f"the {'Jacobian of the constraints' if finite else 'gradient of the objective'} is not finite"
     if culprit:
-        raise ValueError(f"{culprit} at the start x0; choose a start where f and g are finite")
+        raise ValueError(f"{culprit} at the start x0; choose a start where f, g and their derivatives are finite")
 
 
 def _not_finite(problem: Problem, objective: Array, constraints: Array) -> str:
     xp = namespace(constraints)
     if not bool(xp.all(xp.isfinite(objective))):
         return f"the objective is {objective}"
-    flat = xp.reshape(constraints, (-1, constraints.shape[-1]))
     for i in range(constraints.shape[-1]):
-        if not bool(xp.all(xp.isfinite(flat[:, i]))):
-            return f"the constraint {problem.constraint_name(i)} is {flat[:, i]}"
+        if not bool(xp.all(xp.isfinite(constraints[..., i]))):
+            return f"the constraint {problem.constraint_name(i)} is {constraints[..., i]}"
     return ""
 
 
@@ -230,6 +239,8 @@ def _best_certificate(progress: Progress, x_last: Array, multipliers_last: Array
     if status is Status.FAILED:  # the problem's code is broken: do not run it again, report what was measured
         probe = best or Probe(x_last, multipliers_last, *_unknown(progress, x_last))
         return _from_probe(problem, progress, probe)
+    if status is Status.INVALID_NUMBER and best is not None:  # the last point is the one that went wrong
+        return certify(problem, best.x, best.multipliers, scale=scale)
     certificates = [certify(problem, x_last, multipliers_last, scale=scale)]
     if progress.certificate is not None and progress.certificate.holds(progress.tolerance):
         certificates.append(progress.certificate)
@@ -257,8 +268,7 @@ def _better(a: Certificate, b: Certificate) -> Certificate:
 
 
 def _unknown(progress: Progress, x: Array) -> tuple[Array, Array, Array]:
-    now = progress.state.evaluation
-    assert now is not None
+    now = progress.state.evaluation or progress.start
     return now.objective, now.constraints, x + float("nan")
 
 

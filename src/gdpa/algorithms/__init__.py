@@ -1,6 +1,7 @@
 """One method per file; `init` and `update` only."""
 
+from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, Probe, State
 from gdpa.algorithms.gdpa import GDPA
 
-__all__ = ["GDPA", "Algorithm", "Probe", "State"]
+__all__ = ["AdaptiveGDPA", "GDPA", "Algorithm", "Probe", "State"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gdpa.differences import derivative
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, ConvexSet
 from gdpa.typing import Array
@@ -78,19 +79,21 @@ def from_functions(
 
         def grad_f() -> Vector:
             if "f" not in cache:
-                raw = gradient(x) if gradient is not None else _differences(lambda y: number(y)[None], x, f[None])[0]
+                raw = gradient(x) if gradient is not None else derivative(lambda y: number(y)[None], x, f[None])[0]
                 cache["f"] = _shaped("gradient", raw, x.shape, x.dtype)
             return cache["f"]
 
         def jacobian_of_g() -> Vector:
             if "g" not in cache:
-                raw = jacobian(x) if jacobian is not None else _differences(values, x, g)
+                raw = jacobian(x) if jacobian is not None else derivative(values, x, g)
                 cache["g"] = _shaped("jacobian", raw, (g.shape[0], x.shape[0]), x.dtype)
             return cache["g"]
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:
-            out = objective * grad_f() if np.any(objective) else np.zeros_like(x)
-            return out + w @ jacobian_of_g() if g.shape[0] and np.any(w) else out
+            # np.any costs more than the product itself on short vectors; count_nonzero does not. The product also
+            # copies: a gradient function may return one and the same buffer every time.
+            out = objective * grad_f() if np.count_nonzero(objective) else np.zeros_like(x)
+            return out + w @ jacobian_of_g() if np.count_nonzero(w) else out
 
         return Evaluation(f, g, pullback)
 
@@ -102,14 +105,3 @@ def _shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Vector
     if array.shape != shape:
         raise ValueError(f"{name} must return shape {shape}, got {array.shape}")
     return array
-
-
-def _differences(function: Callable[[Vector], Vector], x: Vector, at: Vector) -> Vector:
-    """Forward differences, step sqrt(eps) max(1, |x_i|); returns (len(at), d)."""
-    step = np.sqrt(np.finfo(x.dtype).eps) * np.maximum(1.0, np.abs(x))
-    out = np.empty((at.shape[0], x.shape[0]), dtype=x.dtype)
-    for i in range(x.shape[0]):
-        moved = x.copy()
-        moved[i] += step[i]
-        out[:, i] = (function(moved) - at) / (moved[i] - x[i])
-    return out

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from gdpa.problem import Problem
 from gdpa.typing import Array
 
+#: What a problem may be; only the first kind has an answer.
+KINDS = ("solvable", "infeasible", "unbounded")
+
 
 @dataclass(frozen=True)
 class TestProblem:

@@ -1,4 +1,4 @@
-"""Two nonconvex objectives on a disc, and their relatives without an answer."""
+"""Two nonconvex objectives on a disc."""
 
 from __future__ import annotations
 

@@ -1,0 +1,24 @@
+"""``python -m gdpa`` and the command ``gdpa``."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, or say which extra it needs."""
+    try:
+        from gdpa.cli import app
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "gdpa":
+            raise
+        sys.stderr.write(
+            f"the command line of gdpa needs {error.name}, which is not installed; "
+            "install it with: pip install 'gdpa[experiments]'\n"
+        )
+        sys.exit(2)
+    app()
+
+
+if __name__ == "__main__":
+    main()

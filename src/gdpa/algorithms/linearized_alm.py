@@ -1,0 +1,44 @@
+"""The single-loop linearised augmented Lagrangian method: GDPA at tau = 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gdpa.algorithms.inner.limits import Limit
+from gdpa.algorithms.method import Table1Row
+from gdpa.schedules import Constant
+from gdpa.typing import Schedule
+
+#: Without a bias to outgrow, the penalty need not grow.
+STEADY = Constant(1.0)
+
+
+@dataclass(frozen=True)
+class LinearizedALM(Limit):
+    r"""A gradient step on the augmented Lagrangian, then a full dual step: no perturbation forgets the past.
+
+    .. math::
+        x_{r+1} &= P_X\bigl(x_r - \alpha_r(\nabla f(x_r) + J(x_r)^T [\lambda_r + \beta_r g(x_r)]_+)\bigr) \\
+        [\lambda_{r+1}]_i &= [\lambda_r + \beta_r g(x_{r+1})]_{i,+} \text{ where } [\lambda_r + \beta_r g(x_r)]_i > 0,
+            \quad 0 \text{ elsewhere}
+
+    The limit tau = 0 of `gdpa.GDPA`, as an ablation. Its fixed points are KKT points with no bias, but no theorem
+    keeps its multipliers bounded. The arguments are those of `gdpa.algorithms.inner.limits.Limit`. One forward and
+    one backward pass per update, and one forward per doubling of the curvature where alpha is None.
+
+    Example:
+        >>> from gdpa import solve
+        >>> from gdpa.problems import get
+        >>> hs = get("HS12")
+        >>> result = solve(hs.problem, hs.x0, LinearizedALM(), tolerance=1e-3)
+        >>> result.success, result.x.round(2).tolist(), result.multipliers.round(2).tolist()
+        (True, [2.0, 3.0], [0.5])
+    """
+
+    beta: float | Schedule = STEADY
+
+    tau: ClassVar[float] = 0.0
+    table1: ClassVar[Table1Row] = Table1Row(
+        "Linearized ALM (GDPA at tau = 0)", "primal-dual", "ncvx", "inequality", "single-loop", "none"
+    )

@@ -1,0 +1,1 @@
+"""Applications: whole problems of machine learning as constrained optimization, each with its ground truth."""

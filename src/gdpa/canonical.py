@@ -1,0 +1,358 @@
+"""SciPy's constraint objects as one `Problem`: g(x) <= 0 first, equalities last, bounds as the set X.
+
+Every user function sits in a `Block`, values of one point are remembered, and one selection of rows says it all::
+
+    g = sign * (c[index] - side)       c = the values of all blocks, one after another
+
+A component with two finite sides gives two rows (sign +1 at its upper side, -1 at its lower), one with equal sides
+gives an equality row, one with none gives no row.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gdpa.differences import SCHEMES, derivative
+from gdpa.problem import Evaluation, Problem
+from gdpa.sets import REALS, Box, ConvexSet
+
+Vector = np.ndarray[Any, np.dtype[Any]]
+
+#: What the remembered points may take, in numbers stored.
+_MEMORY = 2**23
+
+
+@dataclass
+class Block:
+    """A user's vector function with its sides ``lower <= c(x) <= upper``; counted and checked at every call.
+
+    Attributes:
+        name: how messages call it: the argument it came from.
+        fun: ``fun(x, *args)``.
+        jac: ``jac(x, *args)``, a scheme of finite differences, or True where ``fun`` returns (value, derivative).
+        args: further arguments of both.
+        lower, upper: the sides; None for the objective, which must be one number.
+        relative_step: of finite differences.
+        size: how many values ``fun`` returns; learned at the first call.
+        nfev, njev: calls of ``fun`` (those of finite differences included) and derivatives computed.
+    """
+
+    name: str
+    fun: Callable[..., Any]
+    jac: Any = "2-point"
+    args: tuple[Any, ...] = ()
+    lower: Any = None
+    upper: Any = None
+    relative_step: Any = None
+    size: int | None = None
+    nfev: int = field(default=0, init=False)
+    njev: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.fun):
+            raise TypeError(f"{self.name} must be callable, got {self.fun!r}")
+        if self.jac is not True and not callable(self.jac) and self.jac not in SCHEMES:
+            raise ValueError(f"the jac of {self.name} must be callable or one of {SCHEMES}, got {self.jac!r}")
+
+    def value(self, x: Vector) -> tuple[Vector, Vector | None]:
+        """Return c(x), and its derivative where the same call gives it."""
+        self.nfev += 1
+        raw = self.fun(x.copy(), *self.args)
+        slope = None
+        if self.jac is True:
+            try:
+                raw, slope = raw
+            except (TypeError, ValueError):
+                raise ValueError(f"{self.name} must return (value, gradient) when jac=True, got {raw!r}") from None
+            self.njev += 1
+        value = np.atleast_1d(np.asarray(raw))
+        if value.dtype.kind not in ("biufc" if np.iscomplexobj(x) else "biuf"):
+            raise TypeError(f"{self.name} must return real numbers, got {raw!r}")
+        if self.lower is None and value.size == 1:
+            value = value.reshape(1)
+        if value.ndim != 1 or value.shape[0] != (self.size if self.size is not None else value.shape[0]):
+            expected = (
+                "a vector" if self.size is None else "one number" if self.lower is None else f"{self.size} values"
+            )
+            raise ValueError(f"{self.name} must return {expected}, got shape {value.shape}")
+        self.size = value.shape[0]
+        if not np.iscomplexobj(x):
+            value = value.astype(float)
+        return value, None if slope is None else self._shaped(slope, x)
+
+    def slope(self, x: Vector, value: Vector, domain: ConvexSet) -> Vector:
+        """Return J(x) as a dense matrix of shape (size, d); finite differences stay inside a box."""
+        self.njev += 1
+        if callable(self.jac):
+            return self._shaped(self.jac(x.copy(), *self.args), x)
+        sides = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
+        return derivative(lambda y: self.value(y)[0], x, value, self.jac, sides[0], sides[1], self.relative_step)
+
+    def _shaped(self, raw: Any, x: Vector) -> Vector:
+        dense = np.asarray(raw.toarray() if hasattr(raw, "toarray") else raw, dtype=float)
+        matrix = np.atleast_2d(dense)
+        if matrix.shape != (self.size, x.shape[0]):
+            raise ValueError(
+                f"the jac of {self.name} must have shape {(self.size, x.shape[0])}, got {dense.shape}: "
+                "one row per value, one column per variable"
+            )
+        return matrix
+
+
+class LinearBlock(Block):
+    """``lower <= A x <= upper``: nothing to call, nothing to count."""
+
+    def __init__(self, name: str, matrix: Vector, lower: Any, upper: Any) -> None:
+        super().__init__(name, matrix.__matmul__, lambda x: matrix, (), lower, upper, size=matrix.shape[0])
+        self.matrix = matrix
+
+    def value(self, x: Vector) -> tuple[Vector, Vector | None]:
+        return self.matrix @ x, self.matrix
+
+
+def read_bounds(bounds: Any, dimension: int) -> ConvexSet:
+    """Return the box of a SciPy ``Bounds`` or of a sequence of (low, high) pairs with None for no bound.
+
+    >>> read_bounds([(0, None), (None, 1)], 2).project(np.array([-1.0, 2.0])).tolist()
+    [0.0, 1.0]
+    """
+    if bounds is None:
+        return REALS
+    if hasattr(bounds, "lb") and hasattr(bounds, "ub"):
+        lower, upper = np.asarray(bounds.lb, dtype=float), np.asarray(bounds.ub, dtype=float)
+    else:
+        pairs = list(bounds) if hasattr(bounds, "__iter__") else []
+        if len(pairs) != dimension or any(np.shape(pair) != (2,) for pair in pairs):
+            raise ValueError(
+                f"bounds must be a Bounds object or {dimension} pairs (low, high), one per variable; got {bounds!r}"
+            )
+        lower = np.array([-np.inf if low is None else low for low, _ in pairs], dtype=float)
+        upper = np.array([np.inf if high is None else high for _, high in pairs], dtype=float)
+    try:
+        return Box(np.broadcast_to(lower, (dimension,)), np.broadcast_to(upper, (dimension,)))
+    except ValueError as error:
+        raise ValueError(f"bounds do not fit the {dimension} variables of x0: {error}") from None
+
+
+def read_constraints(constraints: Any, dimension: int) -> list[Block]:
+    """Return one block for each SciPy constraint: ``NonlinearConstraint``, ``LinearConstraint`` or a dict.
+
+    >>> blocks = read_constraints({"type": "ineq", "fun": lambda x: x[0]}, 1)
+    >>> blocks[0].lower, blocks[0].upper
+    (0.0, inf)
+    """
+    from scipy.optimize import LinearConstraint, NonlinearConstraint
+
+    if constraints is None:
+        return []
+    if isinstance(constraints, (Mapping, NonlinearConstraint, LinearConstraint)):
+        blocks = [_read("constraints", constraints, dimension)]
+    else:
+        try:
+            listed = list(constraints)
+        except TypeError:
+            raise TypeError(f"constraints must be a SciPy constraint or a list of them, got {constraints!r}") from None
+        blocks = [_read(f"constraints[{i}]", constraint, dimension) for i, constraint in enumerate(listed)]
+    for block in blocks:
+        _check_sides(block)
+    return blocks
+
+
+def _read(name: str, constraint: Any, dimension: int) -> Block:
+    from scipy.optimize import BFGS, LinearConstraint, NonlinearConstraint, OptimizeWarning
+
+    if isinstance(constraint, Mapping):
+        return _read_dict(name, constraint)
+    if not isinstance(constraint, (NonlinearConstraint, LinearConstraint)):
+        raise TypeError(
+            f"{name} must be a NonlinearConstraint, a LinearConstraint or a dict, got {constraint!r}; "
+            "bounds on x go to the argument bounds"
+        )
+    ignored = ["keep_feasible"] if np.any(constraint.keep_feasible) else []
+    block: Block
+    if isinstance(constraint, LinearConstraint):
+        A: Any = constraint.A
+        matrix = np.atleast_2d(np.asarray(A.toarray() if hasattr(A, "toarray") else A, dtype=float))
+        if matrix.ndim != 2 or matrix.shape[1] != dimension or not np.isfinite(matrix).all():
+            raise ValueError(
+                f"{name}.A must be a finite matrix with {dimension} columns, one per variable; got shape {matrix.shape}"
+            )
+        block = LinearBlock(f"{name}.A", matrix, constraint.lb, constraint.ub)
+    else:
+        if constraint.finite_diff_jac_sparsity is not None:
+            ignored.append("finite_diff_jac_sparsity")
+        if constraint.hess is not None and not isinstance(constraint.hess, BFGS):
+            ignored.append("hess")
+        block = Block(
+            f"{name}.fun",
+            constraint.fun,
+            constraint.jac,
+            (),
+            constraint.lb,
+            constraint.ub,
+            constraint.finite_diff_rel_step,
+        )
+    if ignored:
+        warnings.warn(f"{name}: {', '.join(ignored)} has no effect in gdpa.minimize", OptimizeWarning, stacklevel=5)
+    return block
+
+
+def _read_dict(name: str, constraint: Mapping[str, Any]) -> Block:
+    unknown = set(constraint) - {"type", "fun", "jac", "args"}
+    if unknown:
+        raise ValueError(f"{name} has the unknown keys {sorted(unknown)}; a dict constraint has type, fun, jac, args")
+    kind = str(constraint.get("type", "")).lower()
+    if kind not in ("ineq", "eq"):
+        raise ValueError(f"{name}['type'] must be 'ineq' (fun >= 0) or 'eq' (fun = 0), got {constraint.get('type')!r}")
+    if "fun" not in constraint:
+        raise ValueError(
+            f"{name} has no 'fun'; give the function whose value must be {'>' if kind == 'ineq' else ''}= 0"
+        )
+    args = constraint.get("args", ())
+    return Block(
+        f"{name}['fun']",
+        constraint["fun"],
+        constraint.get("jac") or "2-point",
+        args if isinstance(args, tuple) else (args,),
+        0.0,
+        np.inf if kind == "ineq" else 0.0,
+    )
+
+
+def _check_sides(block: Block) -> None:
+    try:
+        lower, upper = np.broadcast_arrays(np.asarray(block.lower, dtype=float), np.asarray(block.upper, dtype=float))
+    except ValueError as error:
+        raise ValueError(f"lb and ub of {block.name} do not fit each other: {error}") from None
+    bad = np.isnan(lower) | np.isnan(upper) | (lower > upper) | np.isposinf(lower) | np.isneginf(upper)
+    if bad.any():
+        i = np.unravel_index(int(np.argmax(bad)), bad.shape)
+        raise ValueError(f"lb <= c(x) <= ub of {block.name} leaves no value: lb={lower[i]}, ub={upper[i]}")
+    if lower.ndim > 1:
+        raise ValueError(f"lb and ub of {block.name} have shape {lower.shape}, expected a number or one per value")
+    block.lower, block.upper = (lower, upper) if lower.ndim else (float(lower), float(upper))
+
+
+class _Point:
+    """What is known at one x: the value and the derivative of every block, each computed once."""
+
+    def __init__(self, blocks: list[Block], x: Vector, domain: ConvexSet) -> None:
+        self.x, self._blocks, self._domain = np.array(x), blocks, domain
+        pairs = [block.value(self.x) for block in blocks]
+        self.values = [value for value, _ in pairs]
+        self._slopes = [slope for _, slope in pairs]
+
+    def slope(self, i: int) -> Vector:
+        slope = self._slopes[i]
+        if slope is None:
+            slope = self._slopes[i] = self._blocks[i].slope(self.x, self.values[i], self._domain)
+        return slope
+
+
+class Canonical:
+    """The problem of an objective block and constraint blocks on a set X, started at ``x0``.
+
+    Calls every function once, at ``x0``: only its values tell how many rows a constraint with scalar sides has.
+    User functions are never called twice at one point: the last points are remembered, and those told to `keep`.
+    """
+
+    def __init__(self, objective: Block, constraints: list[Block], domain: ConvexSet, x0: Vector) -> None:
+        self.blocks = [objective, *constraints]
+        self.domain = domain
+        self._points: OrderedDict[bytes, _Point] = OrderedDict()
+        self._kept: dict[bytes, _Point] = {}
+        self._limit = 4
+        start = self.point(x0)
+        sizes = [value.shape[0] for value in start.values[1:]]
+        self._limit = int(min(64, max(4, _MEMORY // ((1 + sum(sizes)) * x0.shape[0]))))
+        self._ends = np.cumsum([0, *sizes])
+        self.lower, self.upper = np.zeros(sum(sizes)), np.zeros(sum(sizes))
+        for block, first, last in zip(constraints, self._ends[:-1], self._ends[1:], strict=True):
+            try:
+                self.lower[first:last], self.upper[first:last] = block.lower, block.upper
+            except ValueError:
+                raise ValueError(
+                    f"lb and ub of {block.name} have shape {np.shape(block.lower)} for {last - first} values"
+                ) from None
+        equal = self.lower == self.upper
+        rows = [
+            (2, i, 1.0, self.upper[i]) if equal[i] else (1, i, sign, side)
+            for i in range(sum(sizes))
+            for sign, side in ((1.0, self.upper[i]), (-1.0, self.lower[i]))
+            if np.isfinite(side) and not (equal[i] and sign < 0)
+        ]
+        rows.sort(key=lambda row: row[0])  # stable: inequalities in the order given, then equalities
+        self.index = np.array([i for _, i, _, _ in rows], dtype=int)
+        self.sign = np.array([sign for _, _, sign, _ in rows])
+        self.side = np.array([side for _, _, _, side in rows])
+        self.problem = Problem(
+            self._evaluate,
+            num_constraints=len(rows),
+            num_equalities=int(equal.sum()),
+            domain=domain,
+            names=tuple(self._row_name(kind, i, sign) for kind, i, sign, _ in rows),
+            jacobian=self._jacobian,
+        )
+
+    def _row_name(self, kind: int, i: int, sign: float) -> str:
+        block = int(np.searchsorted(self._ends, i, side="right")) - 1
+        side = "=" if kind == 2 else "<= ub" if sign > 0 else ">= lb"
+        return f"{self.blocks[1 + block].name}[{i - self._ends[block]}] {side}"
+
+    def point(self, x: Vector) -> _Point:
+        """Return what is known at ``x``, calling the functions only if it is new."""
+        key = (x + 0.0).tobytes()  # -0.0 and 0.0 are one point
+        found = self._points.pop(key, None) or self._kept.get(key)
+        if found is None:
+            found = _Point(self.blocks, x, self.domain)
+        self._points[key] = found
+        if len(self._points) > self._limit:
+            self._points.popitem(last=False)
+        return found
+
+    def keep(self, *points: Vector) -> None:
+        """Remember these points, if known, until told otherwise."""
+        keys = [(x + 0.0).tobytes() for x in points]
+        known = {key: self._points.get(key) or self._kept.get(key) for key in keys}
+        self._kept = {key: point for key, point in known.items() if point is not None}
+
+    def _evaluate(self, x: Vector) -> Evaluation:
+        point = self.point(x)
+        g = self.sign * (self.values(point)[self.index] - self.side)
+
+        def pullback(w: Vector, objective: Any = 1.0) -> Vector:
+            out: Vector = objective * point.slope(0)[0] if np.any(objective) else np.zeros_like(x)
+            for i, v in enumerate(self.split(w), start=1):
+                if v.any():  # a constraint without weight needs no Jacobian
+                    out = out + v @ point.slope(i)
+            return out
+
+        return Evaluation(point.values[0][0], g, pullback)
+
+    def _jacobian(self, x: Vector) -> Vector:
+        point = self.point(x)
+        slopes = [point.slope(i) for i in range(1, len(self.blocks))]
+        J = np.concatenate(slopes) if slopes else np.zeros((0, x.shape[0]))
+        matrix: Vector = self.sign[:, None] * J[self.index]
+        return matrix
+
+    def values(self, point: _Point) -> Vector:
+        """Return the values of all constraints at a point, one after another."""
+        return np.concatenate(point.values[1:]) if len(point.values) > 1 else np.zeros(0)
+
+    def split(self, multipliers: Vector) -> list[Vector]:
+        """Return the net multipliers, one array per constraint: positive at an upper side, negative at a lower."""
+        net = np.zeros(int(self._ends[-1]))
+        np.add.at(net, self.index, self.sign * multipliers)
+        return [net[first:last] for first, last in zip(self._ends[:-1], self._ends[1:], strict=True)]
+
+    def violation(self, point: _Point) -> float:
+        """Return the largest amount by which a side is passed at a point."""
+        c = self.values(point)
+        return float(np.max(np.concatenate([self.lower - c, c - self.upper]), initial=0.0))

@@ -1,0 +1,182 @@
+"""The command line: parses and dispatches, nothing else.
+
+Exit codes: 0 done; 1 some units of work failed; 2 bad usage or input; 3 the output folder cannot be used; 4 data not
+reachable; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gdpa import experiments
+from gdpa.experiments.base import PRESETS, DataError, ExperimentError, Settings, UsageError
+from gdpa.experiments.records import Folder, versions
+
+app = typer.Typer(
+    name="gdpa",
+    help="Constrained optimization for machine learning: repeat the paper's experiments.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+complaints = Console(stderr=True)
+
+INTERRUPTED = 130
+
+
+@contextmanager
+def _exit_codes() -> Iterator[None]:
+    """Turn what the user can mend into one line and an exit code."""
+    try:
+        yield
+    except ExperimentError as error:
+        _complain(str(error))
+        raise typer.Exit(error.exit_code) from error
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "gdpa":
+            raise
+        _complain(f"this needs {error.name}, which is not installed; install it with: pip install 'gdpa[experiments]'")
+        raise typer.Exit(UsageError.exit_code) from error
+    except KeyboardInterrupt as error:
+        _complain("interrupted; finished units are recorded, the same command continues")
+        raise typer.Exit(INTERRUPTED) from error
+
+
+def _complain(text: str) -> None:
+    complaints.print(f"gdpa: {text}", style="red", highlight=False, markup=False, soft_wrap=True)
+
+
+def _say(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    names: Annotated[list[str], typer.Argument(help="Experiments to run, or all.", metavar="NAME")],
+    out: Annotated[Path, typer.Option(help="Where records, figures and the report go.")] = Path("out"),
+    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 1,
+    budget: Annotated[float | None, typer.Option(help="Seconds a unit may use on the method's clock.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Iterations a unit may use.")] = None,
+    preset: Annotated[str, typer.Option(help=f"Constants: {', '.join(PRESETS)}.")] = "both",
+    jobs: Annotated[int | None, typer.Option(help="Units run at once; default: one per core.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only units whose name contains this text.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is already recorded.")] = False,
+) -> None:
+    """Run experiments and write OUT/report.html. A killed run continues where it stopped."""
+    with _exit_codes():
+        from gdpa.experiments.report import write_report
+
+        settings = Settings(seeds, budget, steps, preset)
+        workers = _cores() if jobs is None else jobs
+        if workers < 1:
+            raise UsageError(f"--jobs must be at least 1, got {jobs}")
+        chosen = list(dict.fromkeys(experiments.names() if "all" in names else names))
+        for name in chosen:
+            experiments.get(name)
+        problems: list[int] = []
+        folder = Folder(out)
+        with folder.lock():
+            for name in chosen:
+                command = _command(name, out, settings, only)
+                problems.append(_run(name, Folder(out, command), settings, workers, only, fresh))
+            report = write_report(folder)
+        _say(f"report: {report.resolve()}")
+    if any(problems):
+        raise typer.Exit(max(problems))
+
+
+def _run(name: str, folder: Folder, settings: Settings, jobs: int, only: str | None, fresh: bool) -> int:
+    """Run one experiment and return its exit code."""
+    from gdpa.experiments.display import Display
+    from gdpa.experiments.runner import run_units
+
+    units = [unit for unit in experiments.get(name).units(settings) if only is None or only in unit.name]
+    if not units:
+        raise UsageError(f"no unit of {name} has {only!r} in its name")
+    folder.begin(name, settings, units)
+    try:
+        with Display(name, len(units), console) as display:
+            failed = run_units(folder, units, display, jobs=jobs, fresh=fresh)
+    except DataError as error:  # the other experiments may do without these data
+        _complain(str(error))
+        return error.exit_code
+    if failed:
+        _complain(f"{len(failed)} of {len(units)} units of {name} failed; the others are recorded")
+    return 1 if failed else 0
+
+
+def _command(name: str, out: Path, settings: Settings, only: str | None) -> str:
+    """Return the command that does one experiment again."""
+    words = ["gdpa", "reproduce", name, "--out", str(out), "--seeds", str(settings.seeds), "--preset", settings.preset]
+    for option in ("budget", "steps"):
+        value = getattr(settings, option)
+        words += [] if value is None else [f"--{option}", str(value)]
+    return shlex.join(words + ([] if only is None else ["--only", only]))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A folder that gdpa reproduce wrote.")]) -> None:
+    """Draw figures and report again from the records; nothing is run."""
+    with _exit_codes():
+        from gdpa.experiments.report import write_report
+
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is not a folder; give one that gdpa reproduce wrote")
+        _say(f"report: {write_report(Folder(folder)).resolve()}")
+
+
+data = typer.Typer(help="Data that experiments need.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+
+@data.command()
+def fetch(
+    names: Annotated[list[str], typer.Argument(help="mnist, fashion-mnist.", metavar="NAME")],
+    cache: Annotated[Path | None, typer.Option(help="Where to keep it; default: $GDPA_CACHE or the user's.")] = None,
+) -> None:
+    """Fetch data sets into the cache, checked by hash; nothing is fetched twice."""
+    with _exit_codes():
+        from gdpa.experiments import data
+
+        for name in names:
+            try:
+                fetched = data.fetch(name, cache, progress=_say)
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+            _say(f"{name}: {fetched.folder} (from {fetched.source})")
+
+
+@app.command(name="versions")
+def show_versions() -> None:
+    """Print the versions of gdpa, Python and the libraries in use."""
+    for name, version in versions().items():
+        _say(f"{name} {version}")
+
+
+@app.command()
+def methods() -> None:
+    """List the methods and what each is."""
+    table = Table("method", "what it is", box=None, pad_edge=False)
+    for name, line in _methods():
+        table.add_row(name, line)
+    console.print(table)
+
+
+def _methods() -> list[tuple[str, str]]:
+    from gdpa.methods import get_method, method_names
+
+    return [(name, (get_method(name).__doc__ or "").strip().partition("\n")[0]) for name in method_names()]

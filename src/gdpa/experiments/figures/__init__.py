@@ -1,0 +1,1 @@
+"""Figures of the experiments: one function per file, from records to a `Chart`, drawn by matplotlib and plotly."""

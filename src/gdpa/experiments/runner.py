@@ -1,0 +1,198 @@
+"""Runs units of work, one process each, and tells a listener what happens."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gdpa.experiments import EXPERIMENTS, get
+from gdpa.experiments.base import ExperimentError, Unit
+from gdpa.experiments.records import Folder, RowWriter, about
+
+#: Seconds between two notes on a unit's progress.
+INTERVAL = 0.1
+
+
+class Event(NamedTuple):
+    """What happened to a unit: "started", "progress", "finished", "skipped" or "failed".
+
+    ``note`` is the progress in words, or what went wrong; ``error`` what ends the whole run.
+    """
+
+    kind: str
+    unit: Unit
+    fraction: float = 0.0
+    note: str = ""
+    seconds: float = 0.0
+    error: ExperimentError | None = None
+
+
+Listener = Callable[[Event], None]
+
+
+def run_units(
+    folder: Folder, units: Sequence[Unit], listen: Listener, *, jobs: int = 1, fresh: bool = False
+) -> list[Unit]:
+    """Run the units that have no record yet and return those that failed.
+
+    Args:
+        folder: where records go; its lock is held by the caller.
+        units: what to run.
+        listen: called with every `Event`, in this process.
+        jobs: how many run at once. 1 runs them in this process, more in a process for each unit.
+        fresh: run again what is already recorded.
+
+    Raises:
+        ExperimentError: what no other unit will escape either (the output folder is full, data are missing).
+        KeyboardInterrupt: on Ctrl-C; the units cut off leave no record.
+    """
+    todo: list[Unit] = []
+    failed: list[Unit] = []
+    for unit in units:
+        if fresh:
+            folder.forget(unit)
+        if folder.finished(unit):
+            listen(Event("skipped", unit, 1.0))
+        else:
+            todo.append(unit)
+
+    def note(event: Event) -> None:
+        if event.kind == "failed":
+            failed.append(event.unit)
+        listen(event)
+        if event.error is not None:
+            raise event.error
+
+    if jobs == 1 or len(todo) <= 1:
+        for unit in todo:
+            _run_one(folder, unit, note)
+    else:
+        _run_processes(folder, todo, note, jobs)
+    return failed
+
+
+class _Log:
+    """What a unit reports to: rows go to its file, progress to the listener."""
+
+    def __init__(self, folder: Folder, unit: Unit, emit: Listener) -> None:
+        self._unit, self._emit, self._next = unit, emit, 0.0
+        self.rows = RowWriter(folder, unit)
+        self.row = self.rows.row
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + INTERVAL
+            self._emit(Event("progress", self._unit, min(max(fraction, 0.0), 1.0), note))
+
+
+def _run_one(folder: Folder, unit: Unit, emit: Listener) -> None:
+    emit(Event("started", unit))
+    clock = time.perf_counter()
+    complaint = folder.records(unit.experiment) / f"{unit.name}.failed.txt"
+    try:
+        log = _Log(folder, unit, emit)
+        try:
+            with _noting_interrupts():
+                summary = get(unit.experiment).run(unit, log)
+        except BaseException:
+            log.rows.close(keep=False)
+            raise
+        log.rows.close(keep=True)
+        seconds = time.perf_counter() - clock
+        folder.finish(unit, summary, {"seconds": round(seconds, 3), **about(folder.command)})
+        complaint.unlink(missing_ok=True)
+    except ExperimentError as error:
+        emit(Event("failed", unit, note=str(error), error=error))
+    except Exception as error:
+        text = traceback.format_exc()
+        folder.write_text(complaint.relative_to(folder.path), text)
+        emit(Event("failed", unit, note=f"{type(error).__name__}: {error}; see {complaint}"))
+    else:
+        emit(Event("finished", unit, 1.0, seconds=seconds))
+
+
+def _run_processes(folder: Folder, units: Sequence[Unit], note: Listener, jobs: int) -> None:
+    """Run each unit in its own process: what one takes down with it, a crash or the memory, is its own."""
+    context: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+    if sys.platform != "win32":
+        context.set_forkserver_preload(sorted({EXPERIMENTS[unit.experiment] for unit in units}))
+    waiting = deque(units)
+    running: dict[Connection, tuple[Any, Unit]] = {}
+    settled: set[str] = set()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                unit = waiting.popleft()
+                receive, send = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(folder.path, folder.command, unit, send))
+                process.start()
+                send.close()
+                running[receive] = process, unit
+            for connection in wait(list(running)):
+                assert isinstance(connection, Connection)
+                process, unit = running[connection]
+                try:
+                    event: Event = connection.recv()
+                except EOFError:
+                    process.join()
+                    connection.close()
+                    del running[connection]
+                    if unit.name not in settled:
+                        note(Event("failed", unit, note=f"its process ended with exit code {process.exitcode}"))
+                    continue
+                if event.kind in ("finished", "failed"):
+                    settled.add(unit.name)
+                note(event)
+    finally:
+        for process, _ in running.values():
+            process.kill()
+            process.join()
+
+
+def _work(path: Path, command: str, unit: Unit, send: Connection) -> None:  # pragma: no cover - another process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    parent = multiprocessing.parent_process()
+    if parent is not None:  # a killed parent must not leave workers that write into a folder it no longer holds
+        threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    _run_one(Folder(path, command), unit, send.send)
+
+
+def _die_with(parent: Any) -> None:  # pragma: no cover - another process
+    parent.join()
+    os._exit(1)
+
+
+@contextmanager
+def _noting_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed inside and somebody swallowed it.
+
+    `gdpa.solve` answers Ctrl-C with a partial result; a unit cut short must not pass for a finished one.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    pressed = []
+
+    def handler(number: int, frame: Any) -> None:
+        pressed.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt

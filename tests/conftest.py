@@ -1,0 +1,29 @@
+"""What every test shares: three array libraries in double precision, and hypothesis without a clock."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("JAX_ENABLE_X64", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from tests.libraries import LIBRARIES, Library
+
+settings.register_profile("gdpa", deadline=None, derandomize=True, max_examples=25)
+settings.load_profile("gdpa")
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest) -> Library:
+    """One of NumPy, torch and JAX."""
+    return Library(request.param)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)

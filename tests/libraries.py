@@ -1,0 +1,70 @@
+"""Arrays of NumPy, torch and JAX from the same numbers, and problems from the same formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gdpa.problem import Evaluation, Problem
+from gdpa.sets import REALS, ConvexSet
+
+LIBRARIES = ("numpy", "torch", "jax")
+
+
+@dataclass(frozen=True)
+class Library:
+    """An array library by name."""
+
+    name: str
+
+    def array(self, values: Any, dtype: str = "float64") -> Any:
+        if self.name == "numpy":
+            return np.asarray(values, dtype=dtype)
+        if self.name == "torch":
+            import torch
+
+            return torch.tensor(np.asarray(values).tolist(), dtype=getattr(torch, dtype))
+        import jax.numpy as jnp
+
+        return jnp.asarray(values, dtype=dtype)
+
+    def problem(
+        self,
+        function: Callable[[Any, Any], tuple[Any, Any]],
+        gradient: Callable[[Any], Any],
+        jacobian: Callable[[Any], Any],
+        num_equalities: int = 0,
+        domain: ConvexSet = REALS,
+    ) -> Problem:
+        """Return a problem from ``function(stack, x) -> (f, g)``; NumPy needs the derivatives written out.
+
+        ``stack`` joins scalars into a vector on the last axis. ``gradient`` and ``jacobian`` act on NumPy points
+        with any leading axes.
+        """
+        kinds = {"num_equalities": num_equalities, "domain": domain}
+        if self.name == "torch":
+            import torch
+
+            from gdpa.backends.torch import from_torch
+
+            return from_torch(lambda x: function(lambda parts: torch.stack(parts, dim=-1), x), **kinds)
+        if self.name == "jax":
+            import jax.numpy as jnp
+
+            from gdpa.backends.jax import from_jax
+
+            return from_jax(lambda x: function(lambda parts: jnp.stack(parts, axis=-1), x), **kinds)
+
+        def evaluate(x: Any) -> Evaluation:
+            f, g = function(lambda parts: np.stack(parts, axis=-1), x)
+
+            def pullback(w: Any, objective: Any = 1.0) -> Any:
+                scale = np.asarray(objective, dtype=x.dtype)[..., None]
+                return scale * gradient(x) + np.einsum("...m,...md->...d", w, jacobian(x))
+
+            return Evaluation(np.asarray(f), g, pullback)
+
+        return Problem(evaluate, **kinds)
