@@ -123,6 +123,9 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
     def _measure(self, f: torch.Tensor, g: torch.Tensor, counts: torch.Tensor | None) -> Stage:
         raise NotImplementedError
 
+    def _measured(self) -> None:
+        """See whether calibration is done; called when a batch's measurements are committed."""
+
     # The loop's three calls.
 
     def lagrangian(self, f: Any, g: Any, *, samples: int | None = None, counts: Any = None) -> torch.Tensor:
@@ -287,7 +290,10 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
             else:
                 slot[key] = tensor(value)
         self._last = (stage.objective, stage.values)
-        if stage.measuring or self._capturable:
+        if stage.measuring:
+            self._measured()
+            return
+        if self._capturable:
             return
         self._history.append((stage.values, stage.updates["multipliers"]))
         for observer, every in self._observers:

@@ -256,10 +256,9 @@ class MinibatchGDPA(ConstrainedOptimizer):
         measured.measuring = True
         return measured
 
-    def _commit(self, stage: Stage) -> None:
-        super()._commit(stage)
+    def _measured(self) -> None:
         slot = self._slot
-        if not stage.measuring or slot["batches_measured"] < self._calibration:
+        if slot["batches_measured"] < self._calibration:
             return
         seen = slot["measured"][-self._roster.size :] > 0
         if bool(seen.all()) or slot["batches_measured"] >= _PATIENCE:
