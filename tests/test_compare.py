@@ -68,8 +68,8 @@ def test_tuned_falls_back_on_the_defaults() -> None:
 
 def test_the_documented_table_is_made_from_the_classes() -> None:
     text = (ROOT / "docs" / "methods.md").read_text()
-    _, _, rest = text.partition("<!-- table 1: made by gdpa.compare.table1() -->\n")
-    documented, _, _ = rest.partition("\n<!-- end of table 1 -->")
+    _, _, rest = text.partition("<!-- table 1: made by gdpa.compare.table1() -->\n\n")
+    documented, _, _ = rest.partition("\n\n<!-- end of table 1 -->")
     assert documented == table1()
 
 
