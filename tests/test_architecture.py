@@ -14,7 +14,7 @@ ROOT = Path(gdpa.__file__).parent
 # From the ground up. A room may import the rooms of lower floors and those named before it on its own floor.
 FLOORS = (
     ("version", "typing", "arrays", "differences"),
-    ("sets", "problem", "schedules", "perturbed"),
+    ("sets", "problem", "slack", "schedules", "perturbed"),
     ("kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
     ("algorithms", "methods", "progress", "observers", "trajectory", "theory"),
     ("checkpoint", "solve"),
@@ -29,6 +29,8 @@ USERS = 6
 HEAVY = {"torch", "scipy", "jax", "matplotlib", "plotly", "sklearn", "gymnasium", "rich", "typer", "pandas"}
 #: Rooms made for one library import it at the top; a user loads them by name.
 AT_HOME = {"backends/torch.py": {"torch"}, "backends/jax.py": {"jax"}, "torch": {"torch"}}
+#: What algorithms have in common: the protocol, their table entries, inner solvers; and helpers named _...
+SHARED = {"base", "method", "inner"}
 FILES = sorted(ROOT.rglob("*.py"))
 
 
@@ -95,7 +97,7 @@ def test_an_algorithm_knows_no_sibling(path):
     for module, _ in imports(path):
         parts = module.split(".")
         if parts[:2] == ["gdpa", "algorithms"] and len(parts) > 2:
-            helper = parts[2] == "base" or parts[2] == "inner" or parts[2].startswith("_")
+            helper = parts[2] in SHARED or parts[2].startswith("_")
             assert helper, f"{path.name} imports {module}; share code through a helper named _..."
 
 
