@@ -76,7 +76,6 @@ class Study:
     Args:
         name: of the experiment.
         printed_as: its name in the methods' ``printed_constants``.
-        gdpa: GDPA's constants of the appendix.
         readings: readings of the paper for all methods: name of the setting -> options of the problem.
         variants: further readings, tried with GDPA and seed 0 alone.
         steps, penalties, tolerances: the axes of the grids, see `gdpa.experiments.contestants.grid`.
@@ -87,7 +86,6 @@ class Study:
 
     name: str
     printed_as: str
-    gdpa: Mapping[str, float]
     readings: Mapping[str, Mapping[str, Any]]
     variants: Mapping[str, Mapping[str, Any]]
     steps: Sequence[float]
@@ -110,10 +108,10 @@ class Study:
         if settings.preset != "tuned":
             for setting, problem in self.readings.items():
                 for method in METHODS:
-                    constants = printed(method, self.printed_as, self.gdpa)
+                    constants = printed(method, self.printed_as)
                     add(method, f"printed, {setting}", problem, settings.seeds, constants=constants)
             for setting, problem in self.variants.items():
-                add("GDPA", f"printed, {setting}", problem, 1, constants=dict(self.gdpa))
+                add("GDPA", f"printed, {setting}", problem, 1, constants=printed("GDPA", self.printed_as))
         if settings.preset != "printed":
             problem = next(iter(self.readings.values()))
             for method in METHODS:
