@@ -54,8 +54,13 @@ def test_the_papers_first_feasible_step_squares_the_violation():
     assert feasibility([-5.0, 0.0], 2) is Status.FEASIBLE
     assert feasibility([-5.0, 0.0], 2, num_equalities=2) is None
     assert feasibility([[0.0], [0.2]], 2) is None  # every member of a batch
-    empty = progress(step=5, state=SimpleNamespace(evaluation=None), problem=None)
-    assert FeasibleBelow(0.01)(empty) is None
+
+
+def test_a_state_without_an_oracle_call_has_it_made():
+    problem = Problem(lambda x: Evaluation(None, x, None))
+    for x, expected in (([0.05, 0.08], Status.FEASIBLE), ([0.08, 0.08], None)):
+        state = SimpleNamespace(evaluation=None, x=np.array(x))
+        assert FeasibleBelow(0.01)(progress(step=5, state=state, problem=problem)) is expected
 
 
 def test_a_certificate_is_asked_for_only_where_it_is_worth_it():

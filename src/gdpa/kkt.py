@@ -5,6 +5,7 @@ All are functions of (problem, x, multipliers) alone, so any point of any method
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -210,9 +211,11 @@ class Certificate:
     scale: Scale
 
     def holds(self, tolerance: float = 1e-4) -> bool:
-        """Tell whether every relative residual is at most ``tolerance`` (False for NaN)."""
-        worst = self.relative.worst
-        return bool(worst <= tolerance) if isinstance(worst, float) else bool((worst <= tolerance).all())
+        """Tell whether every relative residual is at most ``tolerance`` and f a finite number (False for NaN)."""
+        worst, f = self.relative.worst, self.objective
+        if isinstance(worst, float):
+            return worst <= tolerance and math.isfinite(f)
+        return bool(((worst <= tolerance) & namespace(worst).isfinite(f)).all())
 
     def __str__(self) -> str:
         a, r = self.residuals, self.relative

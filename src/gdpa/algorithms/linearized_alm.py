@@ -50,7 +50,9 @@ class LinearizedALM(Method):
         "Linearized ALM (GDPA at tau = 0)", "primal-dual", "ncvx", "inequality", "single-loop", "none"
     )
     # GDPA's own constants, without its tau.
-    printed_constants = MappingProxyType({"mnpc": {"alpha": 0.1, "beta": 1e-4}, "network": {"alpha": 2e-4, "beta": 2e-4}})
+    printed_constants = MappingProxyType(
+        {"mnpc": {"alpha": 0.1, "beta": 1e-4}, "network": {"alpha": 2e-4, "beta": 2e-4}}
+    )
 
     def __post_init__(self) -> None:
         alpha, beta = limit_schedules(self.alpha, self.beta, self.lipschitz)

@@ -49,7 +49,9 @@ class Penalty(Method):
         "Penalty (GDPA at tau = 1)", "penalty", "ncvx", "inequality", "single-loop", "none"
     )
     # GDPA's own constants, without its tau.
-    printed_constants = MappingProxyType({"mnpc": {"alpha": 0.1, "beta": 1e-4}, "network": {"alpha": 2e-4, "beta": 2e-4}})
+    printed_constants = MappingProxyType(
+        {"mnpc": {"alpha": 0.1, "beta": 1e-4}, "network": {"alpha": 2e-4, "beta": 2e-4}}
+    )
 
     def __post_init__(self) -> None:
         alpha, beta = limit_schedules(self.alpha, self.beta, self.lipschitz)

@@ -91,7 +91,9 @@ class ProximalADMM(Method):
             )
         if not _polyhedral(problem.domain):
             return f"X is {type(problem.domain).__name__} and the method is for boxes; choose another method"
-        return "" if _affine(problem, x0, start) else "its constraints are not linear; choose a method for nonlinear ones"
+        return (
+            "" if _affine(problem, x0, start) else "its constraints are not linear; choose a method for nonlinear ones"
+        )
 
     def init(self, problem: Problem, x0: Array) -> ProximalADMMState:
         start = self.begin(problem, x0)

@@ -125,6 +125,17 @@ def test_cliff_walking_from_its_own_start_needs_the_natural_gradient():
     assert -history["objective"][2000:].mean() == pytest.approx(optimum.reward, rel=1e-3)
 
 
+def test_cliff_walking_from_its_own_start_is_solved_from_a_policy_that_has_explored():
+    explored, cmdp = cliff_walking(2.0, exploring=True), cliff_walking(4.0, exploring=False)
+    method, stop = GDPA(alpha=1.0, beta=1.0, tau=0.1), MaxSteps(1000)
+    x = solve(as_problem(explored, "direct"), start_of(explored, "direct"), method, stop=stop, check_every=50).x_last
+    method = GDPA(alpha=0.1, beta=0.1, tau=0.1)
+    x = solve(as_problem(cmdp, "direct"), x, method, stop=stop, check_every=50).x_last
+    reward, utilities = cmdp.returns(policy_of(cmdp, x, "direct"))
+    assert reward == pytest.approx(solve_linear_programme(cmdp).reward, rel=1e-3)
+    assert utilities[0] == pytest.approx(-4.0, abs=0.02)
+
+
 def test_environments_without_a_table_are_refused():
     with pytest.raises(TypeError, match=r"env must publish its transitions as env\.unwrapped\.P"):
         TabularCMDP.from_gymnasium(gymnasium.make("CartPole-v1"), {"c": lambda *_: 0.0}, {"c": 1.0})

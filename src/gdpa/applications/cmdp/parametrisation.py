@@ -112,8 +112,9 @@ def policy_of(cmdp: TabularCMDP, x: Array, parametrisation: Parametrisation = "s
     rows = np.asarray(x).reshape(*x.shape[:-1], cmdp.num_states, cmdp.num_actions)
     if parametrisation == "direct":
         return rows
-    powers = np.exp(rows - rows.max(-1, keepdims=True))
-    return np.asarray(powers / powers.sum(-1, keepdims=True))
+    powers = np.exp(rows - np.maximum.reduce(rows, -1, keepdims=True))
+    powers /= np.add.reduce(powers, -1, keepdims=True)
+    return np.asarray(powers)
 
 
 def start_of(cmdp: TabularCMDP, parametrisation: Parametrisation = "softmax", seed: int | None = None) -> Vector:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.linalg.lapack import dgetrf, dgetrs
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -145,8 +146,6 @@ class PolicyEvaluation:
     """
 
     def __init__(self, cmdp: TabularCMDP, policy: Vector) -> None:
-        from scipy.linalg.lapack import dgetrf
-
         self.cmdp, self.policy = cmdp, policy
         S = cmdp.num_states
         matrices = np.matmul(policy[..., None, :], cmdp.transitions).reshape(-1, S * S)  # P_pi, then I - gamma P_pi
@@ -160,12 +159,12 @@ class PolicyEvaluation:
         self.visits = self._solve(start, transposed=True)
 
     def _solve(self, right: Vector, transposed: bool = False) -> Vector:
-        from scipy.linalg.lapack import dgetrs
-
-        rows = right.reshape(len(self._factors), -1)
         trans = 0 if transposed else 1  # the factors are those of the transpose
-        solved = [dgetrs(lu, pivots, row, trans)[0] for (lu, pivots), row in zip(self._factors, rows, strict=True)]
-        return solved[0] if right.ndim == 1 else np.reshape(solved, right.shape)
+        if right.ndim == 1:
+            return np.asarray(dgetrs(*self._factors[0], right, trans)[0])
+        rows = right.reshape(len(self._factors), -1)
+        solved = [dgetrs(*factors, row, trans)[0] for factors, row in zip(self._factors, rows, strict=True)]
+        return np.reshape(solved, right.shape)
 
     def returns(self) -> tuple[Vector, Vector]:
         """Return V_r of shape (...) and V_u of shape (..., m), from ``V_c = sum_{s,a} visits(s) pi(a|s) c(s, a)``."""

@@ -32,7 +32,7 @@ def rewards_chart(records: Sequence[Record], shown: Sequence[str]) -> Chart:
         "cmdp-rewards",
         "Constrained Markov decision process: rewards along the run",
         "Left: the value of the reward. Right: the value of the constrained reward (utility), which must reach b. "
-        "Dashed: the linear programme's optimum, for plain policy gradient without the constraint; dotted: the threshold.",
+        "Dashed: the linear programme's optimum, without the constraint for policy gradient; dotted: the threshold.",
         (
             Panel("objective reward", "iteration r", "V of the reward", objective, log_y=False),
             Panel("constrained reward", "iteration r", "V of the utility", constrained, log_y=False),

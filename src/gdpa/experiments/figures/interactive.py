@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from gdpa.experiments.figures.chart import COLORS, Chart, Panel, Series
 
-DASHES = {"line": "solid", "dashed": "dash", "dotted": "dot", "points": "solid"}
+DASHES = {"line": "solid", "dashed": "dash", "dotted": "dot", "dashdot": "dashdot", "points": "solid"}
 ROW_HEIGHT = 300
 
 

@@ -42,5 +42,5 @@ def residuals_chart(records: Sequence[Record], names: Sequence[str]) -> Chart:
 
 
 def _look(index: int) -> tuple[str, int]:
-    """Return a style and a colour that differ for the first 12 curves."""
-    return ("line", "dotted")[index // GUIDE % 2], index % GUIDE
+    """Return a style and a colour that differ for the first 18 curves."""
+    return ("line", "dotted", "dashdot")[index // GUIDE % 3], index % GUIDE

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from gdpa.experiments.figures.chart import COLORS, Chart, Panel
 
-LINES = {"line": "-", "dashed": "--", "dotted": ":", "points": "none"}
+LINES = {"line": "-", "dashed": "--", "dotted": ":", "dashdot": "-.", "points": "none"}
 
 
 def draw(chart: Chart) -> Figure:
