@@ -188,6 +188,10 @@ def test_through_the_command_line(reproduced):
         for kind in ("png", "svg"):
             assert (reproduced / name / "figures" / f"{name}-figure.{kind}").stat().st_size > 10_000
         section = get(name).section(Folder(reproduced).read(name))
+        words = (reproduced / name / "summary.md").read_text()
+        assert f"Command: `gdpa reproduce {name}" in words
+        assert all(verdict.claim in words for verdict in section.verdicts)
+        assert words.count("not reached") >= 10
         assert [panel.title for panel in section.charts[0].panels][:2] == [
             "stationarity, printed, averaged",
             "feasibility, printed, averaged",
@@ -253,7 +257,7 @@ def record(method, kkt, setting="tuned", seed=0, seconds=None, feasibility=None)
         "feasibility": kkt if feasibility is None else np.asarray(feasibility, dtype=float),
         "regularity": kkt,
     }
-    summary = {"best_kkt": float(kkt.min()) if len(kkt) else None}
+    summary = {"best_kkt": float(kkt.min()) if len(kkt) else None, "start": {"feasibility": 1.0}}
     return Record(Unit("mnpc", method, setting, seed, {}), summary, columns, {})
 
 
