@@ -9,6 +9,17 @@ from typing import Any
 _METHODS = {
     "adaptive-gdpa": "gdpa.algorithms.adaptive_gdpa:AdaptiveGDPA",
     "gdpa": "gdpa.algorithms.gdpa:GDPA",
+    "ialm-sahin": "gdpa.algorithms.ialm_sahin:IALMSahin",
+    "ialm-li": "gdpa.algorithms.ialm_li:IALMLi",
+    "ippp": "gdpa.algorithms.ippp:IPPP",
+    "iqrc": "gdpa.algorithms.iqrc:IQRC",
+    "proximal-admm": "gdpa.algorithms.proximal_admm:ProximalADMM",
+    "pdd": "gdpa.algorithms.pdd:PDD",
+    "gda": "gdpa.algorithms.gda:GDA",
+    "hibsa": "gdpa.algorithms.hibsa:HiBSA",
+    "smoothed-gda": "gdpa.algorithms.smoothed_gda:SmoothedGDA",
+    "penalty": "gdpa.algorithms.penalty:Penalty",
+    "linearized-alm": "gdpa.algorithms.linearized_alm:LinearizedALM",
 }
 
 #: What a door runs unless told otherwise: the first of these that is there.

@@ -71,12 +71,11 @@ class Progress:
 
     def _refresh(self) -> None:
         """Measure ||grad f|| at geometrically spaced steps: the relative residuals want it, a step lacks it."""
-        now = self.state.evaluation
-        if now is not None:
-            size = max_norm(now.pullback(namespace(now.constraints).zeros_like(now.constraints)))
-            self._objective_gradient = size if size.ndim else float(size)
-            if self.best is not None:  # the unit has changed: measure the best in it, too
-                self._best_kkt = self._measure(self.best).worst
+        now = self.state.evaluation or self.problem.evaluate(self.state.x)
+        size = max_norm(now.pullback(namespace(now.constraints).zeros_like(now.constraints)))
+        self._objective_gradient = size if size.ndim else float(size)
+        if self.best is not None:  # the unit has changed: measure the best in it, too
+            self._best_kkt = self._measure(self.best).worst
 
     def _measure(self, probe: Probe) -> Residuals:
         return relative_residuals(

@@ -227,7 +227,7 @@ def _best_certificate(progress: Progress, x_last: Array, multipliers_last: Array
     problem, scale = progress.problem, progress.scale
     best: Probe | None = progress.best
     if status is Status.FAILED:  # the problem's code is broken: do not run it again, report what was measured
-        probe = best or Probe(x_last, multipliers_last, *_unknown(progress, x_last))
+        probe = best or Probe(x_last, multipliers_last, *_unknown(progress, x_last, multipliers_last))
         return _from_probe(problem, progress, probe)
     certificates = [certify(problem, x_last, multipliers_last, scale=scale)]
     if progress.certificate is not None and progress.certificate.holds(progress.tolerance):
@@ -255,10 +255,11 @@ def _better(a: Certificate, b: Certificate) -> Certificate:
     return Certificate(**{name: pick(getattr(a, name), getattr(b, name)) for name in a.__dataclass_fields__})
 
 
-def _unknown(progress: Progress, x: Array) -> tuple[Array, Array, Array]:
-    now = progress.state.evaluation
-    assert now is not None
-    return now.objective, now.constraints, x + float("nan")
+def _unknown(progress: Progress, x: Array, multipliers: Array) -> tuple[Array, Array, Array]:
+    now, nan = progress.state.evaluation, float("nan")
+    if now is None:
+        return x[..., 0] + nan, multipliers + nan, x + nan
+    return now.objective, now.constraints, x + nan
 
 
 def _from_probe(problem: Problem, progress: Progress, probe: Probe) -> Certificate:

@@ -101,9 +101,9 @@ class FeasibleBelow:
         _check("epsilon", self.epsilon)
 
     def __call__(self, progress: Progress) -> Status | None:
-        now = progress.state.evaluation
-        if now is None or progress.step <= 1:
+        if progress.step <= 1:
             return None
+        now = progress.state.evaluation or progress.problem.evaluate(progress.state.x)
         violation = norm(positive_part(now.constraints, progress.problem.num_equalities))
         met = namespace(violation).all(violation**2 <= self.epsilon)
         return Status.FEASIBLE if bool(met) else None

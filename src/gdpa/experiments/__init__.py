@@ -12,6 +12,8 @@ from gdpa.experiments.base import Experiment, UsageError
 
 #: The order in which `gdpa reproduce all` runs them and the report shows them.
 EXPERIMENTS = {
+    "mnpc": "gdpa.experiments.mnpc",
+    "budget": "gdpa.experiments.budget",
     "rate": "gdpa.experiments.rate",
 }
 

@@ -1,0 +1,143 @@
+"""The rate-improved inexact augmented Lagrangian method of Li et al., a triple loop."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import ClassVar
+
+from gdpa.algorithms.inner import (
+    Accelerated,
+    FixedMomentum,
+    InnerSolver,
+    NestedState,
+    Subproblem,
+    inner_step,
+    solved,
+    view,
+)
+from gdpa.algorithms.method import Method, Table1Row, check_positive, one_problem_only
+from gdpa.arrays import namespace, norm, positive_part
+from gdpa.problem import Evaluation, Problem
+from gdpa.typing import Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IALMLiState(NestedState):
+    """Adds the middle loop's ``center`` x^t and count ``middle``, ``beta`` and ``reference`` = ||c(x^1)||."""
+
+    center: Array
+    middle: int = 0
+    beta: float
+    reference: float = math.nan
+
+
+@dataclass(frozen=True)
+class IALMLi(Method):
+    r"""Inexact augmented Lagrangian around an inexact proximal-point method around accelerated gradients.
+
+    With c(x) = 0 the constraints, for k = 0, 1, ... and beta_k = beta_0 growth^k
+
+    .. math::
+        x^{k+1} &= \text{iPPM}(L_{\beta_k}(\cdot, y^k), x^k): \quad
+            x^{t+1} \approx \arg\min_{x \in X} L_{\beta_k}(x, y^k) + \rho \|x - x^t\|^2 \text{ to } \epsilon/4,
+            \text{ until } 2\rho\|x^{t+1} - x^t\| \le \epsilon/2 \\
+        y^{k+1} &= y^k + w_k c(x^{k+1}), \qquad
+            w_k = w_0 \min\Bigl(1, \frac{\log^2 2 \, \|c(x^1)\|}{(k+1)\log^2(k+2) \|c(x^{k+1})\|}\Bigr)
+
+    An update is one accelerated gradient step; the middle and outer lines run in the update that ends a subproblem.
+
+    Args:
+        beta: beta_0, the first penalty.
+        growth: the factor between penalties.
+        w: w_0, the first dual step.
+        rho: the weight of the proximal term, to exceed the weak convexity of the augmented Lagrangian.
+        epsilon: the accuracy aimed at; it decides how exactly every subproblem is solved.
+        max_middle: the most proximal-point steps per penalty.
+        slack: explicit slacks for inequalities, see `gdpa.algorithms.ialm_sahin.IALMSahin`.
+        inner: the inner solver.
+
+    Example:
+        >>> from gdpa import solve
+        >>> from gdpa.problems import get
+        >>> hs = get("HS12")
+        >>> result = solve(hs.problem, hs.x0, IALMLi(), tolerance=1e-3)
+        >>> result.success, result.x.round(2).tolist(), result.multipliers.round(2).tolist()
+        (True, [2.0, 3.0], [0.5])
+
+    References:
+        Z. Li, P.-Y. Chen, S. Liu, S. Lu, Y. Xu, "Rate-improved Inexact Augmented Lagrangian Method for Constrained
+        Nonconvex Optimization", AISTATS 2021.
+
+    Deviations from the source:
+        rho is a constant here; the source computes rho_k and the Lipschitz constants from bounds on f and c, which
+        the backtracking of `Accelerated` makes unnecessary. Once ||c|| <= epsilon, where the source stops, the
+        penalty stays: the loop of the library decides when to stop.
+    """
+
+    beta: float = 1.0
+    growth: float = 3.0
+    w: float = 1.0
+    rho: float = 1.0
+    epsilon: float = 1e-4
+    max_middle: int = 100
+    slack: bool = False
+    inner: InnerSolver = Accelerated()
+
+    table1: ClassVar[Table1Row] = Table1Row(
+        "IALM (Li et al., 2021)", "inexact", "ncvx", "equality", "triple-loop", "O(1/eps^3)",
+        own_claim="O~(1/eps^3); O~(1/eps^2.5) where the constraints are convex", in_table1=True,
+    )  # fmt: skip
+    printed_constants = MappingProxyType(
+        {
+            "mnpc": {"w": 1e-2, "slack": True, "inner": FixedMomentum(0.01, 0.1)},
+            "network": {"w": 1e-3, "slack": True, "inner": FixedMomentum(1e-4, 0.1)},
+        }
+    )
+
+    def __post_init__(self) -> None:
+        check_positive(beta=self.beta, growth=self.growth, w=self.w, rho=self.rho, epsilon=self.epsilon)
+        check_positive(max_middle=self.max_middle)
+
+    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
+        return one_problem_only(x0)
+
+    def init(self, problem: Problem, x0: Array) -> IALMLiState:
+        start = self.begin(problem, x0)
+        form = view(problem, self.slack, x0.shape[-1], start.constraints.shape[-1])
+        z = form.start(x0, start)
+        zeros = namespace(x0).zeros_like(start.constraints)
+        return IALMLiState(
+            step=0, x=x0, multipliers=zeros, evaluation=form.keep(start), probe=None,
+            inner=self.inner.start(z), center=z, beta=self.beta,
+        )  # fmt: skip
+
+    def update(self, problem: Problem, state: IALMLiState) -> IALMLiState:
+        y, center, k, eps = state.multipliers, state.center, state.outer, self.epsilon
+        form = view(problem, self.slack, state.x.shape[-1], y.shape[-1])
+        phi = Subproblem(form.problem, y, state.beta, prox=2 * self.rho, center=center)
+        state, then = inner_step(self.inner, phi, state, form)
+        if not solved(self.inner, state.inner, eps / 4):
+            return state
+
+        x = state.inner.x
+        state = replace(state, inner=state.inner.restart(), center=x, middle=state.middle + 1)
+        if 2 * self.rho * float(norm(x - center)) > eps / 2 and state.middle < self.max_middle:
+            return state
+
+        then = then or form.problem.evaluate(x)
+        c = phi.shortfall(then)
+        size = float(norm(c))
+        reference = size if k == 0 else state.reference
+        bound = math.log(2) ** 2 * reference / ((k + 1) * math.log(k + 2) ** 2)
+        w = self.w * (min(1.0, bound / size) if size > 0 else 1.0)
+        return replace(
+            state,
+            multipliers=positive_part(y + w * c, form.problem.num_equalities),
+            evaluation=form.keep(then),
+            outer=k + 1,
+            middle=0,
+            beta=state.beta * (self.growth if size > eps else 1.0),
+            reference=reference,
+        )

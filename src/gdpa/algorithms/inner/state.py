@@ -1,0 +1,48 @@
+"""The state of a method with an inner solver, and its one gradient step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from gdpa.algorithms.base import State
+from gdpa.algorithms.inner.forms import Plain, Slacked
+from gdpa.algorithms.inner.solvers import InnerSolver, Iterate
+from gdpa.algorithms.inner.subproblem import Subproblem
+from gdpa.problem import Evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedState(State):
+    """What every double- or triple-loop method carries.
+
+    Attributes:
+        inner: where the inner solver stands; its ``x`` and ``v`` hold the slacks, too, in the slack form.
+        outer: number of outer iterations done.
+    """
+
+    inner: Iterate
+    outer: int = 0
+
+
+N = TypeVar("N", bound=NestedState)
+
+
+def inner_step(
+    solver: InnerSolver, phi: Subproblem, state: N, form: Plain | Slacked | None = None
+) -> tuple[N, Evaluation | None]:
+    """Return the state after one gradient step of the inner solver on ``phi``, and the oracle call at its new x.
+
+    The oracle call is that of ``phi.problem`` (with slacks where ``form`` has them), None where the solver made none.
+    """
+    form = Plain(phi.problem) if form is None else form
+    taken = solver.step(phi, state.inner, form.keep(state.evaluation))
+    after = replace(
+        state,
+        step=state.step + 1,
+        x=form.point(taken.iterate.x),
+        evaluation=form.keep(taken.evaluation),
+        probe=form.probe(taken.probe),
+        inner=taken.iterate,
+    )
+    return after, taken.evaluation

@@ -1,0 +1,124 @@
+"""What every method of the comparison says about itself: its row of the paper's Table 1, its presets, its limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self
+
+from gdpa.problem import Evaluation, Problem
+from gdpa.typing import Array
+
+
+class Table1Row(NamedTuple):
+    """One row of the paper's Table 1.
+
+    Attributes:
+        name: the method as the paper calls it.
+        framework: the kind of method.
+        constraint: what the constraint functions may be.
+        constraint_type: equality or inequality.
+        loops: single-loop, double-loop or triple-loop.
+        complexity: the rate as Table 1 prints it; "none" where no rate is known.
+        own_claim: the rate the method's own paper claims, where that is another one.
+        in_table1: whether the row stands in Table 1, or is ours for a method of the related work.
+    """
+
+    name: str
+    framework: str
+    constraint: str
+    constraint_type: str
+    loops: str
+    complexity: str
+    own_claim: str = ""
+    in_table1: bool = False
+
+
+class Method:
+    """The part of a method that is not mathematics: a mixin of the algorithm classes."""
+
+    #: The method's row of Table 1.
+    table1: ClassVar[Table1Row]
+    #: The constants of the paper's appendix, by experiment ("mnpc", "network").
+    printed_constants: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+
+    @classmethod
+    def printed(cls, experiment: str) -> Self:
+        """Return the method with the constants the paper's appendix prints for "mnpc" or "network".
+
+        >>> from gdpa.algorithms.ippp import IPPP
+        >>> IPPP.printed("mnpc").beta
+        0.001
+        """
+        if not cls.printed_constants:
+            raise ValueError(f"the paper's appendix prints no constants for {cls.__name__}; use {cls.__name__}.tuned()")
+        if experiment not in cls.printed_constants:
+            raise ValueError(
+                f"experiment must be one of {', '.join(map(repr, cls.printed_constants))}, got {experiment!r}"
+            )
+        return cls(**cls.printed_constants[experiment])
+
+    @classmethod
+    def tuned(cls) -> Self:
+        """Return the method with the constants tuned on the certified problems: its defaults.
+
+        >>> from gdpa.algorithms.pdd import PDD
+        >>> PDD.tuned() == PDD()
+        True
+        """
+        return cls()
+
+    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
+        """Return why this method cannot solve ``problem``, or "" where it can.
+
+        Args:
+            problem: the problem.
+            x0: the start.
+            start: the oracle call at ``x0``.
+        """
+        return ""
+
+    def begin(self, problem: Problem, x0: Array) -> Evaluation:
+        """Return the oracle call at the start, or raise ValueError with this method's objection to the problem."""
+        start = problem.evaluate(x0)
+        objection = self.objection(problem, x0, start)
+        if objection:
+            raise ValueError(f"{type(self).__name__} cannot solve this problem: {objection}")
+        return start
+
+
+def one_problem_only(x0: Array) -> str:
+    """Return the objection of a method whose loops branch on the data to a batch of problems.
+
+    >>> import numpy as np
+    >>> one_problem_only(np.zeros(2)), one_problem_only(np.zeros((3, 2)))[:38]
+    ('', 'x0 has shape (3, 2), a batch of proble')
+    """
+    if x0.ndim == 1:
+        return ""
+    return f"x0 has shape {tuple(x0.shape)}, a batch of problems, but its loops branch on the data; solve them one by one"
+
+
+def check_positive(**values: float) -> None:
+    """Raise ValueError unless every value is a positive finite number.
+
+    >>> check_positive(beta=-1.0)
+    Traceback (most recent call last):
+    ValueError: beta must be a positive finite number, got -1.0
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be a positive finite number, got {value!r}")
+
+
+def check_at_least(least: float, **values: float) -> None:
+    """Raise ValueError unless every value is a finite number of at least ``least``.
+
+    >>> check_at_least(0, prox=-1.0)
+    Traceback (most recent call last):
+    ValueError: prox must be a finite number of at least 0, got -1.0
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value >= least):
+            raise ValueError(f"{name} must be a finite number of at least {least}, got {value!r}")

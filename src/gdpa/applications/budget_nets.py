@@ -1,0 +1,199 @@
+"""Neural networks under loss budgets: train on one digit, lose at most so much on the others."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from gdpa.applications.by_class import ByClass, as_thresholds, check_prioritised, check_reduction
+from gdpa.applications.images import select
+from gdpa.problem import Problem
+from gdpa.typing import Array
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class BudgetNet:
+    r"""A fully connected sigmoid network whose loss on one class is minimised under budgets on the others.
+
+    With :math:`\ell_j(W)` the softmax cross-entropy of the network on the samples of class j (averaged or summed) and p
+    the prioritised class,
+
+    .. math::
+        \min_W\; \ell_p(W) \quad\text{subject to}\quad \ell_j(W) \le b_j,\; j \ne p .
+
+    x is the flat vector of all weights and biases, layer after layer (weights first, as torch.nn.Linear keeps them);
+    it may have leading axes. One oracle call is one forward pass over the data and a pullback one backward pass, which
+    keeps the gradients of the classes apart, see `gdpa.applications.by_class`.
+
+    Make one from images with `budget_net`.
+
+    Attributes:
+        samples: the data, of shape (n, inputs), class after class in the order of ``classes``.
+        counts: samples per class.
+        classes: the labels; each is also the place of its output unit.
+        prioritised: the class in the objective.
+        budgets: b_j, of shape (m,) or (..., m), in the order of ``classes`` without the prioritised one.
+        widths: units per layer, inputs and outputs included: (784, 30, 10) in the paper.
+        reduction: "mean" or "sum" over the samples of a class.
+
+    References:
+        The second experiment of section 5 of Lu, ICML 2022. The paper names the widths and the sigmoid; that the loss
+        is cross-entropy and that layers have biases is our reading.
+    """
+
+    samples: Tensor
+    counts: tuple[int, ...]
+    classes: tuple[int, ...]
+    prioritised: int
+    budgets: Tensor
+    widths: tuple[int, ...]
+    reduction: Literal["mean", "sum"] = "mean"
+
+    def __post_init__(self) -> None:
+        check_reduction(self.reduction)
+        if len(self.widths) < 2 or any(not isinstance(w, int) or w < 1 for w in self.widths):
+            raise ValueError(f"widths must be two or more positive integers, got {self.widths!r}")
+        outputs = self.widths[-1]
+        if not all(0 <= label < outputs for label in self.classes):
+            raise ValueError(f"classes must lie in 0..{outputs - 1}, one output unit each, got {self.classes}")
+
+    @property
+    def size(self) -> int:
+        """How many parameters the network has."""
+        return sum((a + 1) * b for a, b in itertools.pairwise(self.widths))
+
+    @property
+    def problem(self) -> Problem:
+        """The problem in the flat x of shape (..., size)."""
+        return ByClass(self._forward, self.classes, self.prioritised, self.budgets).problem()
+
+    def with_budgets(self, budgets: float | Sequence[float] | Tensor) -> BudgetNet:
+        """Return the same network and data under other budgets: a number, m numbers, or a batch of shape (..., m)."""
+        return replace(self, budgets=as_thresholds(budgets, self.classes, self.samples))
+
+    def to(self, dtype: torch.dtype) -> BudgetNet:
+        """Return the same problem in another precision."""
+        return replace(self, samples=self.samples.to(dtype), budgets=self.budgets.to(dtype))
+
+    def start(self, seed: int = 0) -> Tensor:
+        """Return a start: entries uniform within 1/sqrt(fan-in), layer by layer, as torch.nn.Linear begins."""
+        rng = np.random.default_rng(seed)
+        parts = [rng.uniform(-1, 1, size=(a + 1) * b) / math.sqrt(a) for a, b in itertools.pairwise(self.widths)]
+        return torch.as_tensor(np.concatenate(parts), dtype=self.samples.dtype, device=self.samples.device)
+
+    def outputs(self, x: Tensor, samples: Tensor) -> Tensor:
+        """Return the network's outputs (logits) for ``samples``, of shape (..., n, outputs)."""
+        for layer, (weight, bias) in enumerate(self._layers(x)):
+            samples = (torch.sigmoid(samples) if layer else samples) @ weight.mT + bias[..., None, :]
+        return samples
+
+    def losses(self, x: Tensor) -> Tensor:
+        """Return the loss of every class, in the order of ``classes``."""
+        return self._forward(x.detach()).losses
+
+    def confusion(self, x: Tensor, images: Array, labels: Array) -> Any:
+        """Return how images of each class are classified: row = true class, column = largest output unit."""
+        test = select(images, labels, self.classes, dtype=self.samples.dtype, device=self.samples.device)
+        with torch.no_grad():
+            found = self.outputs(x, test.samples).argmax(dim=-1)
+        table = np.zeros((len(self.classes), self.widths[-1]), dtype=int)
+        for j, part in enumerate(torch.split(found, list(test.counts))):
+            table[j] = np.bincount(part.cpu().numpy(), minlength=self.widths[-1])
+        return table
+
+    def _layers(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
+        if x.shape[-1] != self.size:
+            raise ValueError(f"x has {x.shape[-1]} entries, the network of widths {self.widths} has {self.size}")
+        if x.dtype != self.samples.dtype:
+            raise TypeError(f"x has dtype {x.dtype}, the data {self.samples.dtype}; convert one of them")
+        layers = []
+        shapes = list(itertools.pairwise(self.widths))
+        for (a, b), part in zip(shapes, torch.split(x, [(a + 1) * b for a, b in shapes], dim=-1), strict=True):
+            weight = part[..., : a * b].reshape(*x.shape[:-1], b, a)
+            layers.append((weight, part[..., a * b :]))
+        return layers
+
+    def _forward(self, x: Tensor) -> _ClassLosses:
+        return _ClassLosses(self, x)
+
+
+class _ClassLosses:
+    """The losses of the classes, each with its own graph over its own samples."""
+
+    def __init__(self, net: BudgetNet, x: Tensor) -> None:
+        self._leaf = x.requires_grad_(True)
+        self._graphs: list[Tensor] = []
+        with torch.enable_grad():
+            for label, samples in zip(net.classes, torch.split(net.samples, list(net.counts)), strict=True):
+                logits = net.outputs(self._leaf, samples)
+                each = torch.logsumexp(logits, dim=-1) - logits[..., label]  # cross-entropy
+                self._graphs.append(each.mean(dim=-1) if net.reduction == "mean" else each.sum(dim=-1))
+        self.losses = torch.stack([loss.detach() for loss in self._graphs], dim=-1)
+        self._gradients: Tensor | None = None
+
+    @property
+    def gradients(self) -> Tensor:
+        if self._gradients is None:
+            self._gradients = torch.stack(
+                [torch.autograd.grad(loss.sum(), self._leaf)[0] for loss in self._graphs], dim=-2
+            )
+            self._graphs = []  # no longer needed
+        return self._gradients
+
+
+def budget_net(
+    images: Array,
+    labels: Array,
+    *,
+    classes: Sequence[int] = (1, 2, 3, 4, 5, 6),
+    prioritised: int = 1,
+    budgets: float | Sequence[float] | Tensor = 1.0,
+    hidden: Sequence[int] = (30,),
+    outputs: int = 10,
+    reduction: Literal["mean", "sum"] = "mean",
+    images_per_class: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> BudgetNet:
+    """Return the paper's budgeted network on labelled images.
+
+    Args:
+        images: of shape (n, ...); bytes are scaled to [0, 1].
+        labels: of shape (n,).
+        classes: the labels that take part.
+        prioritised: the one in the objective; every other one gets a budget.
+        budgets: one number for all, one each in the order of ``classes``, or a batch of shape (..., m).
+        hidden: widths of the hidden layers; () makes the network linear.
+        outputs: width of the last layer.
+        reduction: losses averaged ("mean") or summed ("sum") over the samples of a class.
+        images_per_class: use the first so many of each class; None uses all.
+        dtype, device: of the data and of x.
+
+    Example:
+        With all weights zero every output is the same, and every loss is log 10.
+
+        >>> pixels, digits = np.zeros((4, 3)), np.array([1, 2, 1, 2])
+        >>> study = budget_net(pixels, digits, classes=(1, 2), hidden=(5,))
+        >>> f, g, _ = study.problem.evaluate(torch.zeros(study.size, dtype=torch.float64))
+        >>> round(f.item(), 4), [round(v, 4) for v in g.tolist()]
+        (2.3026, [1.3026])
+    """
+    data = select(images, labels, classes, images_per_class=images_per_class, dtype=dtype, device=device)
+    check_prioritised(prioritised, data.classes)
+    return BudgetNet(
+        samples=data.samples,
+        counts=data.counts,
+        classes=data.classes,
+        prioritised=prioritised,
+        budgets=as_thresholds(budgets, data.classes, data.samples),
+        widths=(int(data.samples.shape[1]), *hidden, outputs),
+        reduction=reduction,
+    )

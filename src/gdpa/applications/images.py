@@ -1,0 +1,87 @@
+"""Labelled images as samples, class after class, with noise that is drawn once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gdpa.typing import Array
+
+
+class Labelled(NamedTuple):
+    """Samples grouped by class.
+
+    Attributes:
+        samples: of shape (n, dimension), class after class.
+        counts: samples per class.
+        classes: the labels in that order.
+    """
+
+    samples: torch.Tensor
+    counts: tuple[int, ...]
+    classes: tuple[int, ...]
+
+
+def select(
+    images: Array,
+    labels: Array,
+    classes: Sequence[int],
+    *,
+    images_per_class: int | None = None,
+    noise: float = 0.0,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> Labelled:
+    """Return the images of the given classes, flat, scaled to [0, 1] where they are bytes, with noise added.
+
+    Args:
+        images: of shape (n, ...).
+        labels: of shape (n,).
+        classes: the labels wanted, in the order wanted.
+        images_per_class: the first so many of each; None takes all.
+        noise: standard deviation of independent Gaussian noise on every pixel.
+        seed: of the noise. The draw of a class depends on the seed and the label alone, and the first images of a
+            class get the same noise however many are taken.
+        dtype, device: of the samples.
+
+    >>> found = select(np.array([[255, 0], [0, 51]], dtype=np.uint8), np.array([7, 3]), (3, 7))
+    >>> found.samples.tolist(), found.counts
+    ([[0.0, 0.2], [1.0, 0.0]], (1, 1))
+    """
+    images, labels = np.asarray(images), np.asarray(labels)
+    if labels.ndim != 1 or len(images) != len(labels):
+        raise ValueError(f"labels must be one per image, got shapes {labels.shape} and {images.shape}")
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
+    if images_per_class is not None and (not isinstance(images_per_class, int) or images_per_class < 1):
+        raise ValueError(f"images_per_class must be a positive integer or None, got {images_per_class!r}")
+    if not (isinstance(noise, (int, float)) and math.isfinite(noise) and noise >= 0):
+        raise ValueError(f"noise must be a nonnegative finite number, got {noise!r}")
+    wanted = tuple(int(label) for label in classes)
+    if len(set(wanted)) != len(wanted):
+        raise ValueError(f"classes must differ from each other, got {wanted}")
+    present = sorted(set(labels.tolist()))
+    parts, counts = [], []
+    for label in wanted:
+        rows = np.flatnonzero(labels == label)[:images_per_class]
+        if not len(rows):
+            raise ValueError(f"class {label} has no image; the labels present are {present}")
+        parts.append(_noisy(images[rows], noise, (seed, label)))
+        counts.append(len(rows))
+    samples = torch.from_numpy(np.concatenate(parts)).to(dtype=dtype, device=device)
+    return Labelled(samples, tuple(counts), wanted)
+
+
+def _noisy(images: Any, noise: float, seed: tuple[int, int]) -> Any:
+    flat = images.reshape(len(images), -1)
+    flat = flat.astype(np.float64) / 255 if flat.dtype == np.uint8 else flat.astype(np.float64)
+    if noise:
+        # Labels may be negative, seeds may not: two's complement keeps them apart.
+        stream = np.random.default_rng([seed[0], seed[1] & 0xFFFFFFFF])
+        flat += noise * stream.standard_normal(flat.shape, dtype=np.float32)
+    return flat

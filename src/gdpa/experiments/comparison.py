@@ -1,0 +1,236 @@
+"""The shape of the paper's Figures 1 and 2: several methods on one problem, judged alike, against the clock.
+
+The methods compute in single precision, each on its own clock. The judge is `certify` in double precision on the same
+data, off the clock: the best multipliers for the method's point, whatever the method, and the residuals with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from gdpa.algorithms.base import State
+from gdpa.algorithms.iqrc import IQRCState
+from gdpa.arrays import namespace, norm, positive_part
+from gdpa.experiments.base import Log, Settings, Unit
+from gdpa.experiments.contestants import METHODS, UNTUNED, build, grid, printed, search
+from gdpa.kkt import Certificate, certify, scale_at
+from gdpa.problem import Problem
+from gdpa.progress import Progress
+from gdpa.solve import solve
+from gdpa.stopping import MaxSteps, MaxTime
+
+#: One seed is a quick look at so many images of a class; several seeds are a study of all images.
+QUICK_IMAGES = 500
+QUICK_BUDGET, STUDY_BUDGET = 4.0, 30.0
+#: The seed of the runs that choose constants; no study reaches it.
+HELD_OUT = 10_000
+#: Forward passes each point of a grid gets, and images of a class it sees at most.
+PILOT_CALLS, PILOT_IMAGES = 200, 1000
+#: A run ends when the judge finds relative residuals this small.
+GOAL = 1e-4
+ROWS_PER_DECADE = 12
+
+
+class Case(NamedTuple):
+    """A problem with data: what methods see, what the judge sees, and what to report at the end.
+
+    Attributes:
+        problem: in single precision.
+        judge: the same in double precision.
+        x0: the start, in single precision.
+        classes: the labels, the prioritised one first.
+        losses: maps x (double) to the loss of every class.
+        confusion: maps x (double) to the confusion table on the test set.
+    """
+
+    problem: Problem
+    judge: Problem
+    x0: torch.Tensor
+    classes: Sequence[int]
+    losses: Callable[[torch.Tensor], torch.Tensor]
+    confusion: Callable[[torch.Tensor], Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What one of the two experiments is made of.
+
+    Args:
+        name: of the experiment.
+        printed_as: its name in the methods' ``printed_constants``.
+        gdpa: GDPA's constants of the appendix.
+        readings: readings of the paper for all methods: name of the setting -> options of the problem.
+        variants: further readings, tried with GDPA and seed 0 alone.
+        steps, penalties, tolerances: the axes of the grids, see `gdpa.experiments.contestants.grid`.
+        case: makes the `Case` from the options of the problem, the images per class (None for all), a seed and
+            somewhere to say what goes on.
+    """
+
+    name: str
+    printed_as: str
+    gdpa: Mapping[str, float]
+    readings: Mapping[str, Mapping[str, Any]]
+    variants: Mapping[str, Mapping[str, Any]]
+    steps: Sequence[float]
+    penalties: Sequence[float]
+    tolerances: Sequence[float]
+    case: Callable[[Mapping[str, Any], int | None, int, Callable[[str], None]], Case]
+
+    def units(self, settings: Settings) -> list[Unit]:
+        """Every method in every reading with the printed constants, then every method tuned, for every seed."""
+        quick = settings.seeds == 1
+        shared = {
+            "images": QUICK_IMAGES if quick else None,
+            "budget": settings.budget or (QUICK_BUDGET if quick else STUDY_BUDGET),
+            "steps": settings.steps,
+        }
+        units: list[Unit] = []
+
+        def add(method: str, setting: str, problem: Mapping[str, Any], seeds: int, **choice: Any) -> None:
+            config = {"problem": dict(problem), **shared, **choice}
+            units.extend(Unit(self.name, method, setting, seed, config) for seed in range(seeds))
+
+        if settings.preset != "tuned":
+            for setting, problem in self.readings.items():
+                for method in METHODS:
+                    constants = printed(method, self.printed_as, self.gdpa)
+                    add(method, f"printed, {setting}", problem, settings.seeds, constants=constants)
+            for setting, problem in self.variants.items():
+                add("GDPA", f"printed, {setting}", problem, 1, constants=dict(self.gdpa))
+        if settings.preset != "printed":
+            problem = next(iter(self.readings.values()))
+            for method in METHODS:
+                candidates = grid(method, self.steps, self.penalties, self.tolerances)
+                pilot = {"calls": PILOT_CALLS, "images": QUICK_IMAGES if quick else PILOT_IMAGES, "seed": HELD_OUT}
+                choice = {"constants": {}} if method == UNTUNED else {"grid": candidates, "pilot": pilot}
+                add(method, "tuned", problem, settings.seeds, **choice)
+        return units
+
+    def run(self, unit: Unit, log: Log) -> Mapping[str, Any]:
+        """Choose the constants where they are not given, run, judge, and describe the last point."""
+        config = unit.config
+        say = _Say(log)
+        pilots: list[dict[str, Any]] = []
+        if "grid" in config:
+            pilots = self._pilots(unit, log, say)
+            constants = pilots[0]["constants"]
+        else:
+            constants = config["constants"]
+        say("preparing the data")
+        case = self.case(config["problem"], config["images"], unit.seed, say)
+        judge = _Judge(case, log, config["budget"], start=0.4 if pilots else 0.0)
+        stop: list[Any] = [MaxTime(config["budget"])]
+        if config["steps"] is not None:
+            stop.append(MaxSteps(config["steps"]))
+        result = solve(case.problem, case.x0, build(unit.method, constants), stop=stop, observers=[judge], record=0)
+        judge.last(result.state, result.steps, result.forwards, result.backwards, result.seconds)
+        return {
+            "constants": dict(constants),
+            "pilots": pilots,
+            "status": "GOAL" if judge.best <= GOAL else result.status.name,
+            "steps": result.steps,
+            "forwards": result.forwards,
+            "backwards": result.backwards,
+            "seconds": round(result.seconds, 4),
+            "best_kkt": judge.best if math.isfinite(judge.best) else None,
+            **judge.describe(),
+        }
+
+    def _pilots(self, unit: Unit, log: Log, say: Callable[[str], None]) -> list[dict[str, Any]]:
+        config, pilot = unit.config, unit.config["pilot"]
+        case = self.case(config["problem"], pilot["images"], pilot["seed"], say)
+        total = len(config["grid"])
+        return search(
+            unit.method,
+            config["grid"],
+            case.problem,
+            case.x0,
+            pilot["calls"],
+            lambda index: log.progress(0.4 * index / total, f"choosing constants: {index} of {total}"),
+        )
+
+
+class _Say:
+    """Progress in words alone."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def __call__(self, line: str) -> None:
+        self._log.progress(0.0, line)
+
+
+class _Judge:
+    """An observer that certifies the method's point at geometrically spaced steps, off the method's clock."""
+
+    def __init__(self, case: Case, log: Log, budget: float, start: float) -> None:
+        self._case, self._log, self._budget, self._start = case, log, budget, start
+        self._scale = scale_at(case.judge.evaluate(case.x0.double()))
+        self._due, self._done = 1.0, -1
+        self._certificate: Certificate | None = None
+        self.best = math.inf
+
+    def __call__(self, progress: Progress) -> None:
+        share = self._start + (1 - self._start) * progress.seconds / self._budget
+        self._log.progress(share, f"step {progress.step}, best KKT {self.best:.1e}")
+        if progress.step >= self._due:
+            self._due = progress.step * 10 ** (1 / ROWS_PER_DECADE)
+            self.last(progress.state, progress.step, progress.forwards, progress.backwards, progress.seconds)
+            if self.best <= GOAL:
+                raise StopIteration
+
+    def last(self, state: State, step: int, forwards: int, backwards: int, seconds: float) -> None:
+        """Write the row of this step, if it is finite and not yet written."""
+        # What IQRC would return now is its last outer iterate; the others return their iterate.
+        x = (state.center if isinstance(state, IQRCState) else state.x).double()
+        if step == self._done or not bool(torch.isfinite(x).all()):
+            return
+        certificate = certify(self._case.judge, x, state.multipliers.double(), scale=self._scale)
+        worst = float(certificate.relative.worst)
+        if not math.isfinite(worst):
+            return
+        self._done, self._certificate, self.best = step, certificate, min(self.best, worst)
+        self._log.row(
+            step=step,
+            forwards=forwards,
+            backwards=backwards,
+            seconds=round(seconds, 6),
+            objective=float(certificate.objective),
+            stationarity=float(certificate.residuals.stationarity),
+            feasibility=float(certificate.residuals.feasibility),
+            slackness=float(certificate.residuals.slackness),
+            kkt=worst,
+            regularity=regularity(self._case.judge, certificate),
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return losses, multipliers and the confusion table at the last finite point."""
+        certificate, case = self._certificate, self._case
+        if certificate is None:
+            return {"final": None, "classes": list(case.classes)}
+        return {
+            "final": {
+                "objective": float(certificate.objective),
+                **{name: float(value) for name, value in certificate.residuals._asdict().items()},
+                "kkt": float(certificate.relative.worst),
+            },
+            "classes": list(case.classes),
+            "multipliers": certificate.multipliers.tolist(),
+            "losses": case.losses(certificate.x).tolist(),
+            "confusion": case.confusion(certificate.x).tolist(),
+        }
+
+
+def regularity(problem: Problem, certificate: Certificate) -> float:
+    """Return ``||J^T g_+|| / ||g_+||``, which the paper's regularity condition keeps above sigma; NaN where g_+ = 0."""
+    violation = positive_part(certificate.constraints, problem.num_equalities)
+    size = float(norm(violation))
+    if size == 0 or problem.jacobian is None:
+        return math.nan
+    J = problem.jacobian(certificate.x)
+    return float(norm(namespace(J).sum(violation[..., None] * J, axis=-2))) / size

