@@ -1,0 +1,53 @@
+"""Run the comparison and print the table: ``python -m benchmarks.nonlinear --out results/nonlinear``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import platform
+import sys
+from pathlib import Path
+
+from benchmarks.nonlinear import report, suite
+from benchmarks.nonlinear.solvers import SOLVERS, unit
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results/nonlinear"))
+    parser.add_argument("--solvers", nargs="*", default=list(SOLVERS), choices=list(SOLVERS))
+    parser.add_argument("--set", choices=("hs", "all", "fresh"), default="all", help="hs: the development set")
+    parser.add_argument("--problems", nargs="*", help="names instead of a set")
+    parser.add_argument("--forwards", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=20.0, help="limit for one solver on one problem")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--again", action="store_true", help="run finished pairs again")
+    options = parser.parse_args()
+    names = options.problems or [
+        name for name in suite.names() if options.set == "all" or suite.is_development(name) == (options.set == "hs")
+    ]
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / "records.jsonl"
+    rows = {} if not path.exists() else {(r["solver"], r["problem"]): r for r in map(json.loads, path.open())}
+    tasks = [
+        (name, solver, options.forwards, options.seconds)
+        for solver in options.solvers
+        for name in names
+        if options.again or (solver, name) not in rows
+    ]
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool, path.open("a") as file:
+        for done, row in enumerate(pool.imap_unordered(unit, tasks), 1):
+            rows[row["solver"], row["problem"]] = row
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r{done}/{len(tasks)} {row['solver']:>14} {row['problem']:<12}")
+    about = {"command": " ".join(["python -m benchmarks.nonlinear", *sys.argv[1:]]), "machine": platform.platform()}
+    (options.out / "about.json").write_text(json.dumps(about, indent=1))
+    print(report.table(list(rows.values()), names))
+    report.figures(list(rows.values()), names, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The judge: one KKT test for every solver, written apart from the library it judges.
+
+x is t-KKT if, with the constraints and bounds that are active to within t,
+nonnegative multipliers exist such that::
+
+    ||grad f + J_A^T lambda + bounds||_inf <= t max(1, ||grad f||_inf),   max g_+ <= t,   x in the box to within t.
+
+Inactive constraints get no multiplier, so complementarity |min(-g_i, lambda_i)| <= t holds by construction.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from scipy.optimize import nnls
+
+from benchmarks.nonlinear.suite import Case, Vector
+
+LEVELS = (1e-2, 1e-4, 1e-6)
+
+
+class Finished(Exception):
+    """The judge has seen enough: the tightest level is met, or a limit is reached."""
+
+
+def is_kkt(case: Case, x: Vector, tolerance: float, f_g: tuple[float, Vector], grad: Vector, J: Vector) -> bool:
+    """Tell whether x is a KKT point to ``tolerance``."""
+    f, g = f_g
+    if not (np.isfinite(f) and np.isfinite(g).all() and np.isfinite(grad).all() and np.isfinite(J).all()):
+        return False
+    outside = max(np.max(case.lower - x, initial=0.0), np.max(x - case.upper, initial=0.0))
+    if np.max(g, initial=0.0) > tolerance or outside > tolerance:
+        return False
+    active = g >= -tolerance
+    at_lower, at_upper = x - case.lower <= tolerance, case.upper - x <= tolerance
+    eye = np.eye(len(x))
+    columns = np.vstack([J[active], -eye[at_lower], eye[at_upper]]).T
+    limit = tolerance * max(1.0, float(np.abs(grad).max()))
+    if columns.shape[1] == 0:
+        return bool(np.abs(grad).max() <= limit)
+    size = np.linalg.norm(columns, axis=0)
+    size[size == 0] = 1.0
+    try:
+        y, _ = nnls(columns / size, -grad, maxiter=50 * columns.shape[1] + 200)
+    except RuntimeError:
+        return False
+    return bool(np.abs(grad + (columns / size) @ y).max() <= limit)
+
+
+class Judge:
+    """Counts a solver's passes over one problem and notes when each level is first met. Judging is off the clock.
+
+    A forward is f and all of g at one point (asked in any order, counted once); backwards count one for grad f or a
+    pullback and m for a Jacobian.
+    """
+
+    def __init__(self, case: Case, max_forwards: int, max_seconds: float) -> None:
+        self.case, self.max_forwards, self.max_seconds = case, max_forwards, max_seconds
+        self.forwards = self.backwards = 0
+        self.hits: dict[float, dict[str, float]] = {}
+        self._x: Vector | None = None
+        self._values: tuple[float, Vector] = (np.nan, np.zeros(0))
+        self._gradient: Vector | None = None
+        self._jacobian: Vector | None = None
+        self._start, self._off = time.perf_counter(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start - self._off
+
+    def values(self, x: Vector) -> tuple[float, Vector]:
+        """f and g at x, counted; judged there."""
+        if self._x is None or not np.array_equal(x, self._x):
+            if self.forwards >= self.max_forwards or self.seconds > self.max_seconds:
+                raise Finished
+            self.forwards += 1
+            self._x = np.array(x, dtype=float)
+            self._values = self.case.values(self._x)
+            self._gradient = self._jacobian = None
+            self._judge()
+        return self._values
+
+    def gradient(self, x: Vector) -> Vector:
+        """Grad f at x: one backward."""
+        self.values(x)
+        if self._gradient is None:
+            self.backwards += 1
+            self._gradient = self.case.gradient(x)
+        return self._gradient
+
+    def jacobian(self, x: Vector) -> Vector:
+        """J at x: m backwards."""
+        self.values(x)
+        if self._jacobian is None:
+            self.backwards += self.case.m
+            self._jacobian = self.case.jacobian(x)
+        return self._jacobian
+
+    def _judge(self) -> None:
+        now, seconds, x = time.perf_counter(), self.seconds, self._x
+        assert x is not None
+        if np.max(self._values[1], initial=0.0) <= LEVELS[0]:
+            grad, J = self.case.gradient(x), self.case.jacobian(x)
+            for level in LEVELS:
+                if level not in self.hits and is_kkt(self.case, x, level, self._values, grad, J):
+                    self.hits[level] = {
+                        "forwards": self.forwards,
+                        "backwards": self.backwards,
+                        "seconds": seconds,
+                        "objective": self._values[0],
+                    }
+        self._off += time.perf_counter() - now
+        if LEVELS[-1] in self.hits:
+            raise Finished

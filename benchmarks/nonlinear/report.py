@@ -1,0 +1,73 @@
+"""Tables and profiles from the saved records alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LEVELS = ("0.01", "0.0001", "1e-06")
+
+
+def table(rows: list[dict[str, Any]], names: list[str]) -> str:
+    """Share solved at each level and the medians over the solved, one line a solver, in Markdown."""
+    wanted = set(names)
+    lines = [
+        f"{len(names)} problems; a problem counts as solved when the judge sees a KKT point within the budget.",
+        "",
+        "| solver | 1e-2 | 1e-4 | 1e-6 | median forwards at 1e-4 | median backwards at 1e-4 | median seconds at 1e-4 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for solver in dict.fromkeys(r["solver"] for r in rows):
+        mine = [r for r in rows if r["solver"] == solver and r["problem"] in wanted]
+        if not mine:
+            continue
+        shares = [sum(level in r["hits"] for r in mine) for level in LEVELS]
+        hits = [r["hits"]["0.0001"] for r in mine if "0.0001" in r["hits"]]
+        medians = [np.median([h[key] for h in hits]) if hits else np.nan for key in ("forwards", "backwards", "seconds")]
+        cells = [f"{s} ({100 * s / len(mine):.1f} %)" for s in shares]
+        lines.append(f"| {solver} | {' | '.join(cells)} | {medians[0]:.0f} | {medians[1]:.0f} | {medians[2]:.3f} |")
+    return "\n".join(lines)
+
+
+def figures(rows: list[dict[str, Any]], names: list[str], out: Path) -> None:
+    """Data profiles (share solved against forwards) and Dolan-More profiles (against the best solver), per level."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    wanted = set(names)
+    solvers = list(dict.fromkeys(r["solver"] for r in rows))
+    cost = {
+        (r["solver"], r["problem"], level): r["hits"][level]["forwards"]
+        for r in rows
+        if r["problem"] in wanted
+        for level in LEVELS
+        if level in r["hits"]
+    }
+    fig, axes = plt.subplots(2, 3, figsize=(15, 8.5), sharey=True, layout="constrained")
+    colors = plt.get_cmap("tab20")
+    for column, level in enumerate(LEVELS):
+        best = {
+            p: min((cost[s, p, level] for s in solvers if (s, p, level) in cost), default=np.inf) for p in names
+        }
+        for i, solver in enumerate(solvers):
+            own = np.array([cost.get((solver, p, level), np.inf) for p in names])
+            ratio = own / np.array([best[p] if np.isfinite(best[p]) else 1.0 for p in names])
+            width = 2.6 if solver == "AdaptiveGDPA" else 1.3
+            for row, values, top in ((0, own, 1000.0), (1, ratio, 1000.0)):
+                x = np.concatenate([[1.0], np.sort(values[np.isfinite(values)]), [top]])
+                y = np.concatenate([[0.0], np.arange(1, np.isfinite(values).sum() + 1), [np.isfinite(values).sum()]])
+                axes[row, column].step(
+                    x, y / len(names), where="post", label=solver, color=colors(i % 20), linewidth=width
+                )
+        axes[0, column].set(title=f"KKT {float(level):g}", xscale="log", xlabel="forwards", ylim=(0, 1))
+        axes[1, column].set(xscale="log", xlabel="forwards / best solver's", ylim=(0, 1))
+    for row in axes:
+        row[0].set_ylabel("share solved")
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    for suffix in ("png", "svg"):
+        fig.savefig(out / f"profiles.{suffix}", dpi=130)
+    plt.close(fig)
