@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from tests.libraries import LIBRARIES, Library
 
-settings.register_profile("gdpa", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("gdpa", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("gdpa")
 
 

@@ -63,13 +63,13 @@ def test_the_augmented_lagrangian_is_the_printed_one(x, lam, beta, tau):
 
 
 @given(points, multipliers, betas, taus)
-def test_weights_give_the_gradient_of_F_in_x(x, lam, beta, tau):
+def test_weights_give_the_gradient_of_the_function_in_x(x, lam, beta, tau):
     gradient = problem().evaluate(x).pullback(weights(lam, g(x), beta, tau))
     assert gradient == pytest.approx(differences(lambda y: F(y, lam, beta, tau), x), abs=2e-5)
 
 
 @given(points, multipliers, betas, taus)
-def test_the_gradient_of_F_in_lambda_has_the_two_printed_cases(x, lam, beta, tau):
+def test_the_gradient_of_the_function_in_lambda_has_the_two_printed_cases(x, lam, beta, tau):
     q = pressure(lam, g(x), beta, tau)
     assume(np.abs(q).min() > 1e-4)  # not at the kink
     expected = np.where(in_gate(q), g(x), -(1 - tau) * lam / beta)

@@ -20,7 +20,7 @@ from benchmarks.nonlinear.suite import Case, Vector
 LEVELS = (1e-2, 1e-4, 1e-6)
 
 
-class Finished(Exception):
+class Finished(Exception):  # noqa: N818 - no error
     """The judge has seen enough: the tightest level is met, or a limit is reached."""
 
 

@@ -25,7 +25,9 @@ def table(rows: list[dict[str, Any]], names: list[str]) -> str:
             continue
         shares = [sum(level in r["hits"] for r in mine) for level in LEVELS]
         hits = [r["hits"]["0.0001"] for r in mine if "0.0001" in r["hits"]]
-        medians = [np.median([h[key] for h in hits]) if hits else np.nan for key in ("forwards", "backwards", "seconds")]
+        medians = [
+            np.median([h[key] for h in hits]) if hits else np.nan for key in ("forwards", "backwards", "seconds")
+        ]
         cells = [f"{s} ({100 * s / len(mine):.1f} %)" for s in shares]
         lines.append(f"| {solver} | {' | '.join(cells)} | {medians[0]:.0f} | {medians[1]:.0f} | {medians[2]:.3f} |")
     return "\n".join(lines)
@@ -50,9 +52,7 @@ def figures(rows: list[dict[str, Any]], names: list[str], out: Path) -> None:
     fig, axes = plt.subplots(2, 3, figsize=(15, 8.5), sharey=True, layout="constrained")
     colors = plt.get_cmap("tab20")
     for column, level in enumerate(LEVELS):
-        best = {
-            p: min((cost[s, p, level] for s in solvers if (s, p, level) in cost), default=np.inf) for p in names
-        }
+        best = {p: min((cost[s, p, level] for s in solvers if (s, p, level) in cost), default=np.inf) for p in names}
         for i, solver in enumerate(solvers):
             own = np.array([cost.get((solver, p, level), np.inf) for p in names])
             ratio = own / np.array([best[p] if np.isfinite(best[p]) else 1.0 for p in names])

@@ -28,9 +28,7 @@ def _scipy(method: str, options: dict[str, Any], judge: Judge) -> None:
     else:
         from scipy.optimize import BFGS
 
-        constraints = NonlinearConstraint(
-            lambda x: judge.values(x)[1], -np.inf, 0.0, jac=judge.jacobian, hess=BFGS()
-        )
+        constraints = NonlinearConstraint(lambda x: judge.values(x)[1], -np.inf, 0.0, jac=judge.jacobian, hess=BFGS())
         keywords.update(jac=judge.gradient, hess=BFGS())
     minimize(
         lambda x: judge.values(x)[0],

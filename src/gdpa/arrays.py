@@ -62,6 +62,8 @@ def max_norm(v: Array) -> Array:
     xp = namespace(v)
     if v.shape[-1] == 0:
         return xp.sum(v, axis=-1)
+    if xp is np:  # the ufunc's own reduction: a third of np.max's time on a short vector
+        return np.maximum.reduce(np.abs(v), axis=-1)
     return xp.max(xp.abs(v), axis=-1)
 
 

@@ -10,7 +10,6 @@ import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -157,8 +156,6 @@ def methods() -> None:
 
 
 def _methods() -> list[tuple[str, str]]:
-    from gdpa import algorithms
+    from gdpa.methods import get_method, method_names
 
-    found = ((name, getattr(algorithms, name)) for name in algorithms.__all__)
-    methods = [(name, kind) for name, kind in found if is_dataclass(kind) and hasattr(kind, "update")]
-    return [(name, (kind.__doc__ or "").strip().partition("\n")[0]) for name, kind in methods]
+    return [(name, (get_method(name).__doc__ or "").strip().partition("\n")[0]) for name in method_names()]

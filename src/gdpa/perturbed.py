@@ -9,6 +9,8 @@ components are equality constraints, whose positive part is the identity (ours; 
 
 from __future__ import annotations
 
+import numpy as np
+
 from gdpa.arrays import namespace, positive_part
 from gdpa.typing import Array
 
@@ -56,7 +58,7 @@ def dual_update(
     if gate is None:
         return updated
     xp = namespace(updated)
-    return xp.where(gate, updated, xp.zeros_like(updated))
+    return xp.where(gate, updated, 0.0 if xp is np else xp.zeros_like(updated))
 
 
 def in_gate(q: Array, num_equalities: int = 0) -> Array:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gdpa.algorithms.base import Probe, State
 from gdpa.arrays import max_norm, namespace
 from gdpa.kkt import Certificate, Residuals, Scale, absolute_residuals, certify, relative_residuals
-from gdpa.problem import Problem
+from gdpa.problem import Evaluation, Problem
 from gdpa.typing import Array
 
 #: An iterate this much larger than the start (or than 1) has left every reasonable range.
@@ -20,20 +21,24 @@ class Progress:
     Attributes:
         problem: the problem, not counted: observers measure with it off the method's account.
         step, forwards, backwards, seconds: what the method has used so far.
+        start: the oracle call at the start.
         state: the algorithm's state after this step.
         residuals: the relative residuals of the last probe.
         kkt: the largest of them (over the batch, too).
+        finite: whether they and the objective are finite numbers.
         scale: the units of the relative residuals.
         best: the probe with the smallest relative residuals so far.
         best_feasible: the probe with the lowest objective among those feasible to ``tolerance``; None so far if none.
         average: the weighted average of the probes' points.
     """
 
-    def __init__(self, problem: Problem, state: State, scale: Scale, tolerance: float) -> None:
+    def __init__(self, problem: Problem, state: State, start: Evaluation, scale: Scale, tolerance: float) -> None:
         self.problem, self.state, self.scale, self.tolerance = problem, state, scale, tolerance
+        self.start = start
         self.step, self.forwards, self.backwards, self.seconds = state.step, 0, 0, 0.0
         self.residuals: Residuals | None = None
         self.kkt = float("inf")
+        self.finite = True
         self.best: Probe | None = None
         self.best_feasible: Probe | None = None
         self.last: Probe | None = None
@@ -59,7 +64,8 @@ class Progress:
         self.residuals = self._measure(probe)
         worst = self.residuals.worst
         self.kkt = worst if isinstance(worst, float) else float(namespace(worst).max(worst))
-        if self.kkt == self.kkt:
+        self.finite = math.isfinite(self.kkt) and _all_finite(probe.objective)
+        if self.finite:
             self.last = probe
             self._keep_best(probe, worst)
             self._keep_feasible(probe, self.residuals.feasibility)
@@ -123,7 +129,7 @@ class Progress:
     def diverged(self) -> bool:
         """Whether the iterate has left every reasonable range while still finite."""
         size = max_norm(self.state.x)
-        return bool(namespace(size).any(size > self._limit))
+        return bool(size > self._limit if size.ndim == 0 else namespace(size).any(size > self._limit))
 
     def absolute(self) -> Residuals | None:
         """Return the residuals of the last probe as the paper prints them."""
@@ -145,6 +151,13 @@ class Progress:
         x, lam = (self.state.x, self.state.multipliers) if best is None else (best.x, best.multipliers)
         self.certificate = certify(self.problem, x, lam, scale=self.scale)
         return self.certificate
+
+
+def _all_finite(value: Array) -> bool:
+    if value.ndim == 0:
+        return math.isfinite(value)
+    xp = namespace(value)
+    return bool(xp.all(xp.isfinite(value)))
 
 
 def _merge(mask: Array, new: Probe, old: Probe) -> Probe:

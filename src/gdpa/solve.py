@@ -62,6 +62,10 @@ def solve(
         (True, [2.0, 3.0])
     """
     algorithm = cast("Algorithm[Any]", AdaptiveGDPA()) if algorithm is None else algorithm
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a Problem, got {type(problem).__name__}; make one by gdpa.from_functions")
+    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
+        raise TypeError(f"algorithm must have init and update, such as GDPA(), got {algorithm!r}")
     rules = _rules(stop, tolerance)
     if not isinstance(record, int) or record < 0 or not isinstance(check_every, int) or check_every < 1:
         raise ValueError(f"record must be >= 0 and check_every >= 1, got {record!r} and {check_every!r}")
@@ -77,7 +81,7 @@ def solve(
     start = state.evaluation or problem.evaluate(state.x)
     _check_finite(problem, start)
 
-    progress = Progress(problem, state, scale_at(start), tolerance)
+    progress = Progress(problem, state, start, scale_at(start), tolerance)
     progress.seconds, (progress.forwards, progress.backwards) = seconds, used
     oracle.forwards, oracle.backwards = used  # measuring is not on the method's account
     recorder = Recorder(record)
@@ -98,7 +102,7 @@ def solve(
                 watch(progress)
             status = _first(rules, progress) or state.verdict
             oracle.forwards, oracle.backwards = progress.forwards, progress.backwards
-            if progress.kkt != progress.kkt:
+            if not progress.finite:
                 status, detail = Status.INVALID_NUMBER, _culprit(problem, state)
             elif status is None and progress.diverged:
                 status = Status.DIVERGING
@@ -121,7 +125,7 @@ def _rules(stop: StopRule | Iterable[StopRule] | None, tolerance: float) -> tupl
         raise ValueError(f"tolerance must be a positive number, got {tolerance!r}")
     if stop is None:
         return (KKTBelow(tolerance), MaxSteps(10_000))
-    rules = (stop,) if callable(stop) else tuple(stop)
+    rules = tuple(stop) if isinstance(stop, Iterable) else (stop,)
     if not rules or not all(callable(rule) for rule in rules):
         raise TypeError(f"stop must be a stop rule or several, got {stop!r}; see gdpa.stopping")
     return rules
@@ -152,9 +156,15 @@ def _check_start(problem: Problem, x0: Array | None) -> Array:
 
 
 def _check_finite(problem: Problem, evaluation: Evaluation) -> None:
-    culprit = _not_finite(problem, evaluation.objective, evaluation.constraints)
+    g = evaluation.constraints
+    xp = namespace(g)
+    culprit = _not_finite(problem, evaluation.objective, g)
+    # One backward pass through everything finds a derivative of the wrong shape before the first step.
+    if not culprit and not bool(xp.all(xp.isfinite(evaluation.pullback(xp.ones_like(g))))):
+        finite = bool(xp.all(xp.isfinite(evaluation.pullback(xp.zeros_like(g)))))
+        culprit = f"the {'Jacobian of the constraints' if finite else 'gradient of the objective'} is not finite"
     if culprit:
-        raise ValueError(f"{culprit} at the start x0; choose a start where f and g are finite")
+        raise ValueError(f"{culprit} at the start x0; choose a start where f, g and their derivatives are finite")
 
 
 def _not_finite(problem: Problem, objective: Array, constraints: Array) -> str:
@@ -227,8 +237,10 @@ def _best_certificate(progress: Progress, x_last: Array, multipliers_last: Array
     problem, scale = progress.problem, progress.scale
     best: Probe | None = progress.best
     if status is Status.FAILED:  # the problem's code is broken: do not run it again, report what was measured
-        probe = best or Probe(x_last, multipliers_last, *_unknown(progress, x_last, multipliers_last))
+        probe = best or Probe(x_last, multipliers_last, *_unknown(progress, x_last))
         return _from_probe(problem, progress, probe)
+    if status is Status.INVALID_NUMBER and best is not None:  # the last point is the one that went wrong
+        return certify(problem, best.x, best.multipliers, scale=scale)
     certificates = [certify(problem, x_last, multipliers_last, scale=scale)]
     if progress.certificate is not None and progress.certificate.holds(progress.tolerance):
         certificates.append(progress.certificate)
@@ -255,11 +267,9 @@ def _better(a: Certificate, b: Certificate) -> Certificate:
     return Certificate(**{name: pick(getattr(a, name), getattr(b, name)) for name in a.__dataclass_fields__})
 
 
-def _unknown(progress: Progress, x: Array, multipliers: Array) -> tuple[Array, Array, Array]:
-    now, nan = progress.state.evaluation, float("nan")
-    if now is None:
-        return x[..., 0] + nan, multipliers + nan, x + nan
-    return now.objective, now.constraints, x + nan
+def _unknown(progress: Progress, x: Array) -> tuple[Array, Array, Array]:
+    now = progress.state.evaluation or progress.start
+    return now.objective, now.constraints, x + float("nan")
 
 
 def _from_probe(problem: Problem, progress: Progress, probe: Probe) -> Certificate:

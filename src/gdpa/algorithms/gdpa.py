@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Self
 
 from gdpa.algorithms.base import Probe, State
+from gdpa.algorithms.method import Method, Table1Row
 from gdpa.arrays import namespace, positive_part
 from gdpa.perturbed import dual_update, in_gate, pressure
 from gdpa.problem import Problem
@@ -14,7 +17,7 @@ from gdpa.typing import Array, Schedule
 
 
 @dataclass(frozen=True)
-class GDPA:
+class GDPA(Method):
     r"""The paper's single-loop method, eq. (alg), line by line.
 
     .. math::
@@ -53,6 +56,18 @@ class GDPA:
     beta: float | Schedule = 1.0
     tau: float = 0.1
     gate: bool = True
+
+    table1: ClassVar[Table1Row] = Table1Row(
+        "GDPA (Lu, 2022)", "primal-dual", "ncvx", "inequality", "single-loop", "O(1/eps^3)", in_table1=True
+    )
+    printed_constants = MappingProxyType(
+        {"mnpc": {"alpha": 0.1, "beta": 1e-4, "tau": 0.1}, "network": {"alpha": 2e-4, "beta": 2e-4, "tau": 0.1}}
+    )
+
+    @classmethod
+    def tuned(cls) -> Self:
+        """Return the method with the constants tuned on the certified problems: a small step and little bias."""
+        return cls(alpha=0.01, beta=1.0, tau=0.01)
 
     def __post_init__(self) -> None:
         # Power schedules of eq. (spcon) unless the caller brings schedules.

@@ -97,7 +97,9 @@ def one_problem_only(x0: Array) -> str:
     """
     if x0.ndim == 1:
         return ""
-    return f"x0 has shape {tuple(x0.shape)}, a batch of problems, but its loops branch on the data; solve them one by one"
+    return (
+        f"x0 has shape {tuple(x0.shape)}, a batch of problems, but its loops branch on the data; solve them one by one"
+    )
 
 
 def check_positive(**values: float) -> None:
@@ -120,5 +122,9 @@ def check_at_least(least: float, **values: float) -> None:
     ValueError: prox must be a finite number of at least 0, got -1.0
     """
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value >= least):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not (math.isfinite(value) and value >= least)
+        ):
             raise ValueError(f"{name} must be a finite number of at least {least}, got {value!r}")

@@ -1,1 +1,1 @@
-"""The paper's applications as problems: Neyman-Pearson classification, budgeted networks and more."""
+"""Applications: whole problems of machine learning as constrained optimization, each with its ground truth."""

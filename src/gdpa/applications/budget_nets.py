@@ -91,19 +91,25 @@ class BudgetNet:
 
     def outputs(self, x: Tensor, samples: Tensor) -> Tensor:
         """Return the network's outputs (logits) for ``samples``, of shape (..., n, outputs)."""
-        for layer, (weight, bias) in enumerate(self._layers(x)):
-            samples = (torch.sigmoid(samples) if layer else samples) @ weight.mT + bias[..., None, :]
-        return samples
+        return self._activations(x, samples)[-1]
+
+    def _activations(self, x: Tensor, samples: Tensor) -> list[Tensor]:
+        """Return the input, the sigmoid of every hidden layer, and the outputs."""
+        values = [samples]
+        for weight, bias in self._layers(x):
+            values.append(values[-1] @ weight.mT + bias[..., None, :])
+            if len(values) < len(self.widths):
+                values[-1].sigmoid_()
+        return values
 
     def losses(self, x: Tensor) -> Tensor:
         """Return the loss of every class, in the order of ``classes``."""
-        return self._forward(x.detach()).losses
+        return self._forward(x).losses
 
     def confusion(self, x: Tensor, images: Array, labels: Array) -> Any:
         """Return how images of each class are classified: row = true class, column = largest output unit."""
         test = select(images, labels, self.classes, dtype=self.samples.dtype, device=self.samples.device)
-        with torch.no_grad():
-            found = self.outputs(x, test.samples).argmax(dim=-1)
+        found = self.outputs(x, test.samples).argmax(dim=-1)
         table = np.zeros((len(self.classes), self.widths[-1]), dtype=int)
         for j, part in enumerate(torch.split(found, list(test.counts))):
             table[j] = np.bincount(part.cpu().numpy(), minlength=self.widths[-1])
@@ -126,26 +132,42 @@ class BudgetNet:
 
 
 class _ClassLosses:
-    """The losses of the classes, each with its own graph over its own samples."""
+    """The losses of every class at one point, and their gradients on demand by backpropagation."""
 
     def __init__(self, net: BudgetNet, x: Tensor) -> None:
-        self._leaf = x.requires_grad_(True)
-        self._graphs: list[Tensor] = []
-        with torch.enable_grad():
-            for label, samples in zip(net.classes, torch.split(net.samples, list(net.counts)), strict=True):
-                logits = net.outputs(self._leaf, samples)
-                each = torch.logsumexp(logits, dim=-1) - logits[..., label]  # cross-entropy
-                self._graphs.append(each.mean(dim=-1) if net.reduction == "mean" else each.sum(dim=-1))
-        self.losses = torch.stack([loss.detach() for loss in self._graphs], dim=-1)
+        self._net, self._x = net, x
+        *self._hidden, logits = net._activations(x, net.samples)
+        self._log_odds = logits - torch.logsumexp(logits, dim=-1, keepdim=True)
+        parts = torch.split(self._log_odds, list(net.counts), dim=-2)
+        # Cross-entropy: minus the logarithm of the probability of the true class.
+        sums = [-part[..., label].sum(dim=-1) for label, part in zip(net.classes, parts, strict=True)]
+        self.losses = torch.stack(sums, dim=-1) / self._divisors
         self._gradients: Tensor | None = None
 
     @property
+    def _divisors(self) -> Tensor:
+        net = self._net
+        sizes = net.counts if net.reduction == "mean" else [1] * len(net.counts)
+        return torch.tensor(sizes, dtype=net.samples.dtype, device=net.samples.device)
+
+    @property
     def gradients(self) -> Tensor:
+        """The gradient of every loss, of shape (..., k, size): one backward pass, the classes kept apart."""
         if self._gradients is None:
-            self._gradients = torch.stack(
-                [torch.autograd.grad(loss.sum(), self._leaf)[0] for loss in self._graphs], dim=-2
-            )
-            self._graphs = []  # no longer needed
+            net, counts = self._net, list(self._net.counts)
+            delta = self._log_odds.exp()  # along the outputs: probabilities, less 1 at the true class
+            for label, part in zip(net.classes, torch.split(delta, counts, dim=-2), strict=True):
+                part[..., label] -= 1
+            pieces: list[Tensor] = []
+            for (weight, _), value in zip(reversed(net._layers(self._x)), reversed(self._hidden), strict=True):
+                inputs = torch.split(value, counts, dim=-2)
+                deltas = torch.split(delta, counts, dim=-2)
+                weights = [d.mT @ v for d, v in zip(deltas, inputs, strict=True)]
+                biases = [d.sum(dim=-2) for d in deltas]
+                pieces = [torch.stack(weights, dim=-3).flatten(-2), torch.stack(biases, dim=-2), *pieces]
+                if value is not self._hidden[0]:
+                    delta = (delta @ weight) * (value * (1 - value))
+            self._gradients = torch.cat(pieces, dim=-1) / self._divisors[:, None]
         return self._gradients
 
 

@@ -90,8 +90,10 @@ def from_functions(
             return cache["g"]
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:
-            out = objective * grad_f() if np.any(objective) else np.zeros_like(x)
-            return out + w @ jacobian_of_g() if g.shape[0] and np.any(w) else out
+            # np.any costs more than the product itself on short vectors; count_nonzero does not. The product also
+            # copies: a gradient function may return one and the same buffer every time.
+            out = objective * grad_f() if np.count_nonzero(objective) else np.zeros_like(x)
+            return out + w @ jacobian_of_g() if np.count_nonzero(w) else out
 
         return Evaluation(f, g, pullback)
 

@@ -15,6 +15,7 @@ EXPERIMENTS = {
     "mnpc": "gdpa.experiments.mnpc",
     "budget": "gdpa.experiments.budget",
     "rate": "gdpa.experiments.rate",
+    "cmdp": "gdpa.experiments.cmdp",
 }
 
 

@@ -10,7 +10,7 @@ import torch
 from gdpa.applications.budget_nets import budget_net
 from gdpa.experiments.base import Log, Section, Settings, Unit, Verdict
 from gdpa.experiments.claims import faster, sooner_feasible, worse
-from gdpa.experiments.comparison import Case, Study
+from gdpa.experiments.comparison import Case, Size, Study
 from gdpa.experiments.data import load
 from gdpa.experiments.records import Record
 from gdpa.experiments.sections import compare
@@ -52,6 +52,7 @@ STUDY = Study(
     steps=(0.03, 0.1, 0.3, 1.0),
     penalties=(0.03, 0.1, 0.3, 1.0),
     tolerances=(1.0, 0.1, 0.01, 0.001),
+    size=Size(images=None, budget=60.0, pilot_images=500, pilot_calls=400),
     case=case,
 )
 

@@ -24,13 +24,26 @@ from gdpa.progress import Progress
 from gdpa.solve import solve
 from gdpa.stopping import MaxSteps, MaxTime
 
-#: One seed is a quick look at so many images of a class; several seeds are a study of all images.
-QUICK_IMAGES = 500
-QUICK_BUDGET, STUDY_BUDGET = 4.0, 30.0
+
+class Size(NamedTuple):
+    """How much work a run is.
+
+    Attributes:
+        images: of a class; None for all.
+        budget: seconds per method, where the user gives none.
+        pilot_images, pilot_calls: images of a class and forward passes for each point of a grid.
+    """
+
+    images: int | None
+    budget: float
+    pilot_images: int
+    pilot_calls: int
+
+
+#: One seed is a quick look; several seeds are a study, whose size each experiment states.
+QUICK = Size(500, 3.0, 200, 100)
 #: The seed of the runs that choose constants; no study reaches it.
 HELD_OUT = 10_000
-#: Forward passes each point of a grid gets, and images of a class it sees at most.
-PILOT_CALLS, PILOT_IMAGES = 200, 1000
 #: A run ends when the judge finds relative residuals this small.
 GOAL = 1e-4
 ROWS_PER_DECADE = 12
@@ -67,6 +80,7 @@ class Study:
         readings: readings of the paper for all methods: name of the setting -> options of the problem.
         variants: further readings, tried with GDPA and seed 0 alone.
         steps, penalties, tolerances: the axes of the grids, see `gdpa.experiments.contestants.grid`.
+        size: of a run with several seeds.
         case: makes the `Case` from the options of the problem, the images per class (None for all), a seed and
             somewhere to say what goes on.
     """
@@ -79,16 +93,14 @@ class Study:
     steps: Sequence[float]
     penalties: Sequence[float]
     tolerances: Sequence[float]
+    size: Size
     case: Callable[[Mapping[str, Any], int | None, int, Callable[[str], None]], Case]
 
     def units(self, settings: Settings) -> list[Unit]:
         """Every method in every reading with the printed constants, then every method tuned, for every seed."""
-        quick = settings.seeds == 1
-        shared = {
-            "images": QUICK_IMAGES if quick else None,
-            "budget": settings.budget or (QUICK_BUDGET if quick else STUDY_BUDGET),
-            "steps": settings.steps,
-        }
+        size = QUICK if settings.seeds == 1 else self.size
+        shared = {"images": size.images, "budget": settings.budget or size.budget, "steps": settings.steps}
+        pilot = {"calls": size.pilot_calls, "images": size.pilot_images, "seed": HELD_OUT}
         units: list[Unit] = []
 
         def add(method: str, setting: str, problem: Mapping[str, Any], seeds: int, **choice: Any) -> None:
@@ -106,7 +118,6 @@ class Study:
             problem = next(iter(self.readings.values()))
             for method in METHODS:
                 candidates = grid(method, self.steps, self.penalties, self.tolerances)
-                pilot = {"calls": PILOT_CALLS, "images": QUICK_IMAGES if quick else PILOT_IMAGES, "seed": HELD_OUT}
                 choice = {"constants": {}} if method == UNTUNED else {"grid": candidates, "pilot": pilot}
                 add(method, "tuned", problem, settings.seeds, **choice)
         return units

@@ -38,7 +38,9 @@ def to_json(constants: Constants) -> dict[str, Any]:
     {'beta': 1.0, 'inner': {'solver': 'FixedMomentum', 'alpha': 0.01, 'momentum': 0.1, 'max_steps': 200}}
     """
     return {
-        name: {"solver": type(value).__name__, **asdict(value)} if isinstance(value, tuple(_INNER.values())) else value
+        name: {"solver": type(value).__name__, **asdict(value)}
+        if isinstance(value, (Accelerated, FixedMomentum))
+        else value
         for name, value in constants.items()
     }
 
@@ -87,8 +89,10 @@ def grid(
     longer = [None, *steps[1:]]
     if method == "IQRC":
         return [{"gamma": step, "steps": 30, "tolerance": tol} for step in longer for tol in tolerances]
+    # The accuracy IALM (Li) solves its subproblems to is that of the tightest level compared.
+    more = {"epsilon": 1e-3} if method == "IALM (Li)" else {}
     inner = [Accelerated() if step is None else FixedMomentum(step, 0.1) for step in longer]
-    return [to_json({"beta": beta, "inner": solver}) for solver in inner for beta in penalties]
+    return [to_json({"beta": beta, **more, "inner": solver}) for solver in inner for beta in penalties]
 
 
 def search(

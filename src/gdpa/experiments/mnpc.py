@@ -10,7 +10,7 @@ import torch
 from gdpa.applications.neyman_pearson import neyman_pearson
 from gdpa.experiments.base import Log, Section, Settings, Unit, Verdict
 from gdpa.experiments.claims import faster, regular
-from gdpa.experiments.comparison import Case, Study
+from gdpa.experiments.comparison import Case, Size, Study
 from gdpa.experiments.data import load
 from gdpa.experiments.records import Record
 from gdpa.experiments.sections import compare
@@ -55,6 +55,7 @@ STUDY = Study(
     steps=(0.01, 0.03, 0.1, 0.3),
     penalties=(1.0, 3.0, 10.0, 30.0),
     tolerances=(1.0, 0.1, 0.01, 0.001),
+    size=Size(images=None, budget=30.0, pilot_images=1000, pilot_calls=400),
     case=case,
 )
 

@@ -15,7 +15,7 @@ Numbers: TypeAlias = Sequence[float] | np.ndarray[Any, np.dtype[Any]]
 #: Okabe and Ito's colours, told apart also by people who see fewer of them.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 
-STYLES = ("line", "dashed", "dotted", "points")
+STYLES = ("line", "dashed", "dotted", "dashdot", "points")
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Series:
     Args:
         label: its name in the legend; series of one label share a legend entry across panels.
         x, y: the data.
-        style: "line", "dashed", "dotted" or "points".
+        style: "line", "dashed", "dotted", "dashdot" or "points".
         color: an index into `COLORS`.
         low, high: a band around y, e.g. the range over seeds.
     """

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from gdpa.experiments.figures.chart import COLORS, Chart, Panel, Series
 
-DASHES = {"line": "solid", "dashed": "dash", "dotted": "dot", "points": "solid"}
+DASHES = {"line": "solid", "dashed": "dash", "dotted": "dot", "dashdot": "dashdot", "points": "solid"}
 ROW_HEIGHT = 300
 
 
@@ -33,16 +33,16 @@ def draw(chart: Chart) -> Any:
             seen.add(series.label)
         axis = {"exponentformat": "power", "gridcolor": "#e6e6e6", "linecolor": "#999", "zeroline": False}
         figure.update_xaxes(
-            title_text=panel.x_label, type="log" if panel.log_x else "linear", row=row, col=column, dtick=None, **axis
+            title_text=panel.x_label, type="log" if panel.log_x else "linear", row=row, col=column, **axis
         )
         figure.update_yaxes(
             title_text=panel.y_label, type="log" if panel.log_y else "linear", row=row, col=column, **axis
         )
-    height = ROW_HEIGHT * chart.rows + 110
+    height = ROW_HEIGHT * chart.rows + 130
     figure.update_layout(
         height=height,
-        margin={"l": 70, "r": 20, "t": 40, "b": 90},
-        legend={"orientation": "h", "yanchor": "top", "y": -70 / (height - 130), "x": 0},
+        margin={"l": 70, "r": 20, "t": 60, "b": 90},
+        legend={"orientation": "h", "yanchor": "top", "y": -70 / (height - 150), "x": 0},
         font={"family": "system-ui, sans-serif", "size": 12},
         plot_bgcolor="white",
         hovermode="closest",

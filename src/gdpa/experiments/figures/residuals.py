@@ -9,6 +9,9 @@ import numpy as np
 from gdpa.experiments.figures.chart import Chart, Panel, Series
 from gdpa.experiments.records import Record
 
+#: The colour of the slope, which no curve has.
+GUIDE = 6
+
 
 def residuals_chart(records: Sequence[Record], names: Sequence[str]) -> Chart:
     """Return one panel per residual and tau with a curve per problem and the slope of Theorem 1."""
@@ -18,7 +21,7 @@ def residuals_chart(records: Sequence[Record], names: Sequence[str]) -> Chart:
         for name in names:
             chosen = [r for r in records if r.unit.config["tau"] == tau and r.columns]
             series = [
-                Series(r.unit.setting, r.columns["step"], r.columns[name], "line", settings.index(r.unit.setting))
+                Series(r.unit.setting, r.columns["step"], r.columns[name], *_look(settings.index(r.unit.setting)))
                 for r in chosen
             ]
             if chosen:
@@ -26,7 +29,7 @@ def residuals_chart(records: Sequence[Record], names: Sequence[str]) -> Chart:
                 ends = np.array([r.columns[name][-1] for r in chosen])
                 top = float(np.max(ends[ends > 0], initial=1e-300))
                 guide = 3 * top * (steps / steps[-1]) ** (-1 / 3)
-                series.append(Series("slope r^(-1/3)", steps, guide, "dashed", 6))
+                series.append(Series("slope r^(-1/3)", steps, guide, "dashed", GUIDE))
             panels.append(Panel(f"{name}, tau = {tau}", "step r", name, series))
     return Chart(
         "rate-residuals",
@@ -36,3 +39,8 @@ def residuals_chart(records: Sequence[Record], names: Sequence[str]) -> Chart:
         panels,
         columns=len(names),
     )
+
+
+def _look(index: int) -> tuple[str, int]:
+    """Return a style and a colour that differ for the first 18 curves."""
+    return ("line", "dotted", "dashdot")[index // GUIDE % 3], index % GUIDE

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from gdpa.experiments.figures.chart import COLORS, Chart, Panel
 
-LINES = {"line": "-", "dashed": "--", "dotted": ":", "points": "none"}
+LINES = {"line": "-", "dashed": "--", "dotted": ":", "dashdot": "-.", "points": "none"}
 
 
 def draw(chart: Chart) -> Figure:
@@ -21,11 +21,12 @@ def draw(chart: Chart) -> Figure:
     for index, panel in enumerate(chart.panels):
         _draw_panel(figure.add_subplot(chart.rows, columns, index + 1), panel, handles)
     if handles:
+        wide = max(map(len, handles)) > 14
         figure.legend(
             handles.values(),
             handles.keys(),
             loc="outside lower center",
-            ncols=min(len(handles), max(2, 2 * columns)),
+            ncols=min(len(handles), columns if wide else 2 * columns),
             frameon=False,
             fontsize=9,
         )
@@ -38,7 +39,7 @@ def _draw_panel(axes: Any, panel: Panel, handles: dict[str, Any]) -> None:
     axes.set_ylabel(panel.y_label, fontsize=9)
     axes.set_xscale("log" if panel.log_x else "linear")
     axes.set_yscale("log" if panel.log_y else "linear")
-    axes.tick_params(labelsize=8)
+    axes.tick_params(which="both", labelsize=8)
     axes.grid(True, which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     for series in panel.series:

@@ -23,9 +23,10 @@ def violation_chart(records: Sequence[Record], taus: Sequence[float]) -> Chart:
         panels.append(Panel(name, "step r", "violation of active constraints", series))
     return Chart(
         "rate-violation",
-        "The violation GDPA leaves: measured (points) on predicted (lines) tau λ*/β_r",
+        "The violation GDPA leaves: measured (points) on the predicted tau λ/β (lines)",
         "Lines: the norm of tau lambda*/beta_r over the active constraints, from the recorded multipliers. "
         "Points: the norm of the measured g_+ on the same constraints. Early steps are the transient before the run "
-        "follows the law; steps at which the active constraints hold have no point on logarithmic axes.",
+        "follows the law; steps at which the active constraints hold have no point on logarithmic axes. beta_0 was "
+        "chosen run by run, so the lines need not be in the order of tau.",
         panels,
     )

@@ -1,0 +1,37 @@
+"""Constrained Markov decision processes with known transitions, solved exactly.
+
+    max_pi V_r(pi)   subject to   V_u_i(pi) >= b_i,        V_c(pi) = E[ sum_t gamma^t c(s_t, a_t) ]
+
+>>> from gdpa.applications.cmdp import paper_instance, solve_linear_programme
+>>> optimum = solve_linear_programme(paper_instance(b=8.0))
+>>> round(optimum.reward, 4), optimum.multipliers.round(4).tolist()
+(8.2915, [0.9298])
+"""
+
+from __future__ import annotations
+
+from gdpa.applications.cmdp.baselines import NaturalPolicyGradient, PolicyGradient
+from gdpa.applications.cmdp.instances import paper_instance, random_instance
+from gdpa.applications.cmdp.linear_programme import (
+    InfeasibleThreshold,
+    Optimum,
+    max_utility,
+    solve_linear_programme,
+)
+from gdpa.applications.cmdp.parametrisation import as_problem, policy_of, start_of
+from gdpa.applications.cmdp.tabular import TabularCMDP
+
+__all__ = [
+    "TabularCMDP",
+    "as_problem",
+    "policy_of",
+    "start_of",
+    "solve_linear_programme",
+    "Optimum",
+    "max_utility",
+    "InfeasibleThreshold",
+    "PolicyGradient",
+    "NaturalPolicyGradient",
+    "paper_instance",
+    "random_instance",
+]

@@ -1,0 +1,222 @@
+"""The paper's recursion as a torch optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from gdpa.arrays import namespace, positive_part
+from gdpa.perturbed import dual_update, in_gate, pressure
+from gdpa.sets import ConvexSet
+from gdpa.torch.core import ConstrainedOptimizer
+from gdpa.torch.roster import Constraints
+from gdpa.torch.stage import Stage, host
+
+#: Elements of a parameter updated at once on the CPU, so that the scaled gradient stays in the cache.
+_CHUNK = 1 << 17
+
+
+class GDPA(ConstrainedOptimizer):
+    r"""Gradient descent and perturbed ascent, eq. (alg) of the paper, over the parameters of a model.
+
+    .. math::
+        q_r &= (1-\tau)\lambda_r + \beta_r g(x_r), \qquad S_r = \{i : [q_r]_i > 0\} \\
+        x_{r+1} &= P_X\bigl(x_r - \alpha_r(\nabla f(x_r) + J(x_r)^T [q_r]_+)\bigr) \\
+        [\lambda_{r+1}]_i &= [(1-\tau)\lambda_r + \beta_r g(x_{r+1})]_{i,+} \text{ for } i \in S_r,
+            \quad 0 \text{ otherwise}
+
+    with :math:`\alpha_r = \alpha_0 r^{-1/3}` and :math:`\beta_r = \beta_0 r^{1/3}`. The dual update needs
+    :math:`g(x_{r+1})`, which is the next call's forward pass: `lagrangian` first forms :math:`\lambda_r` from the values
+    it is given, then the weights of this step. With the whole data in every batch, x runs through the same numbers as
+    `gdpa.solve` with `gdpa.GDPA`.
+
+    Given a base optimizer instead of parameters, ``GDPA(torch.optim.AdamW(...), constraints=...)`` returns a
+    `MinibatchGDPA`: another dual rule, made for sampled data.
+
+    Args:
+        params: parameters or parameter groups. A group may have a ``domain`` (a set of `gdpa.sets`): each parameter's
+            rows (last axis) are projected on it after every step.
+        constraints: how many there are, or their names, or `Limits`.
+        lr: alpha_0, a number or a tensor.
+        beta: beta_0, a number or a tensor.
+        tau: the perturbation in (0, 1), a number or a tensor. A constraint with multiplier lambda_i is left violated by
+            ``tau lambda_i / beta_r``.
+        lr_power, beta_power: the exponents -1/3 and 1/3 of the schedules; 0 leaves lr to a scheduler.
+        equalities: names (or positions) of the constraints that must equal zero.
+        domain: the set X of groups that bring none of their own.
+        accumulate: what several calls of `lagrangian` before one `step` mean: None refuses them, "exact" takes the
+            weights of the whole batch (`observe` first), "stale" those of the step before.
+        nan: "skip": a step with a value that is not finite is skipped, with a warning that names it.
+            "absent": NaN in g says that the constraint's group is absent from this batch.
+        process_group: the ranks whose samples are pooled: "world", None, or a process group.
+        foreach: update the parameters by multi-tensor kernels (default: yes).
+        capturable: keep every number on the device, for CUDA graphs and ``torch.compile``.
+
+    No memory per parameter: the state is the multipliers and the set S_r.
+
+    Example:
+        The point of the disc of radius sqrt(2) with the largest product of coordinates: (1, 1), multiplier 1/2.
+
+        >>> import gdpa.torch
+        >>> x = torch.nn.Parameter(torch.tensor([0.5, 1.5], dtype=torch.float64))
+        >>> opt = gdpa.torch.GDPA([x], constraints=["disc"], lr=0.05, beta=0.5)
+        >>> for _ in range(3000):
+        ...     opt.zero_grad()
+        ...     loss = opt.lagrangian(-x[0] * x[1], {"disc": x @ x - 2})
+        ...     loss.backward()
+        ...     opt.step()
+        >>> x.detach().numpy().round(3).tolist(), opt.multipliers.numpy().round(3).tolist()
+        ([1.002, 1.002], [0.5])
+
+    References:
+        Songtao Lu, "A Single-Loop Gradient Descent and Perturbed Ascent Algorithm for Nonconvex Functional
+        Constrained Optimization", ICML 2022.
+
+    Deviations from the paper:
+        Equality constraints, absent groups and skipped steps are ours.
+    """
+
+    def __new__(cls, params: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Return a `MinibatchGDPA` where a base optimizer is given."""
+        if isinstance(params, torch.optim.Optimizer):
+            from gdpa.torch.minibatch import MinibatchGDPA
+
+            return MinibatchGDPA(params, *args, **kwargs)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        constraints: Constraints,
+        lr: float | torch.Tensor = 0.01,
+        beta: float | torch.Tensor = 1.0,
+        tau: float | torch.Tensor = 0.1,
+        *,
+        lr_power: float = -1 / 3,
+        beta_power: float = 1 / 3,
+        equalities: Sequence[str | int] = (),
+        domain: ConvexSet | None = None,
+        accumulate: str | None = None,
+        nan: str = "skip",
+        process_group: Any = "world",
+        foreach: bool | None = None,
+        capturable: bool = False,
+    ) -> None:
+        _check_number("lr", lr, 0.0, math.inf, closed=True)
+        _check_number("beta", beta, 0.0, math.inf)
+        _check_number("tau", tau, 0.0, 1.0)
+        _check_number("lr_power", lr_power, -math.inf, math.inf)
+        _check_number("beta_power", beta_power, -math.inf, math.inf)
+        self._prepare(constraints, equalities, accumulate, nan, process_group, capturable)
+        self._domain = check_domain(domain)
+        super().__init__(params, {"lr": lr, "lr_power": lr_power, "foreach": foreach})
+        m = self._roster.size
+        self._install(
+            {
+                "multipliers": torch.zeros(m),
+                "gate": torch.zeros(m, dtype=torch.bool),
+                "dual_steps": 0,
+                "beta": beta,
+                "beta_power": beta_power,
+                "beta_r": torch.zeros(()) if capturable else 0.0,
+                "tau": tau,
+            }
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; its ``domain`` is the set its parameters live in."""
+        group = dict(param_group)
+        domain = check_domain(group.pop("domain", self._domain))
+        if "lr" in group:
+            _check_number("lr", group["lr"], 0.0, math.inf, closed=True)
+        super().add_param_group(group)
+        self._domains.append(domain)
+        if domain is not None:
+            with torch.no_grad():
+                for p in self.param_groups[-1]["params"]:
+                    domain.check_dimension(p.shape[-1] if p.ndim else 1)
+
+    def _advance(self, values: Any, present: Any) -> tuple[dict[str, Any], Any]:
+        slot, p = self._slot, self._roster.num_equalities
+        lam, gate, done, beta, tau = (slot[key] for key in ("multipliers", "gate", "dual_steps", "beta", "tau"))
+        if not self._capturable:
+            lam, gate, beta, tau = host(lam), host(gate), _plain(beta), _plain(tau)
+        r = done + 1
+        beta = beta * r ** slot["beta_power"]
+        if self._capturable or done > 0:
+            moved = dual_update(lam, values, slot["beta_r"], tau, gate, p)  # eq. (dualupated) of iteration r - 1
+            if self._capturable:
+                moved = torch.where(done > 0, moved, lam)
+            lam = moved if present is None else namespace(moved).where(present, moved, lam)
+        q = pressure(lam, values, beta, tau)
+        w, inside = positive_part(q, p), in_gate(q, p)  # eq. (as), eq. (defs)
+        if present is not None:
+            xp = namespace(w)
+            w, inside = xp.where(present, w, xp.zeros_like(w)), xp.where(present, inside, gate)
+        return {"multipliers": lam, "gate": inside, "dual_steps": r, "beta_r": beta}, w
+
+    def _descend(self, stage: Stage | None) -> None:
+        r = self._slot["dual_steps"] + 1
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if not params:
+                continue
+            grads = [p.grad for p in params]
+            if any(g.is_sparse for g in grads):
+                raise RuntimeError("GDPA does not support sparse gradients; build the embedding with sparse=False")
+            alpha = group["lr"] * r ** group["lr_power"]
+            if self._capturable and stage is not None:  # a step that is not finite moves nothing
+                grads = [torch.where(stage.check, g, torch.zeros_like(g)) for g in grads]
+            if group["foreach"] is False:
+                for p, g in zip(params, grads, strict=True):
+                    p.sub_(alpha * g)  # eq. (primal)
+            else:
+                _descend_foreach(params, grads, alpha)
+
+
+def _descend_foreach(params: list[torch.Tensor], grads: list[Any], alpha: Any) -> None:
+    """``x <- x - alpha grad``, rounded as the two operations it is (a fused multiply-add would not be `solve`'s).
+
+    Large tensors go piece by piece through one small buffer: no memory per parameter, and one pass over it.
+    """
+    small: list[torch.Tensor] = []
+    small_grads: list[torch.Tensor] = []
+    for p, g in zip(params, grads, strict=True):
+        in_pieces = type(g) is torch.Tensor and p.numel() > _CHUNK and p.device.type == "cpu"
+        if in_pieces and p.dtype == g.dtype and p.is_contiguous() and g.is_contiguous():
+            buffer = torch.empty(_CHUNK, dtype=g.dtype)
+            for piece, slope in zip(p.view(-1).split(_CHUNK), g.view(-1).split(_CHUNK), strict=True):
+                piece.sub_(torch.mul(slope, alpha, out=buffer[: slope.numel()]))
+        else:
+            small.append(p)
+            small_grads.append(g)
+    if small:
+        torch._foreach_sub_(small, torch._foreach_mul(small_grads, alpha))
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def check_domain(domain: Any) -> ConvexSet | None:
+    """Return ``domain`` if it is a set or None."""
+    if domain is not None and not isinstance(domain, ConvexSet):
+        raise TypeError(f"domain must be a ConvexSet of gdpa.sets or None, got {domain!r}")
+    return domain
+
+
+def _check_number(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
+    number = value
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            raise ValueError(f"{name} must be a number or a tensor of one element, got shape {tuple(value.shape)}")
+        number = float(value)
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise TypeError(f"{name} must be a number or a tensor of one element, got {value!r}")
+    inside = low <= number if closed else low < number
+    if not (math.isfinite(number) and inside and number < high):
+        bounds = f"{'at least' if closed else 'above'} {low:g}" + (f" and below {high:g}" if high < math.inf else "")
+        raise ValueError(f"{name} must be a finite number {bounds}, got {value!r}")

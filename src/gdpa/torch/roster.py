@@ -1,0 +1,175 @@
+"""The constraints of a training run: how many, what they are called, which are equalities, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gdpa.torch.limits import Limits
+
+#: What ``constraints=`` accepts: how many, or their names, or their limits.
+Constraints = int | Sequence[str] | Limits
+
+
+class Roster:
+    """Turns what the user hands over each step into one vector g of known order.
+
+    Inside, equalities come last (as in `gdpa.Problem`); ``order[i]`` is the user's position of internal constraint i.
+
+    >>> roster = Roster(["balance", "recall"], equalities=["balance"])
+    >>> roster.order
+    (1, 0)
+    """
+
+    def __init__(self, constraints: Constraints, equalities: Sequence[str | int] = ()) -> None:
+        self.limits = constraints if isinstance(constraints, Limits) else None
+        self.names = _names(constraints)
+        if isinstance(constraints, Limits):
+            if len(tuple(equalities)):
+                raise ValueError("equalities= is for names or numbers; with Limits write equal_to(value) instead")
+            equalities = constraints.equalities
+        self.size = constraints if isinstance(constraints, int) else len(self.names or ())
+        chosen = self._positions(equalities)
+        self.num_equalities = len(chosen)
+        self.order = (*(i for i in range(self.size) if i not in chosen), *chosen)
+        self._shape = torch.Size((self.size,))
+        self._index: torch.Tensor | None = None
+        if self.order != tuple(range(self.size)):
+            self._index = torch.tensor(self.order)
+
+    def _positions(self, equalities: Sequence[str | int]) -> tuple[int, ...]:
+        if isinstance(equalities, (str, int)):
+            raise TypeError(f"equalities must be a list of names, got {equalities!r}; write [{equalities!r}]")
+        found = []
+        for one in equalities:
+            if isinstance(one, str) and self.names is not None and one in self.names:
+                found.append(self.names.index(one))
+            elif isinstance(one, int) and not isinstance(one, bool) and 0 <= one < self.size:
+                found.append(one)
+            else:
+                raise ValueError(f"equalities holds {one!r}, which is no constraint; there are {self.describe()}")
+        if len(set(found)) != len(found):
+            raise ValueError(f"equalities must differ from each other, got {equalities!r}")
+        return tuple(sorted(found))
+
+    def describe(self) -> str:
+        """Return the constraints in words."""
+        if self.names is None:
+            return f"{self.size} unnamed constraints"
+        shown = ", ".join(map(repr, self.names[:8]))
+        return shown + (f", ... ({self.size} in all)" if self.size > 8 else "")
+
+    def name(self, internal: int) -> str:
+        """Return the name of internal constraint ``internal``."""
+        position = self.order[internal]
+        return self.names[position] if self.names is not None else f"g[{position}]"
+
+    def to_user(self, values: torch.Tensor) -> torch.Tensor:
+        """Return a vector of internal order in the user's order, as a copy."""
+        if self._index is None:
+            return values.clone()
+        out = torch.empty_like(values)
+        out[self._index.to(values.device)] = values
+        return out
+
+    def to_internal(self, values: torch.Tensor) -> torch.Tensor:
+        """Return a vector of the user's order in internal order."""
+        return values if self._index is None else values[self._index.to(values.device)]
+
+    def vector(self, g: Any, differentiable: bool = True) -> torch.Tensor:
+        """Return g as one differentiable vector of internal order and at least single precision."""
+        if self.limits is not None:
+            g = self.limits.violations(g)
+        if type(g) is torch.Tensor or isinstance(g, torch.Tensor):
+            if g.shape != self._shape:
+                self._refuse_shape(g)
+            if differentiable and not g.requires_grad:
+                raise ValueError(_NO_GRADIENT.format("g"))
+            vector = g if self._index is None else g[self._index.to(g.device)]
+        elif isinstance(g, Mapping):
+            vector = torch.stack(self._pick(g, differentiable))
+        else:
+            raise TypeError(
+                f"g must be a tensor of shape ({self.size},) or a dict name -> value, got {type(g).__name__}; "
+                "stack a list of values with torch.stack"
+            )
+        dtype = vector.dtype
+        if dtype is torch.float32 or dtype is torch.float64:
+            return vector
+        if not dtype.is_floating_point:
+            raise TypeError(f"g must be real floating-point numbers, got {dtype}; convert it, e.g. g.float()")
+        return vector.float()
+
+    def _pick(self, g: Mapping[str, Any], differentiable: bool) -> list[torch.Tensor]:
+        if self.names is None:
+            raise TypeError(
+                f"g is a dict but the constraints have no names; build the optimizer with constraints={list(g)!r}"
+            )
+        if len(g) != self.size or any(name not in g for name in self.names):
+            missing = [name for name in self.names if name not in g]
+            unknown = [name for name in g if name not in self.names]
+            raise KeyError(
+                f"g misses {missing} and has unknown {unknown}; the constraints are {self.describe()}. "
+                "A group absent from the batch is given with counts={name: 0}, not left out"
+            )
+        values = []
+        for position in self.order:
+            name = self.names[position]
+            value = g[name]
+            if not isinstance(value, torch.Tensor):
+                raise TypeError(f"g[{name!r}] must be a tensor computed from the parameters, got {value!r}")
+            if value.numel() != 1:
+                raise ValueError(f"g[{name!r}] has shape {tuple(value.shape)}; give one number per name")
+            if differentiable and not value.requires_grad:
+                raise ValueError(_NO_GRADIENT.format(f"g[{name!r}]"))
+            values.append(value.reshape(()))
+        return values
+
+    def _refuse_shape(self, g: torch.Tensor) -> None:
+        if g.ndim == 0:
+            raise ValueError(
+                "g is a scalar; return a vector even for a single constraint, e.g. g[None] or torch.stack([...])"
+            )
+        raise ValueError(
+            f"g has shape {tuple(g.shape)}, expected ({self.size},): one number for each of the constraints"
+        )
+
+    def counts(self, counts: Any, like: torch.Tensor) -> torch.Tensor:
+        """Return sample counts, given by position or by name, as a vector of internal order."""
+        if isinstance(counts, Mapping):
+            if self.names is None or set(counts) != set(self.names):
+                raise KeyError(f"counts must have one entry for each of {self.describe()}, got {list(counts)}")
+            counts = [float(counts[name]) for name in self.names]
+        values = torch.as_tensor(counts, dtype=like.dtype, device=like.device)
+        if values.ndim == 0:
+            values = values.expand(self.size)
+        if values.shape != self._shape:
+            raise ValueError(f"counts has shape {tuple(values.shape)}, expected ({self.size},)")
+        return self.to_internal(values)
+
+
+_NO_GRADIENT = (
+    "{} does not require a gradient: it was computed under no_grad, detached, or from frozen parameters only; "
+    "compute it from the parameters being trained"
+)
+
+
+def _names(constraints: Constraints) -> tuple[str, ...] | None:
+    if isinstance(constraints, bool) or not isinstance(constraints, (int, Sequence, Limits)):
+        raise TypeError(f"constraints must be a number, a list of names or Limits, got {constraints!r}")
+    if isinstance(constraints, int):
+        if constraints < 0:
+            raise ValueError(f"constraints must be a nonnegative number, got {constraints}")
+        return None
+    if isinstance(constraints, str):
+        raise TypeError(f"constraints must be a list of names, got the string {constraints!r}; write [{constraints!r}]")
+    names = constraints.names if isinstance(constraints, Limits) else tuple(constraints)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"constraints must be a list of nonempty names, got {name!r} in it")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"constraints holds the name {twice!r} more than once; names must differ from each other")
+    return names

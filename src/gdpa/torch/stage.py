@@ -1,0 +1,86 @@
+"""What one call of ``lagrangian`` leaves for ``step``: nothing is committed before the step really happens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gdpa.torch.pooling import Pooled
+
+
+class NonFiniteWarning(RuntimeWarning):
+    """A step was skipped because the objective, a constraint or a gradient was not a finite number."""
+
+
+def host(value: torch.Tensor) -> Any:
+    """Return a NumPy view of a tensor on the CPU, the tensor itself elsewhere.
+
+    The formulas of `gdpa.perturbed` are the same for both; on a handful of numbers NumPy has the smaller overhead.
+
+    >>> type(host(torch.zeros(2))).__name__
+    'ndarray'
+    """
+    return value.numpy() if value.device.type == "cpu" else value
+
+
+def tensor(value: Any) -> torch.Tensor:
+    """Undo `host`."""
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+@dataclass(slots=True)
+class Stage:
+    """A step in waiting.
+
+    Attributes:
+        check: a detached number that is finite exactly if the objective and all constraints are.
+        objective, values: f and g of the step (means over all its samples), g in internal order.
+        present: which constraints had samples; None for all.
+        updates: what `step` writes into the dual state.
+        weights: w of grad f + J^T w.
+        node: the autograd node of w . g, which tells whether the backward pass has run.
+        pooled: sums over ranks and micro-batches, where there were any.
+        packed: this rank's running sums (``accumulate="stale"``).
+        calls: calls of ``lagrangian`` so far.
+        measuring: a calibration batch: nothing is trained.
+    """
+
+    check: torch.Tensor
+    objective: torch.Tensor
+    values: torch.Tensor
+    updates: dict[str, Any]
+    weights: torch.Tensor | None = None
+    present: torch.Tensor | None = None
+    node: Any = None
+    pooled: Pooled | None = None
+    packed: torch.Tensor | None = None
+    calls: int = 1
+    measuring: bool = False
+    _arrived: Any = None
+
+    def prefetch(self) -> None:
+        """Start copying ``check`` to the host, so that `finite` waits for the forward pass alone."""
+        if self.check.is_cuda:
+            self.check = self.check.to("cpu", non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def finite(self) -> bool:
+        """Tell whether objective and constraints are all finite."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return math.isfinite(self.check.item())
+
+    def backward_ran(self) -> bool:
+        """Tell whether the graph of the staged loss has been used up."""
+        try:
+            _ = self.node._saved_tensor
+        except RuntimeError:
+            return True
+        except AttributeError:
+            return False
+        return False

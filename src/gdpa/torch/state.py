@@ -1,0 +1,104 @@
+"""Saving and loading the dual state: copied both ways, matched by constraint name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from gdpa.torch.core import ConstrainedOptimizer
+
+#: Up to this many constraints the dual state lives in ``param_groups[0]``, where every checkpoint format finds it.
+#: Above, it lives apart: the flat form of distributed checkpoints repeats a group's entries for every parameter.
+LIMIT = 1024
+
+_KEY = "gdpa"
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def save(optimizer: ConstrainedOptimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Return ``state_dict`` with copies of the dual state in it."""
+    if optimizer._apart is not None:
+        return {**state_dict, _KEY: {key: _copy(value) for key, value in optimizer._apart.items()}}
+    first = {key: _copy(value) for key, value in state_dict["param_groups"][0].items()}
+    return {**state_dict, "param_groups": [first, *state_dict["param_groups"][1:]]}
+
+
+def check(optimizer: ConstrainedOptimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Return ``state_dict`` with its multipliers in our order; raise before anything is changed if they do not fit."""
+    # torch would share the tensors of the base optimizer's state with whoever saved them.
+    own = {
+        key: {k: _copy(v) for k, v in s.items()} if isinstance(s, dict) else s for key, s in state_dict["state"].items()
+    }
+    state_dict = {**state_dict, "state": own}
+    if optimizer._apart is None:
+        groups = list(state_dict["param_groups"])
+        groups[0] = {**groups[0], **_fit(optimizer, groups[0])}
+        return {**state_dict, "param_groups": groups}
+    if _KEY in state_dict:
+        return {**state_dict, _KEY: _fit(optimizer, state_dict[_KEY])}
+    return state_dict
+
+
+def restore(optimizer: ConstrainedOptimizer, state_dict: dict[str, Any]) -> None:
+    """Finish loading where the dual state lives apart."""
+    optimizer.discard()
+    if optimizer._apart is None:
+        return
+    if _KEY in state_dict:
+        optimizer._apart = state_dict[_KEY]
+        optimizer._awaits_duals = False
+    else:  # a distributed checkpoint carries groups and states only
+        optimizer._awaits_duals = True
+
+
+def _fit(optimizer: ConstrainedOptimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """Return copies of the dual entries of ``saved``, reordered to our constraints."""
+    missing = [key for key in optimizer._keys if key not in saved]
+    if missing:
+        raise ValueError(
+            f"the state has no {missing}: it was not saved by {type(optimizer).__name__}. "
+            "Load a base optimizer's own state into optimizer.base"
+        )
+    roster = optimizer._roster
+    m, names = int(saved["multipliers"].shape[0]), list(saved["constraint_names"])
+    if m != roster.size:
+        raise ValueError(f"the state holds multipliers of {m} constraints, this optimizer has {roster.size}")
+    ours = list(roster.names or ())
+    if sorted(names) != sorted(ours):
+        lost, new = sorted(set(names) - set(ours)), sorted(set(ours) - set(names))
+        raise ValueError(
+            f"the state's constraints are called otherwise: it has {lost[:8]}, this optimizer has {new[:8]}"
+        )
+    picked = {key: _copy(saved[key]) for key in optimizer._keys}
+    # Vectors were saved in the internal order of the saving optimizer, given beside the names.
+    theirs = [names[i] for i in saved["constraint_order"]] if names else [str(i) for i in saved["constraint_order"]]
+    wanted = [roster.name(i) for i in range(m)] if names else [str(i) for i in roster.order]
+    if theirs != wanted:
+        where = {name: i for i, name in enumerate(theirs)}
+        index = torch.tensor([where[name] for name in wanted])
+        for key, value in picked.items():
+            if isinstance(value, torch.Tensor) and value.shape == (m,):
+                picked[key] = value[index.to(value.device)]
+    picked["constraint_names"], picked["constraint_order"] = ours, list(roster.order)
+    return picked
+
+
+class DualState:
+    """The dual state as a ``Stateful``: save it beside the optimizer, e.g. ``dcp.save({"duals": opt.dual_state})``."""
+
+    def __init__(self, optimizer: ConstrainedOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of multipliers and what belongs to them."""
+        return {key: _copy(self._optimizer._slot[key]) for key in self._optimizer._keys}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` returned, by name."""
+        self._optimizer._slot.update(_fit(self._optimizer, state_dict))
+        self._optimizer._awaits_duals = False

@@ -1,0 +1,348 @@
+"""The measures and the certificate against hand arithmetic and recorded answers."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+import gdpa.kkt
+from gdpa import GDPA, KKTBelow, MaxSteps, Status, certify, solve
+from gdpa.arrays import to_numpy
+from gdpa.backends import from_functions
+from gdpa.kkt import (
+    Residuals,
+    Scale,
+    absolute_residuals,
+    gradient_map,
+    relative_residuals,
+    scale_at,
+)
+from gdpa.oracle import CountingOracle
+from gdpa.problem import Evaluation, Problem
+from gdpa.problems import get, names
+from gdpa.schedules import Constant
+from gdpa.sets import REALS, Ball, Box, NonNegative, Product, Simplex
+
+NAN = float("nan")
+
+
+def line(slope, offset=-1.0, domain=REALS):
+    """``min slope * x`` with one constraint that never matters."""
+    return from_functions(
+        lambda x: slope * x[0],
+        lambda x: np.array([offset]),
+        gradient=lambda x: np.array([slope]),
+        jacobian=lambda x: np.zeros((1, 1)),
+        domain=domain,
+    )
+
+
+# Residuals
+
+
+def test_absolute_residuals_are_the_printed_ones():
+    x, gradient = np.array([0.0, 0.5]), np.array([3.0, -4.0])
+    g, lam = np.array([0.3, 0.4, -2.0]), np.array([1.0, 2.0, 3.0])
+    # stationarity |(3, -4)| = 5, feasibility |(0.3, 0.4)| = 0.5, slackness 0.3 + 0.8 + 6
+    assert absolute_residuals(REALS, x, gradient, g, lam) == pytest.approx((5.0, 0.5, 7.1))
+    # at x0 = 0 the bound takes the positive part of the gradient: -grad = (-3, 4) may not go below it
+    assert absolute_residuals(NonNegative(), x, gradient, g, lam).stationarity == pytest.approx(4.0)
+    # the last is an equality: violated by 2, and without slackness
+    equality = absolute_residuals(REALS, x, gradient, g, lam, num_equalities=1)
+    assert equality == pytest.approx((5.0, math.sqrt(0.25 + 4), 1.1))
+
+
+def test_relative_residuals_are_in_the_units_of_the_problem():
+    x, gradient = np.zeros(2), np.array([3e-3, -4e-3])
+    g, lam = np.array([0.2, -0.1]), np.array([0.0, 3.0])
+    own = relative_residuals(REALS, x, gradient, g, lam, scale=Scale(1e-3, 0.5))
+    # 4e-3 / 1e-3, 0.2 / 0.5, 0.3 / (0.5 * 3)
+    assert own == pytest.approx((4.0, 0.4, 0.2))
+    # ||grad f(x)|| = 2e-3 takes the place of the smaller scale at the start
+    own = relative_residuals(REALS, x, gradient, g, lam, scale=Scale(1e-3, 0.5), objective_gradient=2e-3)
+    assert own.stationarity == pytest.approx(2.0)
+    # multipliers too small to matter do not matter: 1e-9 * 0.1 / (0.5 * 1e-3)
+    own = relative_residuals(REALS, x, gradient, g, np.array([0.0, 1e-9]), scale=Scale(1e-3, 0.5))
+    assert own.slackness == pytest.approx(2e-7)
+
+
+def test_without_constraints_only_stationarity_is_left(library):
+    x = library.array([1.0, 2.0])
+    empty = library.array([])
+    assert relative_residuals(REALS, x, x, empty, empty) == (2.0, 0.0, 0.0)
+    assert absolute_residuals(REALS, x, x, empty, empty) == pytest.approx((math.sqrt(5), 0.0, 0.0))
+
+
+def test_measures_of_a_batch_are_those_of_its_members(library, rng):
+    x, gradient = rng.normal(size=(2, 3, 4))
+    g, lam = rng.normal(size=(2, 3, 2))
+    lam = np.abs(lam)
+    parts = [library.array(a) for a in (x, gradient, g, lam)]
+    scale = Scale(library.array([0.5, 1.0, 0.1]), library.array([1.0, 0.2, 0.3]))
+    whole = relative_residuals(NonNegative(), *parts, num_equalities=1, scale=scale)
+    absolute = absolute_residuals(NonNegative(), *parts, num_equalities=1)
+    for i in range(3):
+        member = (x[i], gradient[i], g[i], lam[i])
+        units = Scale(float(scale.gradient[i]), float(scale.constraints[i]))
+        one = relative_residuals(NonNegative(), *member, num_equalities=1, scale=units)
+        assert [float(r[i]) for r in whole] == pytest.approx(list(one))
+        assert float(whole.worst[i]) == pytest.approx(one.worst)
+        printed = absolute_residuals(NonNegative(), *member, num_equalities=1)
+        assert [float(r[i]) for r in absolute] == pytest.approx(list(printed))
+
+
+@pytest.mark.parametrize("bad", [(NAN, 0.0, 0.0), (0.0, NAN, 0.0), (0.0, 0.0, NAN)])
+def test_the_worst_of_anything_with_nan_is_nan(bad, library):
+    assert math.isnan(Residuals(*bad).worst)
+    batch = Residuals(*(library.array([v, 1.0]) for v in bad)).worst
+    assert np.isnan(to_numpy(batch)).tolist() == [True, False]
+
+
+# Scale
+
+
+@pytest.mark.parametrize(
+    ("gradient", "values", "expected"),
+    [
+        ([1e-3, -2e-3], [0.5, -0.1], (2e-3, 0.5)),
+        ([50.0, 0.0], [7.0], (1.0, 1.0)),  # a wild start does not loosen the test
+        ([0.0, 0.0], [0.0], (1.0, 1.0)),  # a flat start says nothing
+        ([1.0, 0.0], [1e-9], (1.0, 1e-3)),
+        ([1.0, 0.0], [], (1.0, 1.0)),
+    ],
+)
+def test_the_scale_is_read_off_the_start(library, gradient, values, expected):
+    pullback = lambda w, objective=1.0: library.array(gradient)  # noqa: E731
+    e = Evaluation(library.array(0.0), library.array(values), pullback)
+    assert scale_at(e) == pytest.approx(expected)
+
+
+def test_a_gradient_of_a_thousandth_everywhere_is_not_solved_at_the_start():
+    result = solve(line(1e-3), np.zeros(1), stop=(KKTBelow(1e-2), MaxSteps(20)), tolerance=1e-2)
+    assert result.status is Status.MAX_STEPS
+    assert not result.success
+    assert result.certificate.relative.stationarity == pytest.approx(1.0)
+    assert result.certificate.residuals.stationarity == pytest.approx(1e-3)  # the paper's absolute measure is fooled
+
+
+def test_a_gradient_that_vanishes_at_the_solution_can_be_solved():
+    bowl = from_functions(lambda x: x @ x / 2, lambda x: x - 9, gradient=lambda x: x, jacobian=lambda x: np.eye(2))
+    result = solve(bowl, np.array([1.0, -2.0]), GDPA(alpha=Constant(0.5)))
+    assert result.success
+    assert result.status is Status.CONVERGED
+    assert np.abs(result.x).max() < 1e-4
+
+
+# The paper's gradient mapping, and Proposition 1
+
+
+def test_the_gradient_map_is_zero_at_recorded_answers_and_by_hand_elsewhere():
+    for name in names("solvable"):
+        own = get(name)
+        assert np.abs(gradient_map(own.problem, own.solution, own.multipliers, 0.1, 0.5)).max() < 1e-9
+    # x = 1/2 in [0, 1], grad = 3, alpha = 1: P(1/2 - 3) = 0, so 1/2
+    # lambda = 1, g = -1, beta = 4: [1 - 4]_+ = 0, so 1/4
+    own = line(3.0, domain=Box(0.0, 1.0))
+    assert gradient_map(own, np.array([0.5]), np.array([1.0]), 1.0, 4.0).tolist() == [0.5, 0.25]
+    for steps in ({"alpha": 0.0}, {"beta": -1.0}):
+        with pytest.raises(ValueError, match="alpha and beta must be positive, got"):
+            gradient_map(own, np.array([0.5]), np.array([1.0]), **steps)
+
+
+def test_one_step_of_the_gradient_map_does_not_certify_near_the_boundary():
+    # X = [0, 1], x = eps/2, grad L = 1: the mapping with alpha = 1 is eps/2 while N_X(x) = {0} and the distance is 1.
+    own = line(1.0, domain=Box(0.0, 1.0))
+    eps = 1e-5
+    x = np.array([eps / 2])
+    assert gradient_map(own, x, np.zeros(1))[0] == pytest.approx(eps / 2)
+    exact = certify(own, x, snap=0.0)
+    assert exact.residuals.stationarity == 1.0
+    assert not exact.holds()
+    snapped = certify(own, x, snap=1e-4)
+    assert snapped.x.tolist() == [0.0]
+    assert snapped.residuals.stationarity == 0.0
+    assert snapped.holds(1e-12)
+    assert snapped.domain_multipliers.tolist() == [-1.0]  # a lower bound's multiplier is negative here
+    assert not certify(own, x).holds()  # by default only rounding is snapped away
+    assert certify(own, np.array([1e-9])).x.tolist() == [0.0]
+
+
+# Certificates
+
+
+@pytest.mark.parametrize("name", names("solvable"))
+def test_certify_finds_the_recorded_multipliers_from_the_point_alone(name):
+    own = get(name)
+    certificate = certify(own.problem, own.solution)
+    assert certificate.multipliers == pytest.approx(own.multipliers, abs=1e-9)
+    assert certificate.holds(1e-9)
+    assert certificate.objective == pytest.approx(float(own.problem.evaluate(own.solution).objective))
+
+
+@pytest.mark.parametrize("name", names("solvable"))
+def test_certify_rejects_points_nearby_and_multipliers_do_not_help(name):
+    own = get(name)
+    moved = own.problem.domain.project(own.solution - np.linspace(0.02, 0.08, len(own.solution)))
+    assert np.abs(moved - own.solution).max() > 5e-3  # not projected back on the solution
+    assert not certify(own.problem, moved).holds(1e-4)
+    assert not certify(own.problem, moved, own.multipliers).holds(1e-4)
+
+
+def test_the_multipliers_of_the_set_come_with_the_certificate():
+    corner = get("box-corner")
+    # -(grad f + J^T lambda) = (10/3, 0, -2): positive at the upper bound of x0, negative at the lower of x2
+    assert certify(corner.problem, corner.solution).domain_multipliers == pytest.approx([10 / 3, 0, -2])
+    ball = get("ball-product")
+    assert certify(ball.problem, ball.solution).domain_multipliers == pytest.approx([4, 3])
+    portfolio = get("portfolio")
+    # nu on the support, nu - s off it: (1/2, 1/2, 1/2, 0)
+    assert certify(portfolio.problem, portfolio.solution).domain_multipliers == pytest.approx([0.5] * 3 + [0], abs=1e-9)
+
+
+def fitted_worst(domain, x, c, A, b):
+    """The least ||P_T(-c - A^T lambda)||^2 + sum (lambda g)^2 over lambda >= 0, by a general optimizer."""
+    g = A @ x - b
+    s = max(1.0, np.abs(c).max())
+
+    def loss(lam):
+        t = domain.tangent(x, -(c + A.T @ lam))
+        return (t @ t + (lam * g) @ (lam * g)) / s**2
+
+    runs = [
+        minimize(loss, start, bounds=[(0, None)] * len(b), method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10})
+        for start in (np.zeros(len(b)), np.ones(len(b)))
+    ]
+    return min(run.fun for run in runs), loss
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [REALS, Box(0.0, 1.0), Ball(1.0), Simplex(), Product([(2, Box(0.0, 1.0)), (2, Simplex())])],
+    ids=["reals", "box", "ball", "simplex", "product"],
+)
+@given(seed=st.integers(0, 10_000))
+def test_the_fit_is_the_least_squares_it_says(domain, seed):
+    rng = np.random.default_rng(seed)
+    x = domain.project(rng.normal(size=4).round(1))
+    x = domain.snap(x, 1e-6)
+    c, A = rng.normal(size=4), rng.normal(size=(2, 4))
+    b = A @ x + rng.choice([0.0, 0.1], size=2)
+    own = from_functions(
+        lambda x: c @ x, lambda x: A @ x - b, gradient=lambda x: c, jacobian=lambda x: A, domain=domain
+    )
+    least, loss = fitted_worst(domain, x, c, A, b)
+    assert loss(certify(own, x).multipliers) <= least + 1e-6
+
+
+def test_the_better_multipliers_are_kept():
+    own = get("HS43")
+    good, bad = own.multipliers, own.multipliers + 5
+    # the recorded ones are at least as good as the fitted ones, up to rounding
+    assert certify(own.problem, own.solution, good).multipliers == pytest.approx(good, abs=1e-9)
+    assert certify(own.problem, own.solution, bad).multipliers == pytest.approx(good, abs=1e-9)
+    # what a method hands in is made nonnegative first
+    assert (certify(own.problem, own.solution, -bad).multipliers >= 0).all()
+
+
+def test_a_jacobian_too_large_is_not_formed(monkeypatch):
+    monkeypatch.setattr(gdpa.kkt, "JACOBIAN_LIMIT", 0)
+    own = get("HS43")
+    oracle = CountingOracle(own.problem)
+    certificate = certify(oracle.problem, own.solution, own.multipliers + 1)
+    assert certificate.multipliers == pytest.approx(own.multipliers + 1)
+    assert (oracle.forwards, oracle.backwards) == (1, 2)
+
+
+def test_a_certificate_costs_one_forward_and_m_plus_one_backwards():
+    own = get("HS43")
+    oracle = CountingOracle(own.problem)
+    certify(oracle.problem, own.solution)
+    assert (oracle.forwards, oracle.backwards) == (1, 4)
+
+
+def test_a_problem_that_has_its_jacobian_is_asked_for_it():
+    own = get("HS43")
+    asked = []
+
+    def rows(x):
+        asked.append(x)
+        return gdpa.problem.jacobian(own.problem.evaluate(x))
+
+    oracle = CountingOracle(Problem(own.problem.evaluate, jacobian=rows))
+    certificate = certify(oracle.problem, own.solution)
+    assert certificate.multipliers == pytest.approx(own.multipliers)
+    assert len(asked) == 1
+    assert oracle.backwards == 2
+
+
+def test_without_constraints_the_certificate_is_the_gradient():
+    own = from_functions(lambda x: x @ x, gradient=lambda x: 2 * x)
+    assert certify(own, np.zeros(2)).holds(1e-12)
+    moved = certify(own, np.ones(2))
+    assert moved.residuals == (pytest.approx(2 * math.sqrt(2)), 0.0, 0.0)
+    assert moved.multipliers.shape == (0,)
+
+
+def quadratic(stack, x):
+    a, b = x[..., 0], x[..., 1]
+    return (a - 2) ** 2 + (b - 1) ** 2, stack([a + b - 2, a**2 - b])
+
+
+def quadratic_gradient(x):
+    return 2 * (x - np.array([2.0, 1.0], dtype=x.dtype))
+
+
+def quadratic_jacobian(x):
+    one = np.ones_like(x[..., 0])
+    return np.stack([np.stack([one, one], -1), np.stack([2 * x[..., 0], -one], -1)], -2)
+
+
+def test_a_batch_is_certified_member_by_member(library):
+    own = library.problem(quadratic, quadratic_gradient, quadratic_jacobian)  # HS22, three points at once
+    points = [[1.0, 1.0], [0.5, 0.5], [0.0, 2.0]]
+    whole = certify(own, library.array(points), library.array([[0.1, 0.1]] * 3))
+    assert not whole.holds()
+    assert certify(own, library.array(points[:1])).holds(1e-8)
+    assert to_numpy(whole.multipliers)[0] == pytest.approx([2 / 3, 2 / 3])
+    for i, point in enumerate(points):
+        one = certify(own, library.array(point), library.array([0.1, 0.1]))
+        assert to_numpy(whole.multipliers)[i] == pytest.approx(to_numpy(one.multipliers), abs=1e-12)
+        assert [float(r[i]) for r in whole.relative] == pytest.approx(list(one.relative), abs=1e-12)
+        assert [float(r[i]) for r in whole.residuals] == pytest.approx(list(one.residuals), abs=1e-12)
+    assert "stationarity" in str(whole)
+
+
+def test_single_precision_certifies_to_single_precision(library):
+    own = library.problem(quadratic, quadratic_gradient, quadratic_jacobian)
+    certificate = certify(own, library.array([1.0, 1.0], "float32"))
+    assert certificate.multipliers.dtype == library.array(0.0, "float32").dtype
+    assert certificate.holds(1e-5)
+
+
+@pytest.mark.parametrize("where", ["objective", "constraints", "gradient"])
+def test_nan_never_holds(where):
+    def evaluate(x):
+        f, g, gradient = np.array(0.0), np.array([-1.0]), np.zeros(2)
+        if where == "objective":
+            gradient = gradient * NAN
+        elif where == "constraints":
+            g = g * NAN
+        else:
+            gradient = np.array([0.0, NAN])
+        return Evaluation(f, g, lambda w, objective=1.0: gradient)
+
+    for multipliers in (None, np.zeros(1), np.array([NAN])):
+        assert not certify(Problem(evaluate), np.zeros(2), multipliers).holds(1e300)
+    fine = Problem(lambda x: Evaluation(np.array(0.0), np.array([-1.0]), lambda w, objective=1.0: np.zeros(2)))
+    assert certify(fine, np.zeros(2)).holds(1e-12)
+    # multipliers that are NaN lose against any others
+    assert certify(fine, np.zeros(2), np.array([NAN])).holds(1e-12)
+
+
+def test_a_certificate_reads_as_one_line():
+    text = str(certify(get("HS12").problem, np.array([2.0, 3.0])))
+    assert text.startswith("stationarity ")
+    assert "\n" not in text

@@ -1,0 +1,96 @@
+import io
+
+import numpy as np
+import pytest
+
+from gdpa import GDPA, MaxSteps, ProgressDisplay, solve
+from gdpa.observers import Recorder
+from gdpa.problems import get
+from gdpa.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def run(*observers, steps=5, **options):
+    own = get("HS12")
+    return solve(own.problem, own.x0, GDPA(), stop=MaxSteps(steps), observers=observers, **options)
+
+
+def test_observers_see_every_step_in_order():
+    seen = []
+    run(lambda progress: seen.append((progress.step, progress.forwards, progress.backwards)))
+    assert seen == [(1, 2, 1), (2, 3, 2), (3, 4, 3), (4, 5, 4), (5, 6, 5)]
+
+
+def test_measuring_is_not_on_the_methods_account():
+    def nosy(progress):
+        progress.problem.evaluate(progress.state.x).pullback(np.zeros(1))
+        progress.state.evaluation.pullback(np.zeros(1))
+
+    result = run(nosy, steps=10)
+    assert (result.forwards, result.backwards) == (11, 10)
+
+
+def test_a_recorder_keeps_every_nth_step():
+    keep = Recorder(every=2)
+    run(keep, record=0)
+    assert keep.history()["step"].tolist() == [2, 4]
+    assert Recorder().history().columns == {}
+
+
+def test_a_recorder_passes_over_a_state_without_a_probe():
+    own = get("HS12")
+    state = GDPA().init(own.problem, own.x0)
+    from gdpa.kkt import Scale
+
+    progress = Progress(own.problem, state, state.evaluation, Scale(), 1e-4)
+    progress.look(state)
+    assert progress.absolute() is None
+    keep = Recorder()
+    keep(progress)
+    assert len(keep.history()) == 0
+
+
+def test_the_display_writes_one_line_on_a_terminal():
+    stream = Terminal()
+    run(ProgressDisplay(stream, interval=0.0))
+    text = stream.getvalue()
+    assert text.count("\r") == 5
+    assert "\n" not in text.rstrip("\n")
+    assert "step        5" in text
+    assert "relative KKT" in text
+
+
+def test_the_display_is_silent_elsewhere_unless_forced():
+    stream = io.StringIO()
+    run(ProgressDisplay(stream, interval=0.0))
+    assert stream.getvalue() == ""
+    run(ProgressDisplay(stream, interval=0.0, force=True))
+    assert "step        1" in stream.getvalue()
+
+
+def test_the_display_waits_between_two_writes():
+    stream = Terminal()
+    run(ProgressDisplay(stream, interval=3600.0), steps=50)
+    assert stream.getvalue().count("\r") == 1
+
+
+def test_the_display_writes_to_standard_error_by_default(capsys):
+    run(ProgressDisplay(force=True, interval=0.0), steps=1)
+    assert "step" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_a_batch_records_one_value_each(shape):
+    from gdpa.problem import Evaluation, Problem
+
+    own = Problem(
+        lambda x: Evaluation((x**2).sum(-1), x[..., :1] - 1, lambda w, objective=1.0: 2 * x + w * np.array([1.0, 0.0]))
+    )
+    history = solve(own, np.ones((*shape, 2)), GDPA(), stop=MaxSteps(4)).history
+    assert history["objective"].shape == (4, *shape)
+    assert history["kkt"].shape == (4, *shape)
+    assert history["step"].shape == (4,)
