@@ -70,6 +70,7 @@ class Judge:
         self.trace: list[tuple[int, int, float, float, float]] = []
         self.end_at_tightest = True
         self.finished = False
+        self.violation = math.inf  # the least so far
         self._note = note
         self._last: _Counted | None = None
         self._next = 0.0
@@ -107,6 +108,7 @@ class Judge:
     def _judge(self, point: _Counted) -> None:
         seconds, wall = self.seconds, self.wall
         violation = max(0.0, float(point.g.max()))
+        self.violation = min(self.violation, violation)
         open_levels = [level for level in LEVELS if level not in self.hits]
         if self.forwards < self._next or not open_levels or not violation <= open_levels[0]:
             self._off += self.seconds - seconds

@@ -18,7 +18,7 @@ OURS = "AdaptiveGDPA"
 
 def read(path: Path) -> list[Row]:
     """Return the last record of each case and solver, in the order of the file."""
-    rows = map(json.loads, path.open()) if path.exists() else iter(())
+    rows: list[Row] = [json.loads(text) for text in path.open()] if path.exists() else []
     return list({(r["case"], r["solver"]): r for r in rows}.values())
 
 
@@ -29,7 +29,7 @@ def line(row: Row) -> str:
 
 
 def tables(rows: list[Row]) -> str:
-    """One table a case, in Markdown, then how many times longer the others took than ours."""
+    """One table a case, in Markdown, with how many times longer the others took than ours."""
     parts = []
     for family, title in TITLES.items():
         names = sorted({r["case"] for r in rows if r["case"].partition("-")[0] == family}, key=_size)
@@ -37,7 +37,7 @@ def tables(rows: list[Row]) -> str:
             parts += [f"### {title}", ""]
         for name in names:
             parts += [_table([r for r in rows if r["case"] == name]), ""]
-    return "\n".join(parts).rstrip()
+    return "\n".join(parts).rstrip() or "No records yet."
 
 
 def _size(name: str) -> int:
@@ -47,7 +47,9 @@ def _size(name: str) -> int:
 
 def _table(rows: list[Row]) -> str:
     known = next((r for r in rows if "d" in r), None)
-    facts = f"d = {known['d']}, m = {known['m']}, {known['budget']:g} CPU seconds for each solver" if known else "no run"
+    facts = (
+        f"d = {known['d']}, m = {known['m']}, {known['budget']:g} CPU seconds for each solver" if known else "no run"
+    )
     lines = [
         f"`{rows[0]['case']}`: {facts}. Forwards / backwards and one-thread CPU seconds to the first KKT point of each "
         f"level, and how many times {OURS}'s seconds that is.",
@@ -55,7 +57,7 @@ def _table(rows: list[Row]) -> str:
         f"| solver | {' | '.join(f'{float(level):g}' for level in LEVELS)} | ended |",
         "|---|---|---|---|---|",
     ]
-    ours = next((r["hits"] for r in rows if r["solver"] == OURS), {})
+    ours: Row = next((r["hits"] for r in rows if r["solver"] == OURS), {})
     for row in rows:
         cells = []
         for level in LEVELS:
@@ -79,10 +81,13 @@ def figures(rows: list[Row], out: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
 
     solvers = list(dict.fromkeys(r["solver"] for r in rows))
     colors = {solver: plt.get_cmap("tab10")(i % 10) for i, solver in enumerate(solvers)}
-    names = sorted({r["case"] for r in rows}, key=lambda name: (list(TITLES).index(name.partition("-")[0]), _size(name)))
+    names = sorted(
+        {r["case"] for r in rows}, key=lambda name: (list(TITLES).index(name.partition("-")[0]), _size(name))
+    )
     if not names:
         return
     columns = min(3, len(names))
@@ -103,7 +108,7 @@ def figures(rows: list[Row], out: Path) -> None:
         axes.axis("off")
     for row in grid:
         row[0].set_ylabel("least KKT residual so far")
-    handles = [plt.Line2D([], [], color=colors[s], linewidth=2.4 if s == OURS else 1.2, label=s) for s in solvers]
+    handles = [Line2D([], [], color=colors[s], linewidth=2.4 if s == OURS else 1.2, label=s) for s in solvers]
     fig.legend(handles=handles, loc="outside right center", frameon=False)
     _save(fig, out / "residuals")
 
@@ -111,7 +116,11 @@ def figures(rows: list[Row], out: Path) -> None:
     if not families:
         return
     fig, grid = plt.subplots(
-        len(families), len(LEVELS), figsize=(5.2 * len(LEVELS), 3.9 * len(families)), squeeze=False, layout="constrained"
+        len(families),
+        len(LEVELS),
+        figsize=(5.2 * len(LEVELS), 3.9 * len(families)),
+        squeeze=False,
+        layout="constrained",
     )
     for family, line_of_axes in zip(families, grid, strict=True):
         for level, axes in zip(LEVELS, line_of_axes, strict=True):
@@ -122,7 +131,9 @@ def figures(rows: list[Row], out: Path) -> None:
                     if r["solver"] == solver and r["case"].startswith(f"{family}-") and level in r["hits"]
                 )
                 if hits:
-                    axes.plot(*zip(*hits, strict=True), "o-", color=colors[solver], linewidth=2.4 if solver == OURS else 1.2)
+                    axes.plot(
+                        *zip(*hits, strict=True), "o-", color=colors[solver], linewidth=2.4 if solver == OURS else 1.2
+                    )
             axes.set(title=f"{family}, KKT {float(level):g}", xscale="log", yscale="log", xlabel="m", xlim=(2, 450))
         line_of_axes[0].set_ylabel("CPU seconds, one thread")
     fig.legend(handles=handles, loc="outside right center", frameon=False)

@@ -29,16 +29,17 @@ def _at(judge: Judge, x: Any) -> _Counted:
 def _slsqp(judge: Judge, constants: Constants) -> None:
     from scipy.optimize import minimize
 
+    constraints: Any = {
+        "type": "ineq",
+        "fun": lambda x: -_at(judge, x).g.numpy(),
+        "jac": lambda x: -_at(judge, x).jacobian().numpy(),
+    }
     minimize(
         lambda x: float(_at(judge, x).f),
         judge.case.x0.numpy(),
         jac=lambda x: _at(judge, x).gradient().numpy(),
         method="SLSQP",
-        constraints={
-            "type": "ineq",
-            "fun": lambda x: -_at(judge, x).g.numpy(),
-            "jac": lambda x: -_at(judge, x).jacobian().numpy(),
-        },
+        constraints=constraints,
         options={"maxiter": 10_000, "ftol": 1e-15},
     )
 

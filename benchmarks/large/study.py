@@ -71,6 +71,7 @@ def _child(
             "backwards": judge.backwards,
             "seconds": judge.seconds,
             "wall": judge.wall,
+            "violation": judge.violation,
             "hits": {f"{level:g}": hit for level, hit in judge.hits.items()},
             "machine": platform.machine(),
         }

@@ -47,4 +47,4 @@ def _read(path: Path) -> list[dict[str, Any]]:
 def _rank(row: dict[str, Any]) -> tuple[float, float, float]:
     hit = row["hits"].get("0.01", {}).get("forwards", math.inf)
     nearest = math.inf if row["nearest"] is None else row["nearest"]
-    return (hit, nearest, row.get("violation") or math.inf)
+    return hit, nearest, row.get("violation", math.inf)  # the last: least violation of a run that was never judged
