@@ -29,18 +29,24 @@ def _at(judge: Judge, x: Any) -> _Counted:
 def _slsqp(judge: Judge, constants: Constants) -> None:
     from scipy.optimize import minimize
 
+    start: Any = judge.case.x0.numpy()
+
+    def gradient(x: Any) -> Any:
+        return _at(judge, x).gradient().numpy()
+
     constraints: Any = {
         "type": "ineq",
         "fun": lambda x: -_at(judge, x).g.numpy(),
         "jac": lambda x: -_at(judge, x).jacobian().numpy(),
     }
+    options: Any = {"maxiter": 10_000, "ftol": 1e-15}
     minimize(
         lambda x: float(_at(judge, x).f),
-        judge.case.x0.numpy(),
-        jac=lambda x: _at(judge, x).gradient().numpy(),
+        start,
+        jac=gradient,
         method="SLSQP",
         constraints=constraints,
-        options={"maxiter": 10_000, "ftol": 1e-15},
+        options=options,
     )
 
 
