@@ -29,7 +29,8 @@ def _at(judge: Judge, x: Any) -> _Counted:
 def _slsqp(judge: Judge, constants: Constants) -> None:
     from scipy.optimize import minimize
 
-    start: Any = judge.case.x0.numpy()
+    def objective(x: Any) -> float:
+        return float(_at(judge, x).f)
 
     def gradient(x: Any) -> Any:
         return _at(judge, x).gradient().numpy()
@@ -40,14 +41,8 @@ def _slsqp(judge: Judge, constants: Constants) -> None:
         "jac": lambda x: -_at(judge, x).jacobian().numpy(),
     }
     options: Any = {"maxiter": 10_000, "ftol": 1e-15}
-    minimize(
-        lambda x: float(_at(judge, x).f),
-        start,
-        jac=gradient,
-        method="SLSQP",
-        constraints=constraints,
-        options=options,
-    )
+    start: Any = judge.case.x0.numpy()
+    minimize(objective, start, jac=gradient, method="SLSQP", constraints=constraints, options=options)
 
 
 def _ipopt(judge: Judge, constants: Constants) -> None:
