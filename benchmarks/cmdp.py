@@ -35,6 +35,7 @@ from gdpa.methods import get_method, method_names
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "cmdp"
 STEPS = 1000
+ADAPTIVE_STEPS = 3000  # at most; it stops at a certificate of 1e-8
 SEEDS = range(20)
 LEVELS = (0.3, 0.6, 0.9)
 
@@ -90,7 +91,7 @@ def compare(
             as_problem(cmdp, parametrisation),
             start_of(cmdp, parametrisation) if start is None else start.reshape(-1),
             method,
-            stop=[KKTBelow(1e-8), MaxSteps(STEPS)] if adaptive else MaxSteps(STEPS),
+            stop=[KKTBelow(1e-8), MaxSteps(ADAPTIVE_STEPS)] if adaptive else MaxSteps(STEPS),
             tolerance=1e-8,
             record=0,
             check_every=1 if adaptive else 50,

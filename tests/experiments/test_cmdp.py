@@ -65,6 +65,13 @@ def test_verdicts_on_the_full_run_hold(full_run):
     assert all(len(row) == len(section.tables[0].head) for row in section.tables[0].rows)
 
 
+def test_the_adaptive_method_reaches_the_optimum():
+    adaptive = [record(unit) for unit in cmdp.units(Settings()) if unit.method == cmdp.ADAPTIVE]
+    assert len(adaptive) == 3
+    (verdict,) = cmdp.section(adaptive).verdicts
+    assert verdict.holds is True
+
+
 def test_verdicts_on_a_run_cut_short_do_not_hold():
     short = [record(unit) for unit in cmdp.units(Settings(steps=3)) if unit.method == cmdp.PAPER]
     assert cmdp.section(short).verdicts[0].holds is False

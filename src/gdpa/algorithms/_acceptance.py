@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gdpa.arrays import namespace
-from gdpa.perturbed import augmented_lagrangian
+from gdpa.arrays import max_norm, namespace, positive_part
+from gdpa.perturbed import augmented_lagrangian, weights
 from gdpa.typing import Array
 
 #: Share of the decrease the slope promises that a trial must deliver (Armijo's constant).
@@ -15,7 +15,7 @@ WINDOW = 8
 
 
 class Merit(NamedTuple):
-    """F_beta(., lambda) as a function of values: the multipliers, penalty and perturbation in force."""
+    """F_beta(., lambda) as a function of the values f and g, see `gdpa.perturbed`."""
 
     multipliers: Array
     beta: float
@@ -23,8 +23,25 @@ class Merit(NamedTuple):
     num_equalities: int
 
     def __call__(self, objective: Array, constraints: Array) -> Array:
-        """Return F_beta from f and g (leading axes: several points at once)."""
+        """Return F_beta (leading axes: several points at once)."""
         return augmented_lagrangian(objective, constraints, self.multipliers, self.beta, self.tau, self.num_equalities)
+
+    def weights(self, constraints: Array) -> Array:
+        """Return the weights w of J^T in grad_x F_beta."""
+        return weights(self.multipliers, constraints, self.beta, self.tau, self.num_equalities)
+
+    def shifted(self, constraints: Array) -> Array:
+        """Return ``g + (1 - tau) lambda / beta``, of which the weights are beta times the positive part."""
+        return constraints + (1 - self.tau) * self.multipliers / self.beta
+
+
+    def residual(self, constraints: Array) -> float:
+        """Return ``max |max(g, -lambda/beta)|`` (g itself for equalities): violation and slackness in one number.
+
+        It is measured without tau: where (1 - tau) lambda + beta g = lambda, g is still off by tau lambda / beta.
+        """
+        shift = self.multipliers / self.beta
+        return float(max_norm(positive_part(constraints + shift, self.num_equalities) - shift))
 
 
 class Window(NamedTuple):
@@ -38,15 +55,31 @@ class Window(NamedTuple):
     constraints: Array
 
     def push(self, objective: Array, constraints: Array) -> Window:
+        """Return the window with one more point, the oldest dropped where it is full."""
         xp = namespace(constraints)
         return Window(
             xp.concat([self.objectives, objective[None]])[-WINDOW:],
             xp.concat([self.constraints, constraints[None]])[-WINDOW:],
         )
 
-    def newest(self) -> Window:
-        """Return the window of the newest point alone: acceptance is monotone again from there."""
-        return Window(self.objectives[-1:], self.constraints[-1:])
+    def values(self, merit: Merit) -> tuple[float, float]:
+        """Return F_beta at the newest point, and the largest over the window."""
+        values = merit(self.objectives, self.constraints)
+        return float(values[-1]), float(namespace(values).max(values))
+
+
+def sufficient(value: float, current: float, reference: float, promised: float, noise: float) -> bool:
+    """Tell whether a trial of merit ``value`` is accepted.
+
+    ``value <= reference + 1e-4 promised``, where promised = t slope < 0, up to the rounding ``noise`` of the values.
+
+    >>> sufficient(1.0, current=0.5, reference=1.1, promised=-1.0, noise=0.0)
+    True
+    >>> sufficient(float("nan"), current=0.5, reference=1.1, promised=-1.0, noise=0.0)
+    False
+    """
+    size = noise * max(abs(current), abs(value))
+    return float("-inf") < value <= reference + SUFFICIENT * promised + size
 
 
 def shorten(length: float, slope: float, rise: float) -> float:
@@ -62,4 +95,4 @@ def shorten(length: float, slope: float, rise: float) -> float:
     """
     curvature = 2 * (rise - length * slope)
     best = -slope * length * length / curvature if curvature > 0 else 0.0
-    return min(max(best, 0.1 * length), 0.5 * length) if best == best else 0.1 * length
+    return min(max(best, 0.1 * length), 0.5 * length)

@@ -1,69 +1,133 @@
-"""Limited-memory BFGS: what the last few steps say about curvature."""
+"""Limited-memory BFGS: what the last few steps say about curvature.
+
+B is the matrix built from ``sigma I`` by the BFGS formula with the pairs (s_i, y_i), and H its inverse.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gdpa.arrays import namespace
+import numpy as np
+
+from gdpa.arrays import from_numpy, namespace, to_numpy
 from gdpa.typing import Array
+
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Memory(NamedTuple):
-    """Pairs s_i = x_{i+1} - x_i, y_i = change of the gradient, oldest first; ``scale`` is gamma of H_0 = gamma I."""
+    """Pairs of a step s and the change y of the gradient along it, oldest first, each divided by ||s||.
+
+    (BFGS does not see the length of a pair; unit steps keep the small matrices below well scaled.)
+    ``sigma`` is the curvature assumed where the pairs say nothing: B_0 = sigma I.
+    """
 
     steps: tuple[Array, ...] = ()
     changes: tuple[Array, ...] = ()
-    scale: float = 1.0
+    sigma: float = 1.0
 
 
 def remember(memory: Memory, s: Array, y: Array, limit: int) -> Memory:
-    """Return the memory with one more pair, at most ``limit`` of them.
+    """Return the memory with one more pair, at most ``limit`` of them; sigma becomes y'y / s'y.
 
-    A pair without positive curvature, ``s'y <= eps ||s|| ||y||``, is left out (H must stay positive definite).
+    Where the function curves too little along s, Powell's damping takes y between the true change and B s, such
+    that s'y = 0.2 s'Bs: B stays positive definite, and along a direction without curvature steps grow fivefold.
 
-    >>> import numpy as np
-    >>> remember(Memory(), np.array([1.0, 0.0]), np.array([4.0, 0.0]), limit=5).scale
-    0.25
+    References:
+        M. J. D. Powell, "A fast algorithm for nonlinearly constrained optimization calculations" (1978);
+        J. Nocedal and S. J. Wright, "Numerical Optimization", Procedure 18.2.
+
+    >>> remember(Memory(), np.array([2.0, 0.0]), np.array([8.0, 0.0]), limit=5)
+    Memory(steps=(array([1., 0.]),), changes=(array([4., 0.]),), sigma=4.0)
     """
     xp = namespace(s)
-    sy, ss, yy = float(xp.sum(s * y)), float(xp.sum(s * s)), float(xp.sum(y * y))
-    if not sy > float(xp.finfo(s.dtype).eps) ** 0.5 * (ss * yy) ** 0.5:
+    size = float(xp.sum(s * s)) ** 0.5
+    if not size > 0:
         return memory
-    return Memory((*memory.steps, s)[-limit:], (*memory.changes, y)[-limit:], sy / yy)
+    s, y = s / size, y / size
+    curvature = float(xp.sum(s * y))
+    Bs = matrix_product(memory, s)
+    model = float(xp.sum(s * Bs))
+    if curvature < 0.2 * model:
+        theta = 0.8 * model / (model - curvature)
+        y = theta * y + (1 - theta) * Bs
+        curvature = float(xp.sum(s * y))
+    sigma = float(xp.sum(y * y)) / curvature if curvature > 0 else float("inf")
+    if not 0 < sigma < float("inf"):
+        return memory
+    return Memory((*memory.steps, s)[-limit:], (*memory.changes, y)[-limit:], sigma)
 
 
-def inverse_product(memory: Memory, v: Array, free: Array | None = None) -> Array:
+def inverse_product(memory: Memory, v: Array) -> Array:
     """Return H v by the two-loop recursion (Nocedal and Wright, Algorithm 7.4).
 
-    With ``free`` (1 for a free coordinate, 0 for a fixed one) H is that of the pairs restricted to the free
-    coordinates, and so are v and the result.
-
-    >>> import numpy as np
     >>> memory = remember(Memory(), np.array([1.0, 0.0]), np.array([4.0, 0.0]), limit=5)
     >>> inverse_product(memory, np.array([4.0, 4.0])).tolist()
     [1.0, 1.0]
     """
     xp = namespace(v)
-    tiny = float(xp.finfo(v.dtype).eps)
-    gamma = memory.scale + xp.zeros_like(v[0])
-    kept = []
-    if free is not None:
-        v = free * v
-    for s, y in zip(memory.steps, memory.changes, strict=True):
-        if free is not None:
-            s, y = free * s, free * y
-        sy, yy = xp.sum(s * y), xp.sum(y * y)
-        good = sy * sy > tiny * tiny * xp.sum(s * s) * yy
-        good = good & (sy > 0)  # a pair may lose its curvature by the restriction: it then counts for nothing
-        one = xp.ones_like(sy)
-        kept.append((s, y, xp.where(good, one / xp.where(good, sy, one), 0 * one)))
-        gamma = xp.where(good, sy / xp.where(good, yy, one), gamma)
+    pairs = [(s, y, 1 / xp.sum(s * y)) for s, y in zip(memory.steps, memory.changes, strict=True)]
     coefficients = []
-    for s, y, rho in reversed(kept):
-        a = rho * xp.sum(s * v)
-        coefficients.append(a)
-        v = v - a * y
-    v = gamma * v
-    for (s, y, rho), a in zip(kept, reversed(coefficients), strict=True):
+    for s, y, rho in reversed(pairs):
+        coefficients.append(rho * xp.sum(s * v))
+        v = v - coefficients[-1] * y
+    v = v / memory.sigma
+    for (s, y, rho), a in zip(pairs, reversed(coefficients), strict=True):
         v = v + (a - rho * xp.sum(y * v)) * s
     return v
+
+
+def middle_matrix(ss: Matrix, sy: Matrix, sigma: float) -> Matrix:
+    """Return K of the compact form ``B = sigma I - W K^-1 W^T`` with ``W = [sigma S, Y]`` (columns s_i, y_i).
+
+    Args:
+        ss: S^T S.
+        sy: S^T Y.
+        sigma: the curvature of B_0.
+
+    References:
+        R. H. Byrd, J. Nocedal and R. B. Schnabel, "Representations of quasi-Newton matrices and their use in limited
+        memory methods", Mathematical Programming 63 (1994), eq. (2.17).
+
+    >>> middle_matrix(np.eye(1), 4 * np.eye(1), 2.0).tolist()
+    [[2.0, 0.0], [0.0, -4.0]]
+    """
+    L = np.tril(sy, -1)
+    return np.block([[sigma * ss, L], [L.T, -np.diag(np.diag(sy))]])
+
+
+def matrix_product(memory: Memory, v: Array) -> Array:
+    """Return B v by the compact form.
+
+    >>> memory = remember(Memory(), np.array([1.0, 0.0]), np.array([4.0, 0.0]), limit=5)
+    >>> matrix_product(memory, np.array([1.0, 1.0])).tolist()
+    [4.0, 4.0]
+    """
+    if not memory.steps:
+        return memory.sigma * v
+    xp = namespace(v)
+    S, Y, sigma = xp.stack(memory.steps), xp.stack(memory.changes), memory.sigma
+    K = middle_matrix(host(S @ S.T), host(S @ Y.T), sigma)
+    a, b = np.split(solve_symmetric(K, np.concatenate([sigma * host(S @ v), host(Y @ v)])), 2)
+    return sigma * v - sigma * (from_numpy(a, v) @ S) - from_numpy(b, v) @ Y
+
+
+def host(a: Array) -> Matrix:
+    """Return ``a`` on the host in double precision: small matrices are solved there."""
+    return np.asarray(to_numpy(a), dtype=np.float64)
+
+
+def solve_symmetric(A: Matrix, b: Matrix) -> Matrix:
+    """Return the solution of A y = b, A with its diagonal scaled to one; a singular A gives the least squares one.
+
+    >>> solve_symmetric(np.diag([4.0, 0.0]), np.array([4.0, 0.0])).tolist()
+    [1.0, 0.0]
+    """
+    size = np.sqrt(np.abs(np.diag(A)))
+    size[size == 0] = 1.0
+    scaled, right = A / np.outer(size, size), (b.T / size).T
+    try:
+        y = np.linalg.solve(scaled, right)
+    except np.linalg.LinAlgError:
+        y = np.linalg.lstsq(scaled, right, rcond=None)[0]
+    return np.asarray((y.T / size).T)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gdpa.arrays import max_norm, namespace
-from gdpa.problem import Evaluation, jacobian
+from gdpa.problem import Evaluation
 from gdpa.typing import Array
 
-#: Above this many constraints each keeps its own units: measuring a gradient each would cost m backward passes.
-SCALING_LIMIT = 100
+#: A constraint flat at the start is enlarged by no more than this: it may be steep elsewhere.
+LARGEST = 100.0
 
 
 class Scaling(NamedTuple):
-    """Positive factors s_f of f and s_i of g_i. The scaled problem has f' = s_f f, g' = s g, lambda' = lambda s_f / s.
+    """Positive factors s_f of f and s_i of g_i: the scaled problem has f' = s_f f, g' = s g, lambda' = lambda s_f / s.
 
     >>> import numpy as np
-    >>> scaling = Scaling(0.5, np.array([2.0]))
-    >>> scaling.unscale(np.array([4.0])).tolist()
+    >>> Scaling(0.5, np.array([2.0])).unscale(np.array([4.0])).tolist()
     [16.0]
     """
 
@@ -37,22 +36,25 @@ class Scaling(NamedTuple):
         return self.constraints * multipliers / self.objective
 
 
-def scaling_at(evaluation: Evaluation) -> Scaling:
-    """Return ``s_f = 1 / max(1, |grad f|_inf)`` and ``s_i = 1 / max(1, |grad g_i|_inf)``, by m + 1 backward passes.
+def scaling_from(gradient: Array, constraints: Array, J: Array | None) -> Scaling:
+    """Return ``s_f = 1 / max(1, |grad f|_inf)`` and ``s_i = 1 / max(1/100, |grad g_i|_inf)``.
 
-    Gradients below 1 are left alone: a function flat at the start may be steep elsewhere.
+    Args:
+        gradient: grad f at the start.
+        constraints: g at the start.
+        J: the Jacobian at the start; None leaves the constraints in their own units.
 
     >>> import numpy as np
-    >>> J = np.array([[4.0, 0.0], [0.5, 0.0]])
-    >>> pullback = lambda w, objective=1.0: objective * np.array([0.0, 2.0]) + w @ J
-    >>> scaling = scaling_at(Evaluation(np.array(0.0), np.zeros(2), pullback))
+    >>> J = np.array([[4.0, 0.0], [0.5, 0.0], [0.0, 0.0]])
+    >>> scaling = scaling_from(np.array([0.0, 2.0]), np.zeros(3), J)
     >>> scaling.objective, scaling.constraints.tolist()
-    (0.5, [0.25, 1.0])
+    (0.5, [0.25, 2.0, 1.0])
     """
-    g = evaluation.constraints
-    xp = namespace(g)
-    size = float(max_norm(evaluation.pullback(xp.zeros_like(g))))
-    ones = xp.ones_like(g)
-    if g.shape[-1] == 0 or g.shape[-1] > SCALING_LIMIT:
-        return Scaling(1 / max(1.0, size), ones)
-    return Scaling(1 / max(1.0, size), ones / xp.maximum(max_norm(jacobian(evaluation)), ones))
+    xp = namespace(constraints)
+    ones = xp.ones_like(constraints)
+    objective = 1 / max(1.0, float(max_norm(gradient)))
+    if J is None:
+        return Scaling(objective, ones)
+    sizes = max_norm(J)
+    # A gradient that vanishes at the start says nothing about the size of its constraint.
+    return Scaling(objective, xp.where(sizes > 0, ones / xp.maximum(sizes, ones / LARGEST), ones))

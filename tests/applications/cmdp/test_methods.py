@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gdpa import GDPA, MaxSteps, solve
+from gdpa import GDPA, KKTBelow, MaxSteps, solve
 from gdpa.applications.cmdp import (
     NaturalPolicyGradient,
     PolicyGradient,
@@ -16,6 +16,7 @@ from gdpa.applications.cmdp import (
     solve_linear_programme,
     start_of,
 )
+from gdpa.methods import get_method
 from gdpa.perturbed import residual_violation
 
 #: alpha_0 = 1e3 on the gradient without 1/(1 - gamma), beta_0 = 1/2, tau = 0.1.
@@ -35,6 +36,19 @@ def test_the_papers_constants_reach_the_optimum(b, seed):
     predicted = residual_violation(result.multipliers_last, beta=0.5 * 1000 ** (1 / 3), tau=0.1)
     assert b - utilities[0] == pytest.approx(predicted[0], rel=0.05)
     assert (result.forwards, result.backwards) == (1001, 1000)
+
+
+@pytest.mark.parametrize("b", [6.0, 7.0, 8.0])
+def test_the_adaptive_method_reaches_the_optimum_over_the_policies_themselves(b):
+    cmdp = paper_instance(b)
+    optimum = solve_linear_programme(cmdp)
+    method, stop = get_method("adaptive-gdpa")(), [KKTBelow(1e-7), MaxSteps(2000)]
+    result = solve(as_problem(cmdp, "direct"), start_of(cmdp, "direct"), method, stop=stop, tolerance=1e-7)
+    assert result.success
+    reward, utilities = cmdp.returns(policy_of(cmdp, result.x, "direct"))
+    assert reward == pytest.approx(optimum.reward, rel=1e-5)
+    assert utilities[0] == pytest.approx(b, abs=1e-5)
+    assert result.multipliers == pytest.approx(optimum.multipliers, rel=1e-4)
 
 
 @pytest.mark.parametrize("b", [6.0, 7.0, 8.0])

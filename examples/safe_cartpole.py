@@ -1,0 +1,39 @@
+"""CartPole under two budgets: the share of time off the middle of the track, and how often the force is switched.
+
+python examples/safe_cartpole.py --updates 600 --seeds 3 --out results/cartpole      (toy size: --updates 12 --seeds 1)
+"""
+
+import argparse
+import csv
+from pathlib import Path
+
+import torch
+
+from gdpa.applications.cmdp.cartpole import CostlyCartPole
+from gdpa.applications.cmdp.neural import ActorCritic
+from gdpa.experiments.figures.chart import save
+from gdpa.experiments.figures.learning import learning_chart
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--updates", type=int, default=600)
+parser.add_argument("--seeds", type=int, default=3)
+parser.add_argument("--out", type=Path, default=Path("results/cartpole"))
+given = parser.parse_args()
+given.out.mkdir(parents=True, exist_ok=True)
+torch.set_num_threads(1)
+
+budgets = {"position": 0.02, "switching": 0.2}
+runs: dict[str, list] = {"GDPA": [], "plain policy gradient": []}
+with open(given.out / "evaluation.csv", "w", newline="") as table:
+    for method, finished in runs.items():
+        ours = method == "GDPA"
+        learner = ActorCritic(CostlyCartPole, budgets, constrained=ours, warmup=given.updates // 4, dual_rate=0.2)
+        for seed in range(given.seeds):
+            trained = learner.train(given.updates, seed)
+            finished.append({name: [row[name] for row in trained.rows] for name in trained.rows[0]})
+            with open(given.out / f"{method.replace(' ', '-')}_{seed}.csv", "w", newline="") as file:
+                csv.writer(file).writerows([finished[-1], *zip(*finished[-1].values(), strict=True)])
+            last = {"method": method, "seed": seed, **trained.evaluate(episodes=50)}
+            csv.writer(table).writerows([last] * (table.tell() == 0) + [last.values()])
+            print(last, flush=True)
+print("drawn:", *save(learning_chart(runs, budgets), given.out))

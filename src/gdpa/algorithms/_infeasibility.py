@@ -1,0 +1,119 @@
+"""Is there a feasible point near? A phase that minimises the violation alone, and the verdict it allows.
+
+In the phase f has weight 0, lambda = 0 and beta = 1, so F_beta is ||[g]_+||^2 / 2 and the one-pullback step minimises
+it. It ends back in the problem where the violation has fallen to a tenth, and with the verdict where the violation is
+stationary and positive, twice: a shove away from the first such point leads to no lower one. (A point of symmetry
+is stationary without being a minimum; the shove leaves it.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gdpa.algorithms import _one_pullback
+from gdpa.algorithms._acceptance import Merit, Window
+from gdpa.algorithms._adaptive_state import AdaptiveState, Restoration, Trial, Watch, largest_violation, negligible
+from gdpa.algorithms._lbfgs import Memory
+from gdpa.arrays import from_numpy, max_norm, namespace, norm, positive_part
+from gdpa.problem import Problem
+from gdpa.result import Status
+from gdpa.typing import Array
+
+#: The phase ends in the problem where the violation has fallen to this share of its value at the entry.
+ENOUGH = 0.1
+#: The phase is left after so many accepted points without a decision.
+LONGEST = 300
+#: The penalty with which the problem is taken up again, at most.
+MODERATE = 1e3
+
+
+def due(state: AdaptiveState) -> AdaptiveState:
+    """Return the state with its account of the violation brought up to date."""
+    violation, watch = state.violation, state.watch
+    if violation < 0.9 * watch.least or violation <= negligible(state.x):
+        return replace(state, watch=watch._replace(least=violation, waited=0))
+    return state
+
+
+def enter(problem: Problem, state: AdaptiveState) -> AdaptiveState:
+    """Return the state at the start of the phase, at the same x."""
+    now, g = state.evaluation, state.window.constraints[-1]
+    if now is None:
+        now = problem.evaluate(state.x)
+    zero = namespace(g).zeros_like(g)
+    scaling = state.scaling._replace(objective=0.0)
+    merit = Merit(zero, 1.0, 0.0, state.merit.num_equalities)
+    gradient = scaling.pullback(now, merit.weights(g))
+    state = replace(
+        state,
+        restoration=Restoration(state.scaling, state.merit, state.violation),
+        scaling=scaling,
+        merit=merit,
+        memory=Memory(),
+        window=Window(0 * state.window.objectives[-1:], g[None, :]),
+        gradient=gradient,
+        knowledge=None,
+        probe=None,
+    )
+    return _one_pullback.aim(problem.domain, state)
+
+
+def judge(problem: Problem, state: AdaptiveState) -> AdaptiveState:
+    """Return the state after an accepted point of the phase: going on, shoved, back in the problem, or decided."""
+    entry = state.restoration
+    assert entry is not None
+    entry = entry._replace(steps=entry.steps + 1)
+    state = replace(state, restoration=entry)
+    violation = state.violation
+    floor = negligible(state.x)
+    if violation <= max(ENOUGH * entry.violation, floor) or entry.steps > LONGEST:
+        return leave(problem, state)
+    g = state.window.constraints[-1]
+    size = float(norm(positive_part(g, state.merit.num_equalities)))
+    stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
+    if stationarity > max(1e-6, 10 * floor**1.5) * size:
+        return state
+    if entry.probed is None:
+        shove = 0.01 * (1 + float(max_norm(state.x))) * wave(state.x)
+        p = problem.domain.project(state.x + shove) - state.x
+        # Any trial there is accepted: its decrease is not what the shove is for.
+        state = replace(state, restoration=entry._replace(probed=violation), memory=Memory())
+        return replace(state, trial=Trial(p, float("-inf")))
+    if violation > 0.99 * entry.probed:
+        return replace(state, verdict=Status.LOCALLY_INFEASIBLE)
+    return replace(state, restoration=entry._replace(probed=None))
+
+
+def leave(problem: Problem, state: AdaptiveState) -> AdaptiveState:
+    """Return the state back in the problem at the phase's point, more patient than before."""
+    entry, now = state.restoration, state.evaluation
+    assert entry is not None
+    assert now is not None
+    f, g = entry.scaling.values(now)
+    violation = largest_violation(g, entry.merit.num_equalities)
+    # The multipliers that led astray are forgotten, and a penalty raised in vain comes down.
+    merit = entry.merit._replace(multipliers=0 * g, beta=min(entry.merit.beta, MODERATE))
+    state = replace(
+        state,
+        restoration=None,
+        scaling=entry.scaling,
+        merit=merit,
+        memory=Memory(),
+        window=Window(f[None], g[None, :]),
+        watch=Watch(violation, 0, 2 * state.watch.patience),
+        since=0,
+    )
+    gradient = entry.scaling.pullback(now, merit.weights(g))
+    return _one_pullback.aim(problem.domain, replace(state, gradient=gradient))
+
+
+def wave(x: Array) -> Array:
+    """Return a fixed vector without symmetry, components in [-1, 1]: the sines of squares.
+
+    >>> wave(np.zeros(3)).round(2).tolist()
+    [0.84, -0.76, 0.41]
+    """
+    n = np.arange(1, x.shape[-1] + 1, dtype=np.float64)
+    return from_numpy(np.sin(n * n), x)

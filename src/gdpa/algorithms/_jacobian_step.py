@@ -1,0 +1,101 @@
+"""The step that knows the Jacobian: the model's small dual programme gives direction and multipliers at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gdpa.algorithms._acceptance import Merit
+from gdpa.algorithms._adaptive_state import AdaptiveState, Knowledge, Trial, largest_violation, negligible, room
+from gdpa.algorithms._lbfgs import remember
+from gdpa.algorithms._model import Step, model_step
+from gdpa.algorithms._one_pullback import LARGEST_BETA
+from gdpa.algorithms.base import Probe
+from gdpa.arrays import namespace
+from gdpa.problem import Evaluation, Problem, jacobian
+from gdpa.typing import Array
+
+#: The model's step must remove this share of the violation, or beta is raised ...
+SHARE = 0.25
+#: ... at most so many times at one point.
+RAISES = 4
+
+
+def arrive(problem: Problem, old: AdaptiveState, state: AdaptiveState, memory: int, least_beta: float) -> AdaptiveState:
+    """Return the state at the accepted point ``state.x``: multipliers, pair of the Lagrangian, next trial.
+
+    lambda <- lambda + t (l - lambda), with l the model's multipliers; s = x+ - x and y = grad L(x+, lambda+) -
+    grad L(x, lambda+).
+    """
+    now, known, trial = state.evaluation, old.knowledge, old.trial
+    assert now is not None
+    assert known is not None
+    t = trial.length
+    dual = (1 - t) * state.merit.multipliers + t * known.multipliers
+    merit = state.merit._replace(multipliers=dual, tau=state.merit.tau / 4)
+    if t < 1 and merit.beta > least_beta:
+        merit = merit._replace(beta=merit.beta / 2)  # too stiff a penalty shortens steps; `plan` undoes a wrong guess
+    scaling = state.scaling
+    c = scaling.pullback(now, namespace(dual).zeros_like(dual))
+    J = scaled_rows(problem, state.x, now, state)
+    change = c + dual @ J - (known.gradient + dual @ known.rows)
+    state = replace(
+        state,
+        merit=merit,
+        multipliers=scaling.unscale(dual),
+        memory=remember(state.memory, state.x - old.x, change, memory),
+        watch=state.watch._replace(waited=state.watch.waited + 1),
+    )
+    return plan(problem, state, now, c, J)
+
+
+def scaled_rows(problem: Problem, x: Array, now: Evaluation, state: AdaptiveState) -> Array:
+    """Return J' at x."""
+    J = jacobian(now) if problem.jacobian is None else problem.jacobian(x)
+    return J * state.scaling.constraints[:, None]
+
+
+def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: Array) -> AdaptiveState:
+    """Return the state with its next trial, beta raised until the model's step removes enough of the violation."""
+    merit, g = state.merit, state.window.constraints[-1]
+    p = merit.num_equalities
+    violation, goal = state.violation, SHARE * state.violation
+    step = _solve(problem, state, merit, c, J, g)
+    for _ in range(RAISES):
+        left = largest_violation(g + J @ step.direction, p)
+        if left <= goal or violation <= negligible(c) or merit.beta >= LARGEST_BETA:
+            break
+        merit = merit._replace(beta=2 * merit.beta)
+        step = _solve(problem, state, merit, c, J, g)
+    direction, multipliers = step
+    gradient = c + merit.weights(g) @ J
+    slope = float(namespace(c).sum(gradient * direction))
+    if not slope < 0:
+        direction = problem.domain.project(state.x - gradient / state.memory.sigma) - state.x
+        slope = float(namespace(c).sum(gradient * direction))
+    scaling = state.scaling
+    lagrangian = (c + multipliers @ J) / scaling.objective
+    probe = Probe(state.x, scaling.unscale(multipliers), now.objective, now.constraints, lagrangian)
+    return replace(
+        state,
+        merit=merit,
+        gradient=gradient,
+        probe=probe,
+        knowledge=Knowledge(c, J, multipliers),
+        trial=Trial(direction, slope),
+    )
+
+
+def correct(problem: Problem, state: AdaptiveState, constraints: Array) -> Array:
+    """Return the step with the constraints' curvature along p taken from their values at the rejected x + p.
+
+    The model is solved again with g(x + p) - J p in the place of g(x) (second-order correction).
+    """
+    known = state.knowledge
+    assert known is not None
+    values = constraints - known.rows @ state.trial.direction
+    return _solve(problem, state, state.merit, known.gradient, known.rows, values).direction
+
+
+def _solve(problem: Problem, state: AdaptiveState, merit: Merit, c: Array, J: Array, g: Array) -> Step:
+    bounds = room(problem.domain, state.x)
+    return model_step(state.memory, c, J, merit.shifted(g), merit.beta, merit.num_equalities, bounds)

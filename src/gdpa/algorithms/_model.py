@@ -1,0 +1,126 @@
+"""The primal step: the minimiser, over a box, of a model of F_beta that knows the Jacobian of some constraints.
+
+    p = argmin  c'p + p'Bp/2 + beta/2 ||[r + J p]_+||^2   subject to   lower <= p <= upper
+
+with B a limited-memory BFGS matrix. Everything but sums over the coordinates happens in the span of
+Z = [c; J; S; Y]: one Gram matrix of these rows, then algebra of size m + 2 memory + 1 on the host.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gdpa.algorithms._dualqp import dual_qp
+from gdpa.algorithms._lbfgs import Matrix, Memory, host, middle_matrix, solve_symmetric
+from gdpa.arrays import from_numpy, namespace
+from gdpa.typing import Array
+
+#: How often the active bounds are guessed anew before the last guess is clipped.
+ROUNDS = 12
+
+
+class Step(NamedTuple):
+    """The minimiser p of the model and the multipliers l = beta [r + J p]_+ of its constraints."""
+
+    direction: Array
+    multipliers: Array
+
+
+class _Span(NamedTuple):
+    """The model in coordinates: vectors are combinations of the rows of Z, W = [sigma S, Y] = Z^T E."""
+
+    E: Matrix
+    K: Matrix
+    sigma: float
+    rows: slice
+    offset: Matrix
+    beta: float
+    num_equalities: int
+
+    def curvature(self, u: Matrix) -> Matrix:
+        """Return the coefficients of B v - sigma v, where u = Z v."""
+        return -self.E @ solve_symmetric(self.K, self.E.T @ u)
+
+    def minimise(self, gram: Matrix, u: Matrix) -> tuple[Matrix, Matrix]:
+        """Return the coefficients of p on the free coordinates, and l.
+
+        ``gram`` is Z Z^T over the free coordinates and ``u`` is Z times the fixed part of p. The dual of the model is
+        min over l >= 0 of l'(J H J' + I/beta)l/2 - l'(r - J H c), and p = -H(c + J'l), with H the
+        inverse of B on the free coordinates: I/sigma + W (K - W'W/sigma)^-1 W'/sigma^2.
+        """
+        E, sigma, rows = self.E, self.sigma, self.rows
+        WZ = E.T @ gram
+        H = np.eye(len(gram)) / sigma + E @ solve_symmetric(self.K - WZ @ E / sigma, WZ) / sigma**2
+        a = self.curvature(u)
+        a[0] += 1.0
+        images = gram @ H
+        A = images[rows, rows]
+        b = self.offset + u[rows] - images[rows] @ a
+        multipliers = dual_qp((A + A.T) / 2 + np.eye(len(b)) / self.beta, b, self.num_equalities)
+        a[rows] += multipliers
+        return -H @ a, multipliers
+
+
+def model_step(
+    memory: Memory,
+    c: Array,
+    J: Array,
+    r: Array,
+    beta: float,
+    num_equalities: int = 0,
+    bounds: tuple[Array, Array] | None = None,
+) -> Step:
+    """Return the minimiser of the model and its multipliers.
+
+    Args:
+        memory: the pairs of B.
+        c: the gradient of all but the constraints in ``J``, of shape (d,).
+        J: gradients of the constraints the model knows, (m, d); m = 0 gives the quasi-Newton step.
+        r: their values, shifted by the multipliers: g + lambda / beta.
+        beta: the penalty.
+        num_equalities: how many of the last rows are equalities (their [.]_+ is the identity).
+        bounds: (lower, upper) of p, with lower <= 0 <= upper; None for the whole space.
+
+    The active bounds are found by a primal-dual active-set iteration: free coordinates that leave the box are
+    put on its edge, those on the edge whose gradient points inwards are freed.
+
+    Example:
+        >>> step = model_step(Memory(), np.array([-2.0, 0.0]), np.array([[1.0, 0.0]]), np.array([-0.5]), beta=1e6)
+        >>> step.direction.round(3).tolist(), step.multipliers.round(3).tolist()
+        ([0.5, 0.0], [1.5])
+    """
+    xp = namespace(c)
+    m, k = J.shape[0], len(memory.steps)
+    pairs = [v[None, :] for v in (*memory.steps, *memory.changes)]
+    Z = xp.concat([c[None, :], J, *pairs], axis=0)
+    gram = host(Z @ Z.T)
+    S, Y = slice(1 + m, 1 + m + k), slice(1 + m + k, None)
+    E = np.zeros((len(gram), 2 * k))
+    E[1 + m :] = np.diag(np.repeat([memory.sigma, 1.0], k))
+    K = middle_matrix(gram[S, S], gram[S, Y], memory.sigma)
+    span = _Span(E, K, memory.sigma, slice(1, 1 + m), host(r), beta, num_equalities)
+    if bounds is None:
+        coefficients, multipliers = span.minimise(gram, np.zeros(len(gram)))
+        return Step(from_numpy(coefficients, c) @ Z, from_numpy(multipliers, c))
+    lower, upper = bounds
+    zero = xp.zeros_like(c)
+    at_lower, at_upper = (lower >= 0) & (c > 0), (upper <= 0) & (c < 0)
+    p, multipliers = zero, np.zeros(m)
+    for _ in range(ROUNDS):
+        free = ~(at_lower | at_upper)
+        fixed = xp.where(at_lower, lower, xp.where(at_upper, upper, zero))
+        part = xp.where(free[None, :], Z, xp.zeros_like(Z))
+        coefficients, multipliers = span.minimise(host(part @ part.T), host(Z @ fixed))
+        p = from_numpy(coefficients, c) @ part + fixed
+        slope = span.curvature(host(Z @ p))
+        slope[0] += 1.0
+        slope[1 : 1 + m] += multipliers
+        z = from_numpy(slope, c) @ Z + memory.sigma * p  # the model's gradient at p: zero on the free coordinates
+        lower_next = (at_lower & (z > 0)) | (free & (p < lower))
+        upper_next = (at_upper & (z < 0)) | (free & (p > upper))
+        if not bool(xp.any((lower_next ^ at_lower) | (upper_next ^ at_upper))):
+            break
+        at_lower, at_upper = lower_next, upper_next
+    return Step(xp.minimum(xp.maximum(p, lower), upper), from_numpy(multipliers, c))
