@@ -62,7 +62,7 @@ def _say(text: str) -> None:
 
 @app.command()
 def reproduce(
-    names: Annotated[list[str], typer.Argument(help="Experiments to run, or all.", metavar="NAME")],
+    names: Annotated[list[str], typer.Argument(help="Experiments to run, or all.", metavar="NAME...")],
     out: Annotated[Path, typer.Option(help="Where records, figures and the report go.")] = Path("out"),
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 1,
     budget: Annotated[float | None, typer.Option(help="Seconds a unit may use on the method's clock.")] = None,
@@ -139,25 +139,25 @@ def report(folder: Annotated[Path, typer.Argument(help="A folder that gdpa repro
         _say(f"report: {write_report(Folder(folder)).resolve()}")
 
 
-data = typer.Typer(help="Data that experiments need.", no_args_is_help=True)
+data = typer.Typer(help="Data sets of the experiments.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 
-@data.command()
-def fetch(
-    names: Annotated[list[str], typer.Argument(help="mnist, fashion-mnist.", metavar="NAME")],
-    cache: Annotated[Path | None, typer.Option(help="Where to keep it; default: $GDPA_CACHE or the user's.")] = None,
+@data.command(name="fetch")
+def fetch_data(
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets; default: all.", metavar="[NAME]...")] = None,
+    cache: Annotated[Path | None, typer.Option(help="The cache; default: $GDPA_CACHE or the user's cache.")] = None,
 ) -> None:
-    """Fetch data sets into the cache, checked by hash; nothing is fetched twice."""
+    """Fetch data sets into the cache, check them by hash, and say which source served."""
     with _exit_codes():
-        from gdpa.experiments import data
+        from gdpa.experiments.data import DATA_SETS, fetch
 
-        for name in names:
-            try:
-                fetched = data.fetch(name, cache, progress=_say)
-            except ValueError as error:
-                raise UsageError(str(error)) from error
-            _say(f"{name}: {fetched.folder} (from {fetched.source})")
+        for name in names or DATA_SETS:
+            if name not in DATA_SETS:
+                raise UsageError(f"no data set is called {name!r}; there are {', '.join(DATA_SETS)}")
+        for name in names or DATA_SETS:
+            folder, source = fetch(name, cache, _say)
+            _say(f"{name}: {folder} (from {source})")
 
 
 @app.command(name="versions")
