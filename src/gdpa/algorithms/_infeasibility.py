@@ -25,8 +25,8 @@ from gdpa.typing import Array
 ENOUGH = 0.1
 #: The phase is left after so many accepted points without a decision.
 LONGEST = 300
-#: The penalty with which the problem is taken up again, at most.
-MODERATE = 1e3
+#: The penalty with which the problem is taken up again is at most this times the patience.
+MODERATE = 50.0
 
 
 def due(state: AdaptiveState) -> AdaptiveState:
@@ -93,8 +93,8 @@ def leave(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     assert now is not None
     f, g = entry.scaling.values(now)
     violation = largest_violation(g, entry.merit.num_equalities)
-    # The multipliers that led astray are forgotten, and a penalty raised in vain comes down.
-    merit = entry.merit._replace(multipliers=0 * g, beta=min(entry.merit.beta, MODERATE))
+    # The multipliers that led astray are forgotten; a penalty too weak is raised, one raised in vain comes down.
+    merit = entry.merit._replace(multipliers=0 * g, beta=min(10 * entry.merit.beta, MODERATE * state.watch.patience))
     state = replace(
         state,
         restoration=None,
@@ -106,7 +106,8 @@ def leave(problem: Problem, state: AdaptiveState) -> AdaptiveState:
         since=0,
     )
     gradient = entry.scaling.pullback(now, merit.weights(g))
-    return _one_pullback.aim(problem.domain, replace(state, gradient=gradient))
+    memory = Memory(sigma=max(1.0, float(max_norm(gradient))))  # a first step of length 1 at most
+    return _one_pullback.aim(problem.domain, replace(state, gradient=gradient, memory=memory))
 
 
 def wave(x: Array) -> Array:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from gdpa.algorithms._acceptance import Merit
 from gdpa.algorithms._adaptive_state import AdaptiveState, Knowledge, Trial, largest_violation, negligible, room
-from gdpa.algorithms._lbfgs import remember
+from gdpa.algorithms._dualqp import dual_qp
+from gdpa.algorithms._lbfgs import host, remember
 from gdpa.algorithms._model import Step, model_step
 from gdpa.algorithms._one_pullback import LARGEST_BETA
 from gdpa.algorithms.base import Probe
-from gdpa.arrays import namespace
+from gdpa.arrays import from_numpy, namespace
+from gdpa.kkt import relative_residuals
 from gdpa.problem import Evaluation, Problem, jacobian
 from gdpa.typing import Array
 
@@ -73,8 +77,9 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
         direction = problem.domain.project(state.x - gradient / state.memory.sigma) - state.x
         slope = float(namespace(c).sum(gradient * direction))
     scaling = state.scaling
-    lagrangian = (c + multipliers @ J) / scaling.objective
-    probe = Probe(state.x, scaling.unscale(multipliers), now.objective, now.constraints, lagrangian)
+    estimate = _best_multipliers(problem, state.x, c, J, g, multipliers)
+    lagrangian = (c + estimate @ J) / scaling.objective
+    probe = Probe(state.x, scaling.unscale(estimate), now.objective, now.constraints, lagrangian)
     return replace(
         state,
         merit=merit,
@@ -83,6 +88,29 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
         knowledge=Knowledge(c, J, multipliers),
         trial=Trial(direction, slope),
     )
+
+
+def _best_multipliers(problem: Problem, x: Array, c: Array, J: Array, g: Array, multipliers: Array) -> Array:
+    """Return the model's multipliers, or those of least squares where they certify x better.
+
+    They minimise ||c + J'l||^2 + sum (l_i [-g_i]_+)^2 over the coordinates that the first do not hold at a bound.
+    Where no constraint qualification holds the model's multipliers lag behind; these do not.
+    """
+    p = problem.num_equalities
+    gradient = c + multipliers @ J
+    held = problem.domain.tangent(x, -gradient) == 0
+    part = namespace(c).where(held[None, :], 0 * J, J)
+    slack = np.diag(np.minimum(host(g), 0.0) ** 2)
+    slack[len(slack) - p :] = 0.0
+    A = host(part @ part.T)
+    ridge = 1e-14 * (1 + np.trace(A)) * np.eye(len(A))
+    other = from_numpy(dual_qp(A + slack + ridge, -host(part @ c), p), c)
+
+    def residual(lam: Array, gradient: Array) -> float:
+        return float(relative_residuals(problem.domain, x, gradient, g, lam, p).worst)
+
+    better = residual(other, c + other @ J) < residual(multipliers, gradient)
+    return other if better else multipliers
 
 
 def correct(problem: Problem, state: AdaptiveState, constraints: Array) -> Array:

@@ -12,6 +12,9 @@ import numpy as np
 from gdpa.arrays import from_numpy, namespace, to_numpy
 from gdpa.typing import Array
 
+#: Curvature below this share of what B says is none.
+FLAT = 1e-6
+
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -19,26 +22,28 @@ class Memory(NamedTuple):
     """Pairs of a step s and the change y of the gradient along it, oldest first, each divided by ||s||.
 
     (BFGS does not see the length of a pair; unit steps keep the small matrices below well scaled.)
-    ``sigma`` is the curvature assumed where the pairs say nothing: B_0 = sigma I.
+    ``sigma`` is the curvature assumed where the pairs say nothing: B_0 = sigma I. ``length`` is the last ||s||.
     """
 
     steps: tuple[Array, ...] = ()
     changes: tuple[Array, ...] = ()
     sigma: float = 1.0
+    length: float = 0.0
 
 
 def remember(memory: Memory, s: Array, y: Array, limit: int) -> Memory:
     """Return the memory with one more pair, at most ``limit`` of them; sigma becomes y'y / s'y.
 
-    Where the function curves too little along s, Powell's damping takes y between the true change and B s, such
-    that s'y = 0.2 s'Bs: B stays positive definite, and along a direction without curvature steps grow fivefold.
+    Where the function curves less than B says, Powell's damping takes y between the true change and B s, such that
+    s'y = 0.2 s'Bs: B stays positive definite. Along a direction without any curvature B would so fall to zero: it
+    may while the steps do not shrink (the function has no lower bound there, or is nearly flat), else s is no news.
 
     References:
         M. J. D. Powell, "A fast algorithm for nonlinearly constrained optimization calculations" (1978);
         J. Nocedal and S. J. Wright, "Numerical Optimization", Procedure 18.2.
 
     >>> remember(Memory(), np.array([2.0, 0.0]), np.array([8.0, 0.0]), limit=5)
-    Memory(steps=(array([1., 0.]),), changes=(array([4., 0.]),), sigma=4.0)
+    Memory(steps=(array([1., 0.]),), changes=(array([4., 0.]),), sigma=4.0, length=2.0)
     """
     xp = namespace(s)
     size = float(xp.sum(s * s)) ** 0.5
@@ -48,6 +53,8 @@ def remember(memory: Memory, s: Array, y: Array, limit: int) -> Memory:
     curvature = float(xp.sum(s * y))
     Bs = matrix_product(memory, s)
     model = float(xp.sum(s * Bs))
+    if curvature <= FLAT * model and size < 0.5 * memory.length:
+        return memory._replace(length=size)
     if curvature < 0.2 * model:
         theta = 0.8 * model / (model - curvature)
         y = theta * y + (1 - theta) * Bs
@@ -55,7 +62,7 @@ def remember(memory: Memory, s: Array, y: Array, limit: int) -> Memory:
     sigma = float(xp.sum(y * y)) / curvature if curvature > 0 else float("inf")
     if not 0 < sigma < float("inf"):
         return memory
-    return Memory((*memory.steps, s)[-limit:], (*memory.changes, y)[-limit:], sigma)
+    return Memory((*memory.steps, s)[-limit:], (*memory.changes, y)[-limit:], sigma, size)
 
 
 def inverse_product(memory: Memory, v: Array) -> Array:

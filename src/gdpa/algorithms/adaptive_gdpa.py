@@ -23,6 +23,8 @@ FEW = 30
 SCALING_LIMIT = 100
 #: Entries of J above which it is not formed.
 LARGEST_JACOBIAN = 50_000_000
+#: A scaled objective below minus this has no lower bound, as far as we can see.
+DEEP = 1e15
 
 
 @dataclass(frozen=True)
@@ -150,12 +152,14 @@ class AdaptiveGDPA:
         else:
             state = _jacobian_step.arrive(problem, old, state, self.memory, self.beta)
         state = _infeasibility.due(state)
-        if state.watch.waited >= state.watch.patience or (still >= 3 and state.violation > negligible(state.x)):
+        violated = state.violation > negligible(state.x) * (1 + float(max_norm(state.x)))
+        falling = float(state.window.objectives[-1]) < -DEEP
+        if violated and (falling or still >= 3 or state.watch.waited >= state.watch.patience):
             return _infeasibility.enter(problem, state)
+        if falling:
+            return replace(state, verdict=Status.DIVERGING)
         if still >= 20:
             return replace(state, verdict=Status.STALLED)
-        if float(state.window.objectives[-1]) < -1e15:
-            return replace(state, verdict=Status.DIVERGING)
         return state
 
     def _resume(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
