@@ -139,6 +139,27 @@ def report(folder: Annotated[Path, typer.Argument(help="A folder that gdpa repro
         _say(f"report: {write_report(Folder(folder)).resolve()}")
 
 
+data = typer.Typer(help="Data sets of the experiments.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+
+@data.command(name="fetch")
+def fetch_data(
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets; default: all.", metavar="[NAME]...")] = None,
+    cache: Annotated[Path | None, typer.Option(help="The cache; default: $GDPA_CACHE or the user's cache.")] = None,
+) -> None:
+    """Fetch data sets into the cache, check them by hash, and say which source served."""
+    with _exit_codes():
+        from gdpa.experiments.data import DATA_SETS, fetch
+
+        for name in names or DATA_SETS:
+            if name not in DATA_SETS:
+                raise UsageError(f"no data set is called {name!r}; there are {', '.join(DATA_SETS)}")
+        for name in names or DATA_SETS:
+            folder, source = fetch(name, cache, _say)
+            _say(f"{name}: {folder} (from {source})")
+
+
 @app.command(name="versions")
 def show_versions() -> None:
     """Print the versions of gdpa, Python and the libraries in use."""

@@ -55,8 +55,10 @@ def dual_update(
     [1.9, 0.0]
     """
     updated = weights(multipliers, constraints_next, beta, tau, num_equalities)
-    if gate is None:
+    if gate is None or gate is True:
         return updated
+    if gate is False:
+        return 0.0
     xp = namespace(updated)
     return xp.where(gate, updated, 0.0 if xp is np else xp.zeros_like(updated))
 
@@ -69,6 +71,8 @@ def in_gate(q: Array, num_equalities: int = 0) -> Array:
     [True, False, True]
     """
     inside = q > 0
+    if type(q) is float:
+        return inside or num_equalities > 0
     if num_equalities:
         xp = namespace(q)
         split = q.shape[-1] - num_equalities

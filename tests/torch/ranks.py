@@ -94,9 +94,9 @@ def checkpoint(model, opt, kind, folder):
     return equal
 
 
-def calibrate():
+def calibrate(how):
     """Calibration over ranks, each with batches of its own."""
-    built = build("adam", "ddp", 2)
+    built = build("adam", how, 2)
     if built is None:
         return {}
     model, opt = built
@@ -126,7 +126,8 @@ def work(rank, world, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     try:
         results = {f"{kind} {how} {w}": train(kind, how, w, f"{folder}/{kind}") for kind, how, w in CASES}
-        results["calibrate"], results["disagree"] = calibrate(), disagree()
+        results["calibrate"] = {how: calibrate(how) for how in ("ddp", "fsdp")}
+        results["disagree"] = disagree()
         torch.save(results, f"{folder}/rank{rank}")
     finally:
         dist.destroy_process_group()

@@ -51,11 +51,14 @@ def test_fsdp2_equals_ddp(results, kind):
         assert r[f"{kind} fsdp 2"]["checkpoints"] == {"flat=False": True, "flat=True": True}
 
 
-def test_calibration_agrees_on_all_ranks(results):
-    first, second = (r["calibrate"] for r in results[:2])
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_calibration_agrees_on_all_ranks(results, how):
+    first, second = (r["calibrate"][how] for r in results[:2])
     assert first["calibrated"]
     for key in ("ratio", "size", "multipliers"):
         assert torch.equal(first[key], second[key])
+    # FSDP averages gradients before their norms are taken, DDP after: noise in the batches counts for less.
+    assert torch.allclose(first["ratio"], results[0]["calibrate"]["ddp"]["ratio"], rtol=0.5)
     assert (first["ratio"] > 0).all()
 
 

@@ -36,7 +36,7 @@ def random_problem(seed, d=12, m=4):
 
 def run(function, x0, steps, **kwargs):
     x = torch.nn.Parameter(x0.clone())
-    f, g = function(x)
+    _, g = function(x)
     opt = gdpa.torch.GDPA([x], constraints=kwargs.pop("constraints", g.shape[0]), **kwargs)
     points, multipliers = [], []
     for _ in range(steps):

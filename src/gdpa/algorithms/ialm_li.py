@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
-from gdpa.algorithms.inner import (
-    Accelerated,
-    FixedMomentum,
-    InnerSolver,
-    NestedState,
-    Subproblem,
-    inner_step,
-    solved,
-    view,
-)
-from gdpa.algorithms.method import Method, Table1Row, check_positive, one_problem_only
+from gdpa.algorithms.inner import Subproblem, solved
+from gdpa.algorithms.inner.augmented import AugmentedMethod, AugmentedState, damping, printed
+from gdpa.algorithms.inner.state import inner_step
+from gdpa.algorithms.method import Table1Row, check_positive
 from gdpa.arrays import namespace, norm, positive_part
-from gdpa.problem import Evaluation, Problem
+from gdpa.problem import Problem
 from gdpa.typing import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IALMLiState(NestedState):
-    """Adds the middle loop's ``center`` x^t and count ``middle``, ``beta`` and ``reference`` = ||c(x^1)||."""
+class IALMLiState(AugmentedState):
+    """Adds ``beta`` and the middle loop's ``center`` x^t and count ``middle``."""
 
     center: Array
     middle: int = 0
     beta: float
-    reference: float = math.nan
 
 
 @dataclass(frozen=True)
-class IALMLi(Method):
+class IALMLi(AugmentedMethod):
     r"""Inexact augmented Lagrangian around an inexact proximal-point method around accelerated gradients.
 
     With c(x) = 0 the constraints, for k = 0, 1, ... and beta_k = beta_0 growth^k
@@ -55,8 +46,7 @@ class IALMLi(Method):
         rho: the weight of the proximal term, to exceed the weak convexity of the augmented Lagrangian.
         epsilon: the accuracy aimed at; it decides how exactly every subproblem is solved.
         max_middle: the most proximal-point steps per penalty.
-        slack: explicit slacks for inequalities, see `gdpa.algorithms.ialm_sahin.IALMSahin`.
-        inner: the inner solver.
+        slack, inner: see `gdpa.algorithms.inner.augmented.AugmentedMethod`.
 
     Example:
         >>> from gdpa import solve
@@ -82,30 +72,20 @@ class IALMLi(Method):
     rho: float = 1.0
     epsilon: float = 1e-4
     max_middle: int = 100
-    slack: bool = False
-    inner: InnerSolver = Accelerated()
 
     table1: ClassVar[Table1Row] = Table1Row(
         "IALM (Li et al., 2021)", "inexact", "ncvx", "equality", "triple-loop", "O(1/eps^3)",
         own_claim="O~(1/eps^3); O~(1/eps^2.5) where the constraints are convex", in_table1=True,
     )  # fmt: skip
-    printed_constants = MappingProxyType(
-        {
-            "mnpc": {"w": 1e-2, "slack": True, "inner": FixedMomentum(0.01, 0.1)},
-            "network": {"w": 1e-3, "slack": True, "inner": FixedMomentum(1e-4, 0.1)},
-        }
-    )
+    printed_constants = MappingProxyType(printed("w"))
 
     def __post_init__(self) -> None:
         check_positive(beta=self.beta, growth=self.growth, w=self.w, rho=self.rho, epsilon=self.epsilon)
         check_positive(max_middle=self.max_middle)
 
-    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
-        return one_problem_only(x0)
-
     def init(self, problem: Problem, x0: Array) -> IALMLiState:
         start = self.begin(problem, x0)
-        form = view(problem, self.slack, x0.shape[-1], start.constraints.shape[-1])
+        form = self.form(problem, x0, start.constraints)
         z = form.start(x0, start)
         zeros = namespace(x0).zeros_like(start.constraints)
         return IALMLiState(
@@ -115,7 +95,7 @@ class IALMLi(Method):
 
     def update(self, problem: Problem, state: IALMLiState) -> IALMLiState:
         y, center, k, eps = state.multipliers, state.center, state.outer, self.epsilon
-        form = view(problem, self.slack, state.x.shape[-1], y.shape[-1])
+        form = self.form(problem, state.x, y)
         phi = Subproblem(form.problem, y, state.beta, prox=2 * self.rho, center=center)
         state, then = inner_step(self.inner, phi, state, form)
         if not solved(self.inner, state.inner, eps / 4):
@@ -130,8 +110,7 @@ class IALMLi(Method):
         c = phi.shortfall(then)
         size = float(norm(c))
         reference = size if k == 0 else state.reference
-        bound = math.log(2) ** 2 * reference / ((k + 1) * math.log(k + 2) ** 2)
-        w = self.w * (min(1.0, bound / size) if size > 0 else 1.0)
+        w = self.w * damping(reference, size, k)
         return replace(
             state,
             multipliers=positive_part(y + w * c, form.problem.num_equalities),

@@ -6,18 +6,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
-from gdpa.algorithms.inner import (
-    Accelerated,
-    FixedMomentum,
-    InnerSolver,
-    NestedState,
-    Subproblem,
-    inner_step,
-    solved,
-)
-from gdpa.algorithms.method import Method, Table1Row, check_positive, one_problem_only
+from gdpa.algorithms.inner import ACCELERATED, FixedMomentum, InnerSolver, Subproblem, solved
+from gdpa.algorithms.inner.state import NestedMethod, NestedState, inner_step
+from gdpa.algorithms.method import Table1Row, check_positive
 from gdpa.arrays import namespace, norm
-from gdpa.problem import Evaluation, Problem
+from gdpa.problem import Problem
 from gdpa.typing import Array
 
 
@@ -30,7 +23,7 @@ class IPPPState(NestedState):
 
 
 @dataclass(frozen=True)
-class IPPP(Method):
+class IPPP(NestedMethod):
     r"""Quadratic penalty, solved by proximal-point steps, each by accelerated gradients.
 
     In stage s = 0, 1, ... with beta_s = beta_0 growth^s and eps_s = min(1, 1/beta_s),
@@ -69,7 +62,7 @@ class IPPP(Method):
     growth: float = 3.0
     gamma: float = 1.0
     max_middle: int = 50
-    inner: InnerSolver = Accelerated()
+    inner: InnerSolver = ACCELERATED
 
     table1: ClassVar[Table1Row] = Table1Row(
         "IPPP (Lin et al., 2022)", "penalty", "ncvx", "inequality", "triple-loop", "O(1/eps^3)",
@@ -86,9 +79,6 @@ class IPPP(Method):
     def __post_init__(self) -> None:
         check_positive(beta=self.beta, growth=self.growth, gamma=self.gamma, max_middle=self.max_middle)
 
-    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
-        return one_problem_only(x0)
-
     def init(self, problem: Problem, x0: Array) -> IPPPState:
         start = self.begin(problem, x0)
         zeros = namespace(x0).zeros_like(start.constraints)
@@ -102,7 +92,7 @@ class IPPP(Method):
         eps = min(1.0, 1 / beta)
         zeros = 0 * state.multipliers
         phi = Subproblem(problem, zeros, beta, prox=self.gamma, center=center)
-        state, then = inner_step(self.inner, phi, state)
+        state, _ = inner_step(self.inner, phi, state)
         assert state.probe is not None
         state = replace(state, multipliers=state.probe.multipliers)  # beta [g]_+ where the gradient was taken
         if not solved(self.inner, state.inner, eps):

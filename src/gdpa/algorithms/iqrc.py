@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from gdpa.algorithms.base import Probe, State
-from gdpa.algorithms.method import Method, Table1Row, check_at_least, check_positive, one_problem_only
+from gdpa.algorithms.method import Method, Table1Row, check_at_least, check_positive
 from gdpa.arrays import namespace, norm
 from gdpa.problem import Evaluation, Problem
 from gdpa.typing import Array
@@ -71,21 +71,22 @@ class IQRC(Method):
         lipschitz: L of the safe step; None measures it from successive gradients of one kind.
 
     Example:
-        >>> from gdpa import MaxSteps, solve
+        >>> from gdpa import solve
         >>> from gdpa.problems import get
-        >>> hs = get("HS12")
-        >>> result = solve(hs.problem, hs.x0, IQRC(), tolerance=1e-2)
+        >>> disc = get("disc-square")
+        >>> result = solve(disc.problem, disc.x0, IQRC(), tolerance=1e-2)
         >>> result.success, result.x.round(1).tolist(), result.multipliers.round(1).tolist()
-        (True, [2.0, 3.0], [0.5])
+        (True, [1.0, 1.0], [1.0])
 
     References:
         R. Ma, Q. Lin, T. Yang, "Quadratically Regularized Subgradient Methods for Weakly Convex Optimization with
         Weakly Convex Constraints", ICML 2020.
 
     Deviations from the source:
-        ``growth`` is ours; the source's K is a constant of the final accuracy. The best outer iterate by certificate is returned, not a random one. The start need not be feasible. The
-        averaging weights k + 1 also weigh the multipliers: summing (k + 1)<zeta_k, z_k - z> bounds
-        F_t + sum_i lambda_i G_t,i with exactly these lambda_i.
+        ``growth`` is ours; the source's K is a constant of the final accuracy. The best outer iterate by certificate
+        is returned, not a random one. The start need not be feasible. The measured L halves with every outer
+        iteration, to forget a wild start. The averaging weights k + 1 also weigh the multipliers: summing
+        (k + 1)<zeta_k, z_k - z> bounds F_t + sum_i lambda_i G_t,i with exactly these lambda_i.
     """
 
     rho: float = 5.0
@@ -96,6 +97,7 @@ class IQRC(Method):
     gamma: float | None = None
     lipschitz: float | None = None
 
+    batches: ClassVar[bool] = False
     table1: ClassVar[Table1Row] = Table1Row(
         "IQRC (Ma et al., 2020)", "primal", "ncvx", "inequality", "double-loop", "O(1/eps^3)",
         own_claim="O(1/eps^4) deterministic, O(1/eps^6) stochastic", in_table1=True,
@@ -119,7 +121,7 @@ class IQRC(Method):
             return f"{problem.num_equalities} constraints are equalities, and max_i g_i <= 0 cannot state an equality"
         if start.constraints.shape[-1] == 0:
             return "it has no constraints; use a gradient method"
-        return one_problem_only(x0)
+        return ""
 
     def init(self, problem: Problem, x0: Array) -> IQRCState:
         start = self.begin(problem, x0)
@@ -169,7 +171,7 @@ class IQRC(Method):
         probe = Probe(x, lam, then.objective, then.constraints, then.pullback(lam))
         return replace(
             state, x=x, multipliers=lam, evaluation=then, probe=probe, center=x, outer=state.outer + 1, inner=0,
-            total=0.0, mean=0 * x, pressure=0 * lam, last=None,
+            total=0.0, mean=0 * x, pressure=0 * lam, last=None, curvature=state.curvature / 2,
         )  # fmt: skip
 
     def _curvature(self, state: IQRCState, kind: int, z: Array, zeta: Array) -> float:

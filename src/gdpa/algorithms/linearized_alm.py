@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
-from gdpa.algorithms.inner.limits import LimitState, limit_schedules, limit_start, limit_step
-from gdpa.algorithms.method import Method, Table1Row
-from gdpa.problem import Problem
+from gdpa.algorithms.inner.limits import Limit
+from gdpa.algorithms.method import Table1Row
 from gdpa.schedules import Constant
-from gdpa.typing import Array, Schedule
+from gdpa.typing import Schedule
+
+#: Without a bias to outgrow, the penalty need not grow.
+STEADY = Constant(1.0)
 
 
 @dataclass(frozen=True)
-class LinearizedALM(Method):
+class LinearizedALM(Limit):
     r"""A gradient step on the augmented Lagrangian, then a full dual step: no perturbation forgets the past.
 
     .. math::
@@ -23,14 +24,8 @@ class LinearizedALM(Method):
             \quad 0 \text{ elsewhere}
 
     The limit tau = 0 of `gdpa.GDPA`, as an ablation. Its fixed points are KKT points with no bias, but no theorem
-    keeps its multipliers bounded. One forward and one backward pass per update, and one forward per doubling of the
-    curvature where alpha is None.
-
-    Args:
-        alpha: alpha_0 of ``alpha_r = alpha_0 r^(-1/3)``, or any schedule; None finds the step by backtracking.
-        beta: beta_0 of ``beta_r = beta_0 r^(1/3)``, or any schedule.
-        gate: evaluate the set of updated multipliers at x_r, as GDPA does.
-        lipschitz: the curvature 1/alpha to begin the backtracking with.
+    keeps its multipliers bounded. The arguments are those of `gdpa.algorithms.inner.limits.Limit`. One forward and
+    one backward pass per update, and one forward per doubling of the curvature where alpha is None.
 
     Example:
         >>> from gdpa import solve
@@ -41,28 +36,9 @@ class LinearizedALM(Method):
         (True, [2.0, 3.0], [0.5])
     """
 
-    alpha: float | Schedule | None = None
-    beta: float | Schedule = Constant(1.0)
-    gate: bool = True
-    lipschitz: float = 1.0
+    beta: float | Schedule = STEADY
 
+    tau: ClassVar[float] = 0.0
     table1: ClassVar[Table1Row] = Table1Row(
         "Linearized ALM (GDPA at tau = 0)", "primal-dual", "ncvx", "inequality", "single-loop", "none"
     )
-    # GDPA's own constants, without its tau.
-    printed_constants = MappingProxyType(
-        {"mnpc": {"alpha": 0.1, "beta": 1e-4}, "network": {"alpha": 2e-4, "beta": 2e-4}}
-    )
-
-    def __post_init__(self) -> None:
-        alpha, beta = limit_schedules(self.alpha, self.beta, self.lipschitz)
-        object.__setattr__(self, "alpha", alpha)
-        object.__setattr__(self, "beta", beta)
-
-    def init(self, problem: Problem, x0: Array) -> LimitState:
-        return limit_start(x0, self.begin(problem, x0), self.lipschitz)
-
-    def update(self, problem: Problem, state: LimitState) -> LimitState:
-        r = state.step + 1
-        alpha = None if self.alpha is None else self.alpha(r)  # type: ignore[operator]
-        return limit_step(problem, state, alpha, self.beta(r), tau=0.0, gate=self.gate)  # type: ignore[operator]

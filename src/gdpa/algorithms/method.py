@@ -11,6 +11,10 @@ from gdpa.problem import Evaluation, Problem
 from gdpa.typing import Array
 
 
+class UnsupportedProblemError(ValueError):
+    """A method was given a problem outside its class; the message says what is in the way."""
+
+
 class Table1Row(NamedTuple):
     """One row of the paper's Table 1.
 
@@ -40,6 +44,8 @@ class Method:
 
     #: The method's row of Table 1.
     table1: ClassVar[Table1Row]
+    #: Whether leading axes of x0, a batch of problems, are solved side by side; not where loops branch on the data.
+    batches: ClassVar[bool] = True
     #: The constants of the paper's appendix, by experiment ("mnpc", "network").
     printed_constants: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 
@@ -80,26 +86,18 @@ class Method:
         return ""
 
     def begin(self, problem: Problem, x0: Array) -> Evaluation:
-        """Return the oracle call at the start, or raise ValueError with this method's objection to the problem."""
+        """Return the oracle call at the start, or raise `UnsupportedProblemError` with the method's objection."""
+        name = type(self).__name__
+        if x0.ndim > 1 and not self.batches:
+            raise UnsupportedProblemError(
+                f"{name} cannot solve this problem: x0 has shape {tuple(x0.shape)}, a batch of problems, "
+                "but its loops branch on the data; solve them one by one"
+            )
         start = problem.evaluate(x0)
         objection = self.objection(problem, x0, start)
         if objection:
-            raise ValueError(f"{type(self).__name__} cannot solve this problem: {objection}")
+            raise UnsupportedProblemError(f"{name} cannot solve this problem: {objection}")
         return start
-
-
-def one_problem_only(x0: Array) -> str:
-    """Return the objection of a method whose loops branch on the data to a batch of problems.
-
-    >>> import numpy as np
-    >>> one_problem_only(np.zeros(2)), one_problem_only(np.zeros((3, 2)))[:38]
-    ('', 'x0 has shape (3, 2), a batch of proble')
-    """
-    if x0.ndim == 1:
-        return ""
-    return (
-        f"x0 has shape {tuple(x0.shape)}, a batch of problems, but its loops branch on the data; solve them one by one"
-    )
 
 
 def check_positive(**values: float) -> None:

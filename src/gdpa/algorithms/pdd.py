@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gdpa.algorithms.inner import Accelerated, InnerSolver, NestedState, Subproblem, inner_step, solved
-from gdpa.algorithms.method import Method, Table1Row, check_positive, one_problem_only
+from gdpa.algorithms.inner import ACCELERATED, InnerSolver, Subproblem, solved
+from gdpa.algorithms.inner.state import NestedMethod, NestedState, inner_step
+from gdpa.algorithms.method import Table1Row, check_positive
 from gdpa.arrays import max_norm, namespace, positive_part
-from gdpa.problem import Evaluation, Problem
+from gdpa.problem import Problem
 from gdpa.typing import Array
 
 
@@ -21,7 +22,7 @@ class PDDState(NestedState):
 
 
 @dataclass(frozen=True)
-class PDD(Method):
+class PDD(NestedMethod):
     r"""Dual step where the constraints improved enough, penalty step where they did not.
 
     With h(z) = 0 the constraints and L_k(z) = F(z) + <lambda, h> + ||h||^2 / (2 rho_k), for k = 1, 2, ...
@@ -58,7 +59,7 @@ class PDD(Method):
     c: float = 0.6
     epsilon: float = 1.0
     shrink: float = 0.9
-    inner: InnerSolver = Accelerated()
+    inner: InnerSolver = ACCELERATED
 
     table1: ClassVar[Table1Row] = Table1Row(
         "PDD (Shi and Hong, 2020)", "penalty", "ncvx", "equality", "double-loop", "none"
@@ -68,9 +69,6 @@ class PDD(Method):
         check_positive(rho=self.rho, c=self.c, epsilon=self.epsilon, shrink=self.shrink)
         if self.c >= 1 or self.shrink >= 1:
             raise ValueError(f"c and shrink must lie below 1, got c={self.c!r}, shrink={self.shrink!r}")
-
-    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
-        return one_problem_only(x0)
 
     def init(self, problem: Problem, x0: Array) -> PDDState:
         start = self.begin(problem, x0)

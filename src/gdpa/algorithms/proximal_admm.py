@@ -61,7 +61,7 @@ class ProximalADMM(Method):
         Minimization", SIAM J. Optimization 2020, with one block of variables.
     """
 
-    gamma: float = 10.0
+    gamma: float = 1.0
     alpha: float | None = None
     prox: float = 1.0
     beta: float = 0.5

@@ -46,7 +46,6 @@ def case(options: Mapping[str, Any], images: int | None, seed: int, say: Callabl
 STUDY = Study(
     name=NAME,
     printed_as="network",
-    gdpa={"alpha": 2e-4, "beta": 2e-4, "tau": 0.1},
     readings={"averaged": {"reduction": "mean"}, "summed": {"reduction": "sum"}},
     variants={"summed, budget per image": {"reduction": "sum", "budget_per_image": True}},
     steps=(0.03, 0.1, 0.3, 1.0),

@@ -44,7 +44,6 @@ def case(options: Mapping[str, Any], images: int | None, seed: int, say: Callabl
 STUDY = Study(
     name=NAME,
     printed_as="mnpc",
-    gdpa={"alpha": 0.1, "beta": 1e-4, "tau": 0.1},
     readings={"averaged": {"reduction": "mean"}, "summed": {"reduction": "sum"}},
     variants={
         "averaged, plain norm": {"reduction": "mean", "norm": "plain"},

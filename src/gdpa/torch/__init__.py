@@ -1,21 +1,35 @@
-"""Training under constraints with PyTorch: ``loss = opt.lagrangian(f, g)``, ``loss.backward()``, ``opt.step()``."""
+"""Training under constraints with PyTorch: ``loss = opt.lagrangian(f, g)``, ``loss.backward()``, ``opt.step()``.
+
+`GDPA` over parameters is the paper's recursion. Around a base optimizer it is `MinibatchGDPA`, made for sampled data.
+"""
 
 from gdpa.torch.averaging import average_weights
-from gdpa.torch.limits import Limits, at_least, at_most, between, equal_to
+from gdpa.torch.certify import ModelCertificate, certify, choose
+from gdpa.torch.limits import Limit, Limits, at_least, at_most, between, equal_to
 from gdpa.torch.minibatch import MinibatchGDPA
 from gdpa.torch.optimizer import GDPA
+from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.schedules import PowerLR
 from gdpa.torch.stage import NonFiniteWarning
+from gdpa.torch.writers import CSVWriter, TensorBoardWriter
 
 __all__ = [
     "GDPA",
     "MinibatchGDPA",
     "Limits",
+    "Limit",
     "at_most",
     "at_least",
     "between",
     "equal_to",
-    "average_weights",
     "PowerLR",
+    "average_weights",
+    "certify",
+    "choose",
+    "ModelCertificate",
+    "Report",
+    "Snapshot",
+    "CSVWriter",
+    "TensorBoardWriter",
     "NonFiniteWarning",
 ]

@@ -30,7 +30,7 @@ def average_weights(
     """
     if decay is not None and not 0 <= decay < 1:
         raise ValueError(f"decay must lie in [0, 1) or be None, got {decay!r}")
-    averaged = AveragedModel(model, multi_avg_fn=None if decay is None else get_ema_multi_avg_fn(decay))
+    averaged = AveragedModel(model, multi_avg_fn=None if decay is None else get_ema_multi_avg_fn(decay))  # type: ignore[no-untyped-call]
     passed = 0
 
     def update(*_: object) -> None:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from gdpa.sets import ConvexSet
 from gdpa.torch import state as dual_state
-from gdpa.torch.pooling import Group, pack, share, unpack
+from gdpa.torch.microbatches import MicroBatches, view, weighted_sum
+from gdpa.torch.pooling import Group, initialized
 from gdpa.torch.report import Report, Snapshot, make_report
 from gdpa.torch.roster import Constraints, Roster
-from gdpa.torch.stage import NonFiniteWarning, Stage, host, tensor
+from gdpa.torch.stage import NonFiniteWarning, Stage, tensor
 
+#: Up to this many constraints on the CPU the dual update goes number by number.
+FEW = 8
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 #: Steps that `report` looks back on.
 WINDOW = 200
 
 
-class ConstrainedOptimizer(torch.optim.Optimizer):
+class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
     """An optimizer with multipliers. Use `GDPA` (the paper's method) or `MinibatchGDPA` (around a base optimizer).
 
     One step is one forward and one backward pass::
@@ -60,13 +66,15 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
         self._accumulate, self._nan, self._capturable = accumulate, nan, bool(capturable)
         self._group = Group(process_group)
         self._plain = accumulate is None and nan == "skip"
+        self._quick_dtype: torch.dtype | None = None
+        self._first_equality = self._roster.size - self._roster.num_equalities
         self._stage = None
         self._observed: torch.Tensor | None = None
         self._observations = 0
         self._domains = []
         self._observers: list[tuple[Callable[[Snapshot], None], int]] = []
         self._history: deque[tuple[Any, Any]] = deque(maxlen=WINDOW if self._roster.size <= 1024 else 2)
-        self._last: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._last: tuple[Any, Any] | None = None
         self.skipped = 0
 
     def _install(self, initial: dict[str, Any]) -> None:
@@ -96,6 +104,10 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
         """Return the dual state after seeing g (``present`` masks it; None for all there) and the weights w."""
 
     @abstractmethod
+    def _advance_each(self, values: list[float]) -> tuple[dict[str, Any], list[float]]:
+        """Do the same, number by number: lists for vectors, all constraints present."""
+
+    @abstractmethod
     def _descend(self, stage: Stage | None) -> None:
         """Take the primal step with the gradients in ``.grad``."""
 
@@ -120,10 +132,35 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
                 says that the constraint's group is absent from this batch: it is neither satisfied nor violated, its
                 multiplier stands still.
         """
-        roster = self._roster
-        if roster.size == 0:
+        if not self._roster.size:
             return torch.as_tensor(f)
-        vector = roster.vector(g)
+        vector = self._roster.vector(g)
+        if (
+            vector.dtype is self._quick_dtype
+            and samples is None
+            and counts is None
+            and self._stage is None
+            and type(f) is torch.Tensor
+            and f.requires_grad
+            and not f.ndim
+            and f.is_cpu
+            and vector.is_cpu
+            and not initialized()
+        ):
+            return self._lagrangian_of_few(f, vector)
+        return self._lagrangian(f, vector, samples, counts)
+
+    def _lagrangian_of_few(self, f: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+        """The same for a handful of constraints on the CPU, where a vector costs more than its numbers."""
+        values = vector.tolist()
+        updates, weights = self._advance_each(values)
+        product = torch.dot(vector, torch.from_numpy(np.array(weights, _NUMPY[vector.dtype])))
+        total = f + product
+        self._stage = Stage(total.item(), f.item(), values, updates, node=product.grad_fn)
+        return total
+
+    def _lagrangian(self, f: Any, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
+        roster = self._roster
         if type(f) is not torch.Tensor or f.ndim or not f.requires_grad or f.device != vector.device:
             f = _objective(f, vector)
         if self._stage is not None and self._accumulate is None:
@@ -140,16 +177,16 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
             return self._pooled(f, vector, samples, counts)
         if self._measuring():
             self._stage = self._measure(f, vector, None)
-            return f + torch.dot(vector, torch.zeros_like(vector))
-        values = vector.detach()
-        updates, weights = self._advance(values if self._capturable else host(values), None)
+            return weighted_sum(f, vector, torch.zeros_like(vector))
+        if vector.is_cpu and not self._capturable and roster.size <= FEW:
+            self._quick_dtype = vector.dtype  # everything looked at above holds for the calls to come
+            return self._lagrangian_of_few(f, vector)
+        values = vector.detach().clone()  # g may be a view of the parameters, which the step will change
+        updates, weights = self._advance(view(values, self._capturable), None)
         product = torch.dot(vector, tensor(weights))
-        total = f + product
+        total: torch.Tensor = f + product
         self._stage = Stage(total.detach(), f.detach(), values, updates, node=product.grad_fn)
-        if self._capturable:
-            self._guard(self._stage)
-        else:
-            self._stage.prefetch()
+        self._settle(self._stage)
         return total
 
     @torch.no_grad()
@@ -170,9 +207,8 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
             self._descend(None)
             self._project()
             return loss
-        self._observed, observations, self._observations = None, self._observations, 0
-        if self._accumulate is not None and not stage.measuring:
-            self._close_round(stage, observations)
+        if self._accumulate is not None:
+            self._close_round(stage)
         if not self._capturable and not stage.finite():
             self._skip(stage)
             return loss
@@ -192,95 +228,6 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
         """Forget what `lagrangian` staged; the multipliers stay as they are."""
         self._stage, self._observed, self._observations = None, None, 0
 
-    def observe(self, f: Any, g: Any, *, samples: int | None = None, counts: Any = None) -> None:
-        """Add one micro-batch to the means that ``accumulate="exact"`` needs before the first backward pass.
-
-        Call it for every micro-batch under ``torch.no_grad()``, then `lagrangian` and ``backward`` for each again.
-        """
-        if self._accumulate != "exact":
-            raise RuntimeError('observe is for accumulate="exact"; build the optimizer with it')
-        if self._stage is not None:
-            raise RuntimeError("observe came after lagrangian; observe all micro-batches first, then train on them")
-        vector = self._roster.vector(g, differentiable=False).detach()
-        n, c = self._sizes(vector, samples, counts)
-        packed = pack(torch.as_tensor(f).detach(), vector, n, c)
-        self._observed = packed if self._observed is None else self._observed + packed
-        self._observations += 1
-
-    # Ranks and micro-batches.
-
-    def _sizes(self, vector: torch.Tensor, samples: int | None, counts: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        n = torch.tensor(1.0 if samples is None else float(samples), dtype=vector.dtype, device=vector.device)
-        c = n.expand(vector.shape) if counts is None else self._roster.counts(counts, vector)
-        if self._nan == "absent":
-            c = torch.where(torch.isnan(vector.detach()), torch.zeros_like(c), c)
-        return n, c
-
-    def _pooled(self, f: torch.Tensor, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
-        n, c = self._sizes(vector, samples, counts)
-        safe = torch.where(c > 0, vector, torch.zeros_like(vector))
-        f = torch.where(n > 0, f, torch.zeros_like(f))
-        stage = self._stage
-        if stage.measuring if stage is not None else self._measuring():
-            self._stage = self._measure(f, safe, c)
-            return f + torch.dot(safe, torch.zeros_like(vector))
-        if self._accumulate == "stale":
-            return self._stale(f, safe, n, c)
-        if stage is None:
-            if self._accumulate == "exact":
-                if self._observed is None:
-                    raise RuntimeError(
-                        'accumulate="exact" needs the mean of g before the first backward pass: call opt.observe(f, g) '
-                        "on every micro-batch under torch.no_grad() first"
-                    )
-                packed = self._observed.clone()
-            else:
-                packed = pack(f.detach(), safe.detach(), n, c)
-            pooled = unpack(self._group.sum_(packed))
-            updates, weights = self._advance(_view(pooled.values, self), _view(pooled.present, self))
-            weights = tensor(weights)
-            check = pooled.objective + torch.dot(pooled.values, weights)
-            stage = Stage(check, pooled.objective, pooled.values, updates, weights, pooled.present, pooled=pooled)
-            stage.calls = 0
-            if self._capturable:
-                self._guard(stage)
-            else:
-                stage.prefetch()
-            self._stage = stage
-        assert stage.pooled is not None
-        assert stage.weights is not None
-        world = self._group.size
-        stage.calls += 1
-        product = torch.dot(safe, stage.weights * share(c, stage.pooled.counts, world))
-        stage.node = product.grad_fn
-        return f * share(n, stage.pooled.samples, world) + product
-
-    def _stale(self, f: torch.Tensor, safe: torch.Tensor, n: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        packed = pack(f.detach(), safe.detach(), n, c)
-        stage = self._stage
-        if stage is None:
-            self._stage = Stage(f.detach(), f.detach(), safe.detach(), {}, packed=packed)
-        else:
-            assert stage.packed is not None
-            stage.packed, stage.calls = stage.packed + packed, stage.calls + 1
-        weights = self._slot["stale_weights"].to(safe)
-        return f + torch.dot(safe, torch.where(c > 0, weights, torch.zeros_like(weights)))
-
-    def _close_round(self, stage: Stage, observations: int) -> None:
-        """Finish a step of several micro-batches."""
-        if self._accumulate == "exact":
-            if stage.calls != observations:
-                raise RuntimeError(
-                    f"observe saw {observations} micro-batches but lagrangian {stage.calls}; both must see the same"
-                )
-            return
-        assert stage.packed is not None
-        pooled = unpack(self._group.sum_(stage.packed.clone()))
-        updates, weights = self._advance(_view(pooled.values, self), _view(pooled.present, self))
-        stage.updates = {**updates, "stale_weights": weights}
-        stage.objective, stage.values, stage.present = pooled.objective, pooled.values, pooled.present
-        stage.check = pooled.objective + torch.dot(pooled.values, tensor(weights))
-
     # Stage, commit, skip.
 
     def _second_call(self) -> None:
@@ -291,8 +238,9 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
             self.discard()  # the step was skipped (an overflow, say) and its gradients cleared by other means
             return
         raise RuntimeError(
-            "lagrangian was called twice without a step between. To add up gradients of several micro-batches build the "
-            'optimizer with accumulate="exact" or "stale"; to drop the first call use opt.zero_grad() or opt.discard()'
+            "lagrangian was called twice without a step between. To add up gradients of several micro-batches build "
+            'the optimizer with accumulate="exact" or "stale"; to drop the first call use opt.zero_grad() or '
+            "opt.discard()"
         )
 
     def _follow(self, vector: torch.Tensor) -> None:
@@ -303,8 +251,11 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
             if isinstance(value, torch.Tensor):
                 slot[key] = value.to(vector.device, vector.dtype if value.is_floating_point() else None)
 
-    def _guard(self, stage: Stage) -> None:
-        """Keep the old dual state on the device wherever the new one is not finite (no look from the host)."""
+    def _settle(self, stage: Stage) -> None:
+        """See to it that nothing that is not finite gets committed, from the host or on the device."""
+        if not self._capturable:
+            stage.prefetch()
+            return
         slot, ok = self._slot, torch.isfinite(stage.check)
         stage.check = ok
         for key, new in stage.updates.items():
@@ -315,20 +266,23 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
         for key, value in stage.updates.items():
             if self._capturable:
                 slot[key].copy_(value)
+            elif type(value) is list:
+                slot[key].numpy()[:] = value
             else:
                 slot[key] = tensor(value)
         self._last = (stage.objective, stage.values)
         if stage.measuring or self._capturable:
             return
-        self._history.append((stage.values, slot["multipliers"]))
+        self._history.append((stage.values, stage.updates["multipliers"]))
         for observer, every in self._observers:
             if slot["dual_steps"] % every == 0:
                 observer(self.snapshot())
 
     def _skip(self, stage: Stage) -> None:
         self.skipped += 1
-        bad = [self._roster.name(i) for i in torch.nonzero(~torch.isfinite(stage.values)).flatten().tolist()]
-        if not torch.isfinite(stage.objective):
+        finite = torch.isfinite(torch.as_tensor(stage.values))
+        bad = [self._roster.name(i) for i in torch.nonzero(~finite).flatten().tolist()]
+        if not math.isfinite(float(stage.objective)):
             bad.insert(0, "the objective")
         text = ", ".join(bad[:8]) or "the weighted sum of objective and constraints"
         warnings.warn(
@@ -339,6 +293,11 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
         )
 
     def _project(self) -> None:
+        if self._domains.count(None) < len(self._domains):
+            self._project_on_sets()
+
+    @torch.no_grad()
+    def _project_on_sets(self) -> None:
         for group, domain in zip(self.param_groups, self._domains, strict=True):
             if domain is not None:
                 for p in group["params"]:
@@ -363,7 +322,7 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
     def report(self, tolerance: float = 0.0) -> Report:
         """Return value, limit, violation and multiplier of each constraint, and what looks wrong in words."""
         to_user = self._roster.to_user
-        history = [(to_user(values), to_user(lam)) for values, lam in self._history]
+        history = [(to_user(torch.as_tensor(values)), to_user(torch.as_tensor(lam))) for values, lam in self._history]
         return make_report(self.snapshot(), history, self.skipped, tolerance, self._advice())
 
     def _advice(self) -> list[str]:
@@ -383,7 +342,7 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._stage = None
+        self._stage, self._quick_dtype = None, None
         self._observed, self._observations = None, 0
         if "_observers" not in self.__dict__:
             self._observers = []
@@ -404,10 +363,6 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
     def dual_state(self) -> dual_state.DualState:
         """The dual state alone, a ``Stateful`` for distributed checkpoints of more than 1024 constraints."""
         return dual_state.DualState(self)
-
-
-def _view(value: torch.Tensor, optimizer: ConstrainedOptimizer) -> Any:
-    return value if optimizer._capturable else host(value)
 
 
 def _objective(f: Any, vector: torch.Tensor) -> torch.Tensor:

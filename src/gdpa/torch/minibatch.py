@@ -92,8 +92,8 @@ class MinibatchGDPA(ConstrainedOptimizer):
         closure = inspect.signature(base.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise TypeError(
-                f"{type(base).__name__} evaluates its closure several times a step, in which the multipliers would have "
-                "to stand still; use an optimizer of one gradient a step (SGD, Adam, AdamW, ...)"
+                f"{type(base).__name__} evaluates its closure several times a step, in which the multipliers would "
+                "have to stand still; use an optimizer of one gradient a step (SGD, Adam, AdamW, ...)"
             )
         if isinstance(dual_rate, bool) or not isinstance(dual_rate, (int, float)) or not 0 < dual_rate < float("inf"):
             raise ValueError(f"dual_rate must be a positive finite number, got {dual_rate!r}")
@@ -152,7 +152,6 @@ class MinibatchGDPA(ConstrainedOptimizer):
         """Register a hook after every step of the base optimizer; it is called with this optimizer."""
         return self.base.register_step_post_hook(lambda _, args, kwargs: hook(self, args, kwargs))
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step the base optimizer and commit the multipliers staged by `lagrangian`; see `GDPA.step`."""
         return self._step(closure)
@@ -161,7 +160,7 @@ class MinibatchGDPA(ConstrainedOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         rest = dict(state)
-        loaded = {key: rest.pop(key) for key in ("state", "param_groups") if key in rest}
+        loaded: dict[str, Any] = {key: rest.pop(key) for key in ("state", "param_groups") if key in rest}
         if loaded:  # from load_state_dict: the base optimizer fills in what its older states lack
             self.base.__setstate__(loaded)
         super().__setstate__(rest)
@@ -178,13 +177,22 @@ class MinibatchGDPA(ConstrainedOptimizer):
             if self._capturable:
                 grown = torch.where(done >= _WARM, grown, size)
             size = grown if present is None else xp.where(present, grown, size)
-        beta = slot["dual_rate"] * ratio / size
-        target = weights(lam, values, beta, 0.0, p)  # [lambda + beta g]_+
-        moved = lam + slot["damping"] * (target - lam)
-        w = weights(moved, values, beta, 0.0, p)
+        moved, w = _damped(lam, values, slot["dual_rate"] * ratio / size, slot["damping"], p)
         if present is not None:
             moved, w = xp.where(present, moved, lam), xp.where(present, w, xp.zeros_like(w))
         return {"multipliers": moved, "size": size, "dual_steps": done + 1}, w
+
+    def _advance_each(self, values: list[float]) -> tuple[dict[str, Any], list[float]]:
+        slot = self._slot
+        done, rate, damping, first = slot["dual_steps"], slot["dual_rate"], slot["damping"], self._first_equality
+        multipliers, ratio, size = slot["multipliers"].tolist(), slot["ratio"].tolist(), slot["size"].tolist()
+        updates, w = {"multipliers": multipliers, "dual_steps": done + 1}, values.copy()
+        for i, g in enumerate(values):
+            if done >= _WARM and abs(g) > size[i]:
+                size[i] = abs(g)
+                updates["size"] = size
+            multipliers[i], w[i] = _damped(multipliers[i], g, rate * ratio[i] / size[i], damping, i >= first)
+        return updates, w
 
     def _descend(self, stage: Stage | None) -> None:
         self.base.step()
@@ -205,7 +213,7 @@ class MinibatchGDPA(ConstrainedOptimizer):
         >>> opt.report().advice
         ('No step has used the constraints yet: call lagrangian(f, g) before backward and step.',)
         """
-        slot, seen = self._slot, 0
+        slot, seen, self._quick_dtype = self._slot, 0, None
         slot["calibrated"], slot["batches_measured"] = False, 0
         slot["measured"] = torch.zeros_like(slot["measured"])
         for f, g in values:
@@ -295,11 +303,33 @@ class MinibatchGDPA(ConstrainedOptimizer):
         ]
 
 
+def _damped(multipliers: Any, g: Any, beta: Any, damping: float, num_equalities: int) -> tuple[Any, Any]:
+    """Return the multipliers moved by ``damping`` towards ``[lambda + beta g]_+``, and the weights they give."""
+    moved = multipliers + damping * (weights(multipliers, g, beta, 0.0, num_equalities) - multipliers)
+    return moved, weights(moved, g, beta, 0.0, num_equalities)
+
+
 def _squared_norm(value: torch.Tensor, params: list[torch.Tensor]) -> torch.Tensor:
+    """Return ||grad value||^2 over the parameters, keeping the graph for the passes to come."""
+    zero = torch.zeros((), dtype=value.dtype, device=value.device)
     if not value.requires_grad:
-        return torch.zeros((), dtype=value.dtype, device=value.device)
-    grads = torch.autograd.grad(value, params, retain_graph=True, allow_unused=True)
-    norms = torch._foreach_norm([g for g in grads if g is not None])
-    if not norms:
-        return torch.zeros((), dtype=value.dtype, device=value.device)
-    return torch.stack(norms).square().sum().to(value.dtype)
+        return zero
+    grads: Any
+    if any(hasattr(p, "full_tensor") for p in params):
+        # Sharded parameters (FSDP2) are not nodes of the graph: their gradients arrive in .grad alone.
+        kept = [p.grad for p in params]
+        for p in params:
+            p.grad = None
+        value.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        grads = [p.grad for p in params]
+        for p, old in zip(params, kept, strict=True):
+            p.grad = old
+    else:
+        grads = torch.autograd.grad(value, params, retain_graph=True, allow_unused=True)
+    found = [g.coalesce().values() if g.is_sparse else g for g in grads if g is not None]
+    if not found:
+        return zero
+    norm: Any = torch.nn.utils.get_total_norm(found)
+    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    square: torch.Tensor = norm.square().to(value.dtype)
+    return square

@@ -15,9 +15,6 @@ from gdpa.torch.core import ConstrainedOptimizer
 from gdpa.torch.roster import Constraints
 from gdpa.torch.stage import Stage, host
 
-#: Elements of a parameter updated at once on the CPU, so that the scaled gradient stays in the cache.
-_CHUNK = 1 << 17
-
 
 class GDPA(ConstrainedOptimizer):
     r"""Gradient descent and perturbed ascent, eq. (alg) of the paper, over the parameters of a model.
@@ -29,9 +26,9 @@ class GDPA(ConstrainedOptimizer):
             \quad 0 \text{ otherwise}
 
     with :math:`\alpha_r = \alpha_0 r^{-1/3}` and :math:`\beta_r = \beta_0 r^{1/3}`. The dual update needs
-    :math:`g(x_{r+1})`, which is the next call's forward pass: `lagrangian` first forms :math:`\lambda_r` from the values
-    it is given, then the weights of this step. With the whole data in every batch, x runs through the same numbers as
-    `gdpa.solve` with `gdpa.GDPA`.
+    :math:`g(x_{r+1})`, which is the next call's forward pass: `lagrangian` first forms :math:`\lambda_r` from the
+    values it is given, then the weights of this step. With the whole data in every batch, x runs through the same
+    numbers as `gdpa.solve` with `gdpa.GDPA`.
 
     Given a base optimizer instead of parameters, ``GDPA(torch.optim.AdamW(...), constraints=...)`` returns a
     `MinibatchGDPA`: another dual rule, made for sampled data.
@@ -55,7 +52,8 @@ class GDPA(ConstrainedOptimizer):
         foreach: update the parameters by multi-tensor kernels (default: yes).
         capturable: keep every number on the device, for CUDA graphs and ``torch.compile``.
 
-    No memory per parameter: the state is the multipliers and the set S_r.
+    No memory per parameter: the state is the multipliers and the set S_r. (In double precision, or with a tensor lr,
+    the step itself needs a passing copy of the gradient.)
 
     Example:
         The point of the disc of radius sqrt(2) with the largest product of coordinates: (1, 1), multiplier 1/2.
@@ -146,17 +144,35 @@ class GDPA(ConstrainedOptimizer):
             lam, gate, beta, tau = host(lam), host(gate), _plain(beta), _plain(tau)
         r = done + 1
         beta = beta * r ** slot["beta_power"]
+        moved = lam
         if self._capturable or done > 0:
             moved = dual_update(lam, values, slot["beta_r"], tau, gate, p)  # eq. (dualupated) of iteration r - 1
             if self._capturable:
                 moved = torch.where(done > 0, moved, lam)
-            lam = moved if present is None else namespace(moved).where(present, moved, lam)
-        q = pressure(lam, values, beta, tau)
-        w, inside = positive_part(q, p), in_gate(q, p)  # eq. (as), eq. (defs)
+            if present is not None:
+                moved = namespace(moved).where(present, moved, lam)
+        w, inside = _weigh(moved, values, beta, tau, p)
         if present is not None:
             xp = namespace(w)
             w, inside = xp.where(present, w, xp.zeros_like(w)), xp.where(present, inside, gate)
-        return {"multipliers": lam, "gate": inside, "dual_steps": r, "beta_r": beta}, w
+        return {"multipliers": moved, "gate": inside, "dual_steps": r, "beta_r": beta}, w
+
+    def _advance_each(self, values: list[float]) -> tuple[dict[str, Any], list[float]]:
+        slot = self._slot
+        done, tau, last, first = slot["dual_steps"], _plain(slot["tau"]), slot["beta_r"], self._first_equality
+        r = done + 1
+        beta = _plain(slot["beta"]) * r ** slot["beta_power"]
+        multipliers, gate, w = slot["multipliers"].tolist(), slot["gate"].tolist(), values.copy()
+        updates = {"multipliers": multipliers, "dual_steps": r, "beta_r": beta}
+        for i, g in enumerate(values):
+            p = i >= first
+            if done:
+                multipliers[i] = dual_update(multipliers[i], g, last, tau, gate[i], p)
+            w[i], inside = _weigh(multipliers[i], g, beta, tau, p)
+            if inside is not gate[i]:
+                gate[i] = inside
+                updates["gate"] = gate
+        return updates, w
 
     def _descend(self, stage: Stage | None) -> None:
         r = self._slot["dual_steps"] + 1
@@ -170,31 +186,32 @@ class GDPA(ConstrainedOptimizer):
             alpha = group["lr"] * r ** group["lr_power"]
             if self._capturable and stage is not None:  # a step that is not finite moves nothing
                 grads = [torch.where(stage.check, g, torch.zeros_like(g)) for g in grads]
-            if group["foreach"] is False:
-                for p, g in zip(params, grads, strict=True):
-                    p.sub_(alpha * g)  # eq. (primal)
-            else:
-                _descend_foreach(params, grads, alpha)
+            _subtract(params, grads, alpha, group["foreach"] is not False)  # eq. (primal)
 
 
-def _descend_foreach(params: list[torch.Tensor], grads: list[Any], alpha: Any) -> None:
-    """``x <- x - alpha grad``, rounded as the two operations it is (a fused multiply-add would not be `solve`'s).
+def _weigh(multipliers: Any, g: Any, beta: Any, tau: Any, num_equalities: int) -> tuple[Any, Any]:
+    """Return the weights of eq. (as) and the set S_r of eq. (defs)."""
+    q = pressure(multipliers, g, beta, tau)
+    return positive_part(q, num_equalities), in_gate(q, num_equalities)
 
-    Large tensors go piece by piece through one small buffer: no memory per parameter, and one pass over it.
+
+def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach: bool) -> None:
+    """``x <- x - alpha grad``.
+
+    In double precision this is rounded as the two operations it is, so that x runs through the numbers of `solve`; in
+    lower precision, and with a number alpha, by one fused multiply-add, which needs no buffer.
     """
-    small: list[torch.Tensor] = []
-    small_grads: list[torch.Tensor] = []
-    for p, g in zip(params, grads, strict=True):
-        in_pieces = type(g) is torch.Tensor and p.numel() > _CHUNK and p.device.type == "cpu"
-        if in_pieces and p.dtype == g.dtype and p.is_contiguous() and g.is_contiguous():
-            buffer = torch.empty(_CHUNK, dtype=g.dtype)
-            for piece, slope in zip(p.view(-1).split(_CHUNK), g.view(-1).split(_CHUNK), strict=True):
-                piece.sub_(torch.mul(slope, alpha, out=buffer[: slope.numel()]))
+    if isinstance(alpha, float) and params[0].dtype != torch.float64:
+        if foreach:
+            torch._foreach_add_(params, grads, alpha=-alpha)
         else:
-            small.append(p)
-            small_grads.append(g)
-    if small:
-        torch._foreach_sub_(small, torch._foreach_mul(small_grads, alpha))
+            for p, g in zip(params, grads, strict=True):
+                p.add_(g, alpha=-alpha)
+    elif foreach:
+        torch._foreach_sub_(params, torch._foreach_mul(grads, alpha))
+    else:
+        for p, g in zip(params, grads, strict=True):
+            p.sub_(alpha * g)
 
 
 def _plain(value: Any) -> Any:

@@ -6,10 +6,14 @@ backward pass: the mean of local weights, or the weights of local means, are som
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+
+#: Whether this process is one of several; False where torch was built without.
+initialized: Callable[[], bool] = dist.is_initialized if dist.is_available() else lambda: False
 
 
 class Pooled(NamedTuple):
@@ -57,7 +61,7 @@ class Group:
     @property
     def size(self) -> int:
         """How many ranks there are."""
-        if self._group is None or not dist.is_available() or not dist.is_initialized():
+        if self._group is None or not initialized():
             return 1
         return dist.get_world_size(None if self._group == "world" else self._group)
 

@@ -44,12 +44,10 @@ class Snapshot:
     rows: tuple[Row, ...]
 
     @classmethod
-    def of(
-        cls, roster: Roster, multipliers: torch.Tensor, step: int, last: tuple[torch.Tensor, torch.Tensor] | None
-    ) -> Snapshot:
+    def of(cls, roster: Roster, multipliers: torch.Tensor, step: int, last: tuple[Any, Any] | None) -> Snapshot:
         """Read a snapshot off the optimizer's state; NaN before the first step."""
         m = roster.size
-        values = [math.nan] * m if last is None else roster.to_user(last[1]).tolist()
+        values = [math.nan] * m if last is None else roster.to_user(torch.as_tensor(last[1])).tolist()
         lam = roster.to_user(multipliers).tolist()
         equal = set(roster.order[m - roster.num_equalities :])
         rows = []

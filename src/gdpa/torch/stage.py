@@ -37,7 +37,7 @@ class Stage:
     """A step in waiting.
 
     Attributes:
-        check: a detached number that is finite exactly if the objective and all constraints are.
+        check: a number that is finite exactly if the objective and all constraints are.
         objective, values: f and g of the step (means over all its samples), g in internal order.
         present: which constraints had samples; None for all.
         updates: what `step` writes into the dual state.
@@ -49,9 +49,9 @@ class Stage:
         measuring: a calibration batch: nothing is trained.
     """
 
-    check: torch.Tensor
-    objective: torch.Tensor
-    values: torch.Tensor
+    check: Any
+    objective: Any
+    values: Any
     updates: dict[str, Any]
     weights: torch.Tensor | None = None
     present: torch.Tensor | None = None
@@ -64,16 +64,16 @@ class Stage:
 
     def prefetch(self) -> None:
         """Start copying ``check`` to the host, so that `finite` waits for the forward pass alone."""
-        if self.check.is_cuda:
+        if isinstance(self.check, torch.Tensor) and self.check.is_cuda:
             self.check = self.check.to("cpu", non_blocking=True)
-            self._arrived = torch.cuda.Event()
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()
 
     def finite(self) -> bool:
         """Tell whether objective and constraints are all finite."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        return math.isfinite(self.check.item())
+        return math.isfinite(self.check)
 
     def backward_ran(self) -> bool:
         """Tell whether the graph of the staged loss has been used up."""

@@ -47,6 +47,7 @@ def check(optimizer: ConstrainedOptimizer, state_dict: dict[str, Any]) -> dict[s
 def restore(optimizer: ConstrainedOptimizer, state_dict: dict[str, Any]) -> None:
     """Finish loading where the dual state lives apart."""
     optimizer.discard()
+    optimizer._quick_dtype = None
     if optimizer._apart is None:
         return
     if _KEY in state_dict:
@@ -101,4 +102,5 @@ class DualState:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned, by name."""
         self._optimizer._slot.update(_fit(self._optimizer, state_dict))
+        self._optimizer._quick_dtype = None
         self._optimizer._awaits_duals = False

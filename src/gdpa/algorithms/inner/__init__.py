@@ -2,11 +2,12 @@
 
 from gdpa.algorithms.inner.descent import Descent, descend
 from gdpa.algorithms.inner.forms import Plain, Slacked, view
-from gdpa.algorithms.inner.solvers import Accelerated, FixedMomentum, InnerSolver, Iterate, solved
+from gdpa.algorithms.inner.solvers import ACCELERATED, Accelerated, FixedMomentum, InnerSolver, Iterate, solved
 from gdpa.algorithms.inner.state import NestedState, inner_step
 from gdpa.algorithms.inner.subproblem import Slope, Subproblem
 
 __all__ = [
+    "ACCELERATED",
     "Accelerated",
     "Descent",
     "FixedMomentum",

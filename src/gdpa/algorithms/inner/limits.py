@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
 from gdpa.algorithms.base import State
 from gdpa.algorithms.inner.descent import descend
 from gdpa.algorithms.inner.subproblem import Subproblem
-from gdpa.algorithms.method import check_positive
+from gdpa.algorithms.method import Method, check_positive
 from gdpa.arrays import namespace
 from gdpa.perturbed import dual_update, in_gate, pressure
-from gdpa.problem import Evaluation, Problem
+from gdpa.problem import Problem
 from gdpa.schedules import as_schedule
 from gdpa.typing import Array, Schedule
 
@@ -22,40 +24,58 @@ class LimitState(State):
     lipschitz: Array
 
 
-def limit_start(x0: Array, start: Evaluation, lipschitz: float) -> LimitState:
-    """Return the state at ``x0`` with zero multipliers."""
-    xp = namespace(x0)
-    zeros, ones = xp.zeros_like(start.constraints), xp.ones_like(x0[..., 0])
-    return LimitState(step=0, x=x0, multipliers=zeros, evaluation=start, probe=None, lipschitz=ones * lipschitz)
+@dataclass(frozen=True)
+class Limit(Method):
+    """Eq. (alg) of the paper with tau at 0 or 1, which `gdpa.GDPA` excludes; alpha = None backtracks on F_beta.
 
-
-def limit_step(
-    problem: Problem, state: LimitState, alpha: float | None, beta: float, tau: float, gate: bool = True
-) -> LimitState:
-    """Return the state after eq. (alg) of the paper with any tau in [0, 1]; alpha = None backtracks on F_beta.
-
-    F_beta(x, lambda) depends on lambda through (1 - tau) lambda alone, so it is a `Subproblem` with these multipliers.
+    Args:
+        alpha: alpha_0 of ``alpha_r = alpha_0 r^(-1/3)``, or any schedule; None finds the step by backtracking.
+        beta: beta_0 of ``beta_r = beta_0 r^(1/3)``, or any schedule.
+        gate: update a multiplier only where ``(1 - tau) lambda_r + beta_r g(x_r) > 0``, as GDPA does.
+        lipschitz: the curvature 1/alpha to begin the backtracking with.
     """
-    now = state.evaluation or problem.evaluate(state.x)
-    lam, p = state.multipliers, problem.num_equalities
-    F = Subproblem(problem, (1 - tau) * lam, beta)
-    slope = F.slope(state.x, now)
-    new = descend(F, state.x, slope, state.lipschitz, alpha)
-    inside = in_gate(pressure(lam, now.constraints, beta, tau), p) if gate else None
-    return LimitState(
-        step=state.step + 1,
-        x=new.x,
-        multipliers=dual_update(lam, new.evaluation.constraints, beta, tau, inside, p),
-        evaluation=new.evaluation,
-        probe=slope.probe._replace(weight=1 / beta),
-        lipschitz=new.lipschitz,
+
+    alpha: float | Schedule | None = None
+    beta: float | Schedule = 1.0
+    gate: bool = True
+    lipschitz: float = 1.0
+
+    tau: ClassVar[float]
+    # GDPA's own constants, without its tau.
+    printed_constants = MappingProxyType(
+        {"mnpc": {"alpha": 0.1, "beta": 1e-4}, "network": {"alpha": 2e-4, "beta": 2e-4}}
     )
 
+    def __post_init__(self) -> None:
+        check_positive(lipschitz=self.lipschitz)
+        if self.alpha is not None:
+            object.__setattr__(self, "alpha", as_schedule("alpha", self.alpha, -1 / 3))
+        object.__setattr__(self, "beta", as_schedule("beta", self.beta, 1 / 3))
 
-def limit_schedules(
-    alpha: float | Schedule | None, beta: float | Schedule, lipschitz: float
-) -> tuple[Schedule | None, Schedule]:
-    """Return GDPA's power schedules from numbers, leaving schedules and alpha = None as they are."""
-    check_positive(lipschitz=lipschitz)
-    step = None if alpha is None else as_schedule("alpha", alpha, -1 / 3)
-    return step, as_schedule("beta", beta, 1 / 3)
+    def init(self, problem: Problem, x0: Array) -> LimitState:
+        start = self.begin(problem, x0)
+        xp = namespace(x0)
+        zeros, ones = xp.zeros_like(start.constraints), xp.ones_like(x0[..., 0])
+        return LimitState(
+            step=0, x=x0, multipliers=zeros, evaluation=start, probe=None, lipschitz=ones * self.lipschitz
+        )
+
+    def update(self, problem: Problem, state: LimitState) -> LimitState:
+        r = state.step + 1
+        alpha = self.alpha(r) if callable(self.alpha) else None
+        beta: float = self.beta(r)  # type: ignore[operator]
+        now = state.evaluation or problem.evaluate(state.x)
+        lam, tau, p = state.multipliers, self.tau, problem.num_equalities
+
+        F = Subproblem(problem, (1 - tau) * lam, beta)  # F_beta sees lambda through (1 - tau) lambda alone
+        slope = F.slope(state.x, now)
+        new = descend(F, state.x, slope, state.lipschitz, alpha)
+        gate = in_gate(pressure(lam, now.constraints, beta, tau), p) if self.gate else None
+        return LimitState(
+            step=r,
+            x=new.x,
+            multipliers=dual_update(lam, new.evaluation.constraints, beta, tau, gate, p),
+            evaluation=new.evaluation,
+            probe=slope.probe._replace(weight=1 / beta),
+            lipschitz=new.lipschitz,
+        )

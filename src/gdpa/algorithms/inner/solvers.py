@@ -26,8 +26,8 @@ class Iterate:
         count: gradient steps in this subproblem.
         age: steps since the momentum was last restarted.
         value: phi(x), NaN where not known.
-        residual: ``2 M ||v - x||`` of the last step, which bounds the distance of -grad phi(x) from N_X(x) where
-            M bounds the curvature.
+        residual: ``2 M ||v - x||`` of the last step, twice the gradient mapping at v. It bounds the distance of
+            -grad phi(x) from N_X(x) where M bounds the curvature between the two, and costs no gradient at x.
     """
 
     x: Array
@@ -135,6 +135,10 @@ class Accelerated:
             return (at.age + 1) / (at.age + 4)
         a = math.sqrt(min(phi.prox / 2 / lipschitz, 1.0))
         return (1 - a) / (1 + a)
+
+
+#: The inner solver of the tuned presets.
+ACCELERATED = Accelerated()
 
 
 @dataclass(frozen=True)

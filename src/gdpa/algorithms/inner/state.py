@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from gdpa.algorithms.base import State
 from gdpa.algorithms.inner.forms import Plain, Slacked
 from gdpa.algorithms.inner.solvers import InnerSolver, Iterate
 from gdpa.algorithms.inner.subproblem import Subproblem
+from gdpa.algorithms.method import Method
 from gdpa.problem import Evaluation
 
 
@@ -23,6 +24,12 @@ class NestedState(State):
 
     inner: Iterate
     outer: int = 0
+
+
+class NestedMethod(Method):
+    """A method whose loops branch on the data, and so takes one problem at a time."""
+
+    batches: ClassVar[bool] = False
 
 
 N = TypeVar("N", bound=NestedState)

@@ -1,0 +1,239 @@
+"""What constraints cost per training step, side by side in one run.
+
+    python benchmarks/torch_step.py [--rounds 30] [--json results/torch_step.json]
+
+Everything is timed against the same graph with fixed weights, ``f + w . g``, and the same primal optimizer: the cost of
+knowing g at all is not charged to anyone. Blocks of steps of all methods are interleaved, and the figure is the median
+over rounds of the difference to the fixed weights in the same round, in CPU time of one thread. Cooper and
+humancompatible-train take part where they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gdpa
+import gdpa.torch
+
+Step = Callable[[], None]
+
+
+class Task:
+    """A two-layer network with a mean-square objective and two constraints on its outputs."""
+
+    def __init__(self, widths: tuple[int, ...], batch: int = 64) -> None:
+        torch.manual_seed(0)
+        layers: list[torch.nn.Module] = []
+        for a, b in itertools.pairwise(widths):
+            layers += [torch.nn.Linear(a, b), torch.nn.Tanh()]
+        self.net = torch.nn.Sequential(*layers[:-1])
+        self.x, self.y = torch.randn(batch, widths[0]), torch.randn(batch, widths[-1])
+
+    def values(self) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.net(self.x)
+        return (out - self.y).square().mean(), torch.stack([out.mean() - 0.1, out.square().mean() - 0.5])
+
+    def sgd(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.net.parameters(), lr=1e-3)
+
+
+def fixed_weights(task: Task) -> Step:
+    opt, w = task.sgd(), torch.tensor([0.5, 0.5])
+
+    def step() -> None:
+        opt.zero_grad()
+        f, g = task.values()
+        (f + torch.dot(g, w)).backward()
+        opt.step()
+
+    return step
+
+
+def ours(task: Task, paper: bool) -> Step:
+    if paper:
+        opt: Any = gdpa.torch.GDPA(task.net.parameters(), 2, lr=1e-3)
+    else:
+        opt = gdpa.torch.MinibatchGDPA(task.sgd(), 2)
+        opt.calibrate(task.values() for _ in range(8))
+
+    def step() -> None:
+        opt.zero_grad()
+        f, g = task.values()
+        opt.lagrangian(f, g).backward()
+        opt.step()
+
+    return step
+
+
+def cooper_steps(task: Task, scheme: str, formulation: str) -> Step:
+    import cooper
+
+    class Problem(cooper.ConstrainedMinimizationProblem):
+        def __init__(self) -> None:
+            super().__init__()
+            multiplier = cooper.multipliers.DenseMultiplier(num_constraints=2)
+            extra = {}
+            if formulation == "AugmentedLagrangian":
+                extra["penalty_coefficient"] = cooper.penalty_coefficients.DensePenaltyCoefficient(init=torch.ones(2))
+            self.g = cooper.Constraint(
+                constraint_type=cooper.ConstraintType.INEQUALITY,
+                formulation_type=getattr(cooper.formulations, formulation),
+                multiplier=multiplier,
+                **extra,
+            )
+
+        def compute_cmp_state(self) -> Any:
+            f, g = task.values()
+            return cooper.CMPState(loss=f, observed_constraints={self.g: cooper.ConstraintState(violation=g)})
+
+    problem = Problem()
+    dual = torch.optim.SGD(problem.dual_parameters(), lr=1e-2, maximize=True)
+    opt = getattr(cooper.optim, scheme)(cmp=problem, primal_optimizers=task.sgd(), dual_optimizers=dual)
+    return lambda: opt.roll()
+
+
+def hct_steps(task: Task, name: str, **kwargs: Any) -> Step:
+    from humancompatible.train import dual_optim
+
+    dual, opt = getattr(dual_optim, name)(m=2, is_ineq=True, **kwargs), task.sgd()
+
+    def step() -> None:
+        opt.zero_grad()
+        f, g = task.values()
+        dual.forward_update(f, g).backward()
+        opt.step()
+
+    return step
+
+
+METHODS: dict[str, Callable[[Task], Step]] = {
+    "fixed weights": fixed_weights,
+    "fixed weights again": fixed_weights,
+    "gdpa GDPA (paper)": lambda task: ours(task, True),
+    "gdpa MinibatchGDPA(SGD)": lambda task: ours(task, False),
+    "hct ALM": lambda task: hct_steps(task, "ALM"),
+    "hct ALM hpr": lambda task: hct_steps(task, "ALM", penalty=1.0, augmentation="hpr"),
+    "hct nuPI": lambda task: hct_steps(task, "nuPI"),
+    "Cooper Lagrangian, simultaneous": lambda task: cooper_steps(task, "SimultaneousOptimizer", "Lagrangian"),
+    "Cooper Lagrangian, dual first": lambda task: cooper_steps(task, "AlternatingDualPrimalOptimizer", "Lagrangian"),
+    "Cooper augmented, dual first": lambda task: cooper_steps(
+        task, "AlternatingDualPrimalOptimizer", "AugmentedLagrangian"
+    ),
+}
+
+
+def compare(widths: tuple[int, ...], rounds: int, block: int, names: list[str]) -> dict[str, dict[str, float]]:
+    """Time ``block`` steps of every method in turn, ``rounds`` times."""
+    steps, missing = {}, {}
+    for name in names:
+        try:
+            steps[name] = METHODS[name](Task(widths))
+            for _ in range(5):
+                steps[name]()
+        except ImportError as error:
+            missing[name] = str(error)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            start = time.process_time()
+            for _ in range(block):
+                step()
+            times[name].append((time.process_time() - start) / block * 1e6)
+    floor = times["fixed weights"]
+    out = {}
+    for name, own in times.items():
+        over = [a - b for a, b in zip(own, floor, strict=True)]
+        ratio = [a / b for a, b in zip(own, floor, strict=True)]
+        out[name] = {
+            "us": statistics.median(own),
+            "over_us": statistics.median(over),
+            "ratio": statistics.median(ratio),
+            "fastest_us": min(own),
+        }
+    for name, reason in missing.items():
+        print(f"  {name}: not installed ({reason})")
+    return out
+
+
+def many_constraints(m: int = 100_000, d: int = 1000) -> dict[str, float]:
+    """The dual update of m constraints alone, and a whole step with g = A x - b."""
+    torch.manual_seed(0)
+    A, x = torch.randn(m, d) / d**0.5, torch.nn.Parameter(torch.zeros(d))
+    opt = gdpa.torch.GDPA([x], m, lr=1e-4)
+    times: dict[str, list[float]] = {"dual_ms": [], "lagrangian_ms": [], "step_ms": [], "floor_ms": []}
+    w = torch.rand(m)
+    for _ in range(15):
+        opt.zero_grad()
+        t0 = time.process_time()
+        f, g = (x - 1).square().sum(), A @ x - 0.1
+        t1 = time.process_time()
+        loss = opt.lagrangian(f, g)
+        t2 = time.process_time()
+        loss.backward()
+        opt.step()
+        t3 = time.process_time()
+        values = g.detach().numpy()
+        t4 = time.process_time()
+        opt._advance(values, None)
+        t5 = time.process_time()
+        x.grad = None
+        t6 = time.process_time()
+        f, g = (x - 1).square().sum(), A @ x - 0.1
+        (f + torch.dot(g, w)).backward()
+        t7 = time.process_time()
+        for key, value in zip(times, (t5 - t4, t2 - t1, t3 - t0, t7 - t6), strict=True):
+            times[key].append(1e3 * value)
+    return {key: statistics.median(value) for key, value in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--block", type=int, default=100)
+    parser.add_argument("--large-rounds", type=int, default=12)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    record: dict[str, Any] = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.processor() or platform.machine(),
+        "rounds": args.rounds,
+        "block": args.block,
+    }
+    print("two-layer network, batch 64, 2 constraints: CPU microseconds a step (median over rounds)")
+    record["small"] = compare((16, 32, 2), args.rounds, args.block, list(METHODS))
+    show(record["small"])
+    print("\n10 million parameters, batch 64")
+    names = ["fixed weights", "fixed weights again", "gdpa GDPA (paper)", "gdpa MinibatchGDPA(SGD)"]
+    record["large"] = compare((1000, 2500, 2500, 500), args.large_rounds, 2, names)
+    show(record["large"])
+    print("\n100,000 constraints, 1,000 parameters")
+    record["many"] = many_constraints()
+    for key, value in record["many"].items():
+        print(f"  {key:<14} {value:8.2f}")
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def show(table: dict[str, dict[str, float]]) -> None:
+    print(f"  {'':<34} {'us/step':>10} {'over fixed':>11} {'ratio':>7} {'fastest':>10}")
+    for name, row in table.items():
+        print(
+            f"  {name:<34} {row['us']:>10.1f} {row['over_us']:>+11.1f} {row['ratio']:>7.3f} {row['fastest_us']:>10.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

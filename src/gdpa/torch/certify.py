@@ -1,0 +1,222 @@
+"""Judging a trained model on whole data: values, violations, and the KKT conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import gdpa.kkt
+from gdpa.kkt import Certificate
+from gdpa.problem import Evaluation, Problem
+from gdpa.torch.core import ConstrainedOptimizer
+from gdpa.torch.report import Report, Snapshot
+from gdpa.torch.roster import Constraints, Roster
+
+#: What ``terms(model, batch)`` returns: (f, g), or (f, g, counts), or (f, g, counts, samples).
+Terms = Callable[[torch.nn.Module, Any], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class ModelCertificate:
+    """What `certify` found on the whole data.
+
+    Attributes:
+        report: value, limit and violation of every constraint; ``print`` it.
+        certificate: the KKT conditions with the best multipliers found, see `gdpa.Certificate`; None if not asked for.
+        samples: how many samples were seen.
+    """
+
+    report: Report
+    certificate: Certificate | None
+    samples: int
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every constraint holds on the whole data, to the tolerance given."""
+        return self.report.feasible
+
+    @property
+    def objective(self) -> float:
+        """f on the whole data."""
+        return self.report.snapshot.objective
+
+    @property
+    def violation(self) -> float:
+        """The largest violation on the whole data."""
+        return max((row.violation for row in self.report.snapshot.rows), default=0.0)
+
+    def __str__(self) -> str:
+        text = str(self.report).replace("(last batch)", f"({self.samples} samples)")
+        return text if self.certificate is None else f"{text}\nKKT residuals  {self.certificate}"
+
+
+def certify(
+    model: torch.nn.Module,
+    loader: Iterable[Any],
+    terms: Terms,
+    *,
+    constraints: Constraints | None = None,
+    optimizer: ConstrainedOptimizer | None = None,
+    combine: Callable[[torch.Tensor], tuple[Any, Any]] | None = None,
+    tolerance: float = 0.0,
+    stationarity: bool = True,
+) -> ModelCertificate:
+    """Evaluate objective, constraints and KKT residuals of ``model`` on all of ``loader``.
+
+    Args:
+        model: evaluated in ``eval`` mode and left in the mode it was in.
+        loader: batches; it is gone through once for the values and once for each gradient, in the same order or not.
+        terms: ``terms(model, batch)`` returns (f, g) as for `lagrangian`, or (f, g, counts) where the g_i are
+            means of different numbers of samples, or (f, g, counts, samples). Means are weighted by these counts, by
+            default the length of the batch.
+        constraints: as given to the optimizer; by default taken from ``optimizer``.
+        optimizer: brings its constraints and multipliers.
+        combine: for constraints that are not means: ``terms`` then returns (means, counts) of any statistics, and
+            ``combine`` makes (f, g) of their means over the whole data (the difference of two group means, say).
+        tolerance: what counts as feasible.
+        stationarity: also compute the KKT residuals, which takes backward passes over the data: one for the
+            optimizer's multipliers, and m + 1 to fit better ones where m times the parameters is not too large.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> net, data = torch.nn.Linear(2, 1, bias=False), torch.randn(100, 2)
+        >>> def terms(net, x):
+        ...     return net(x).square().mean(), {"mean": net(x).mean() - 1}
+        >>> found = certify(net, data.split(32), terms, constraints=["mean"])
+        >>> found.feasible, found.samples
+        (True, 100)
+    """
+    if constraints is None:
+        if optimizer is None:
+            raise TypeError("give constraints= or optimizer=: what are the constraints called?")
+        roster = optimizer._roster
+    else:
+        roster = Roster(constraints)
+    whole = _Whole(model, loader, terms, combine, roster)
+    training = model.training
+    model.eval()
+    try:
+        means = whole.means()
+        with torch.enable_grad():
+            f, g = whole.split(means.detach().requires_grad_())
+        lam = None if optimizer is None else optimizer._slot["multipliers"].to(g)
+        certificate = None
+        if stationarity:
+            problem = Problem(whole.evaluate, roster.size, roster.num_equalities)
+            certificate = gdpa.kkt.certify(problem, whole.point(), lam)
+    finally:
+        model.train(training)
+    shown = lam if certificate is None else certificate.multipliers
+    shown = torch.zeros_like(g) if shown is None else shown
+    snapshot = Snapshot.of(roster, shown, 0 if optimizer is None else optimizer.dual_steps, (f.detach(), g.detach()))
+    return ModelCertificate(Report(snapshot, 0, tolerance, ()), certificate, whole.samples)
+
+
+def choose(
+    models: Mapping[str, torch.nn.Module],
+    loader: Iterable[Any],
+    terms: Terms,
+    **kwargs: Any,
+) -> tuple[str, torch.nn.Module, dict[str, ModelCertificate]]:
+    """Judge several models (last iterate, averages) on the whole data and return (name, model, all certificates).
+
+    The lowest objective among the feasible ones wins; where none is feasible, the smallest violation. Other arguments
+    are those of `certify`.
+    """
+    if not models:
+        raise ValueError("models is empty; give e.g. {'last': model, 'average': average.module}")
+    kwargs.setdefault("stationarity", False)
+    found = {name: certify(model, loader, terms, **kwargs) for name, model in models.items()}
+    feasible = {name: c for name, c in found.items() if c.feasible}
+    if feasible:
+        name = min(feasible, key=lambda key: feasible[key].objective)
+    else:
+        name = min(found, key=lambda key: found[key].violation)
+    return name, models[name], found
+
+
+class _Whole:
+    """f and g of a model over a whole data set, as functions of means that batches add up to."""
+
+    def __init__(self, model: Any, loader: Any, terms: Any, combine: Any, roster: Roster) -> None:
+        self.model, self.loader, self.terms, self.combine, self.roster = model, loader, terms, combine, roster
+        self.params = [p for p in model.parameters() if p.requires_grad]
+        if not self.params:
+            raise ValueError("model has no parameter that requires a gradient; nothing to certify")
+        self.samples = 0
+        self._counts: torch.Tensor | None = None
+
+    def point(self) -> torch.Tensor:
+        return torch.cat([p.detach().reshape(-1) for p in self.params]).double()
+
+    def batch(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """Return (statistics, counts, samples) of one batch; by default the statistics are f and g themselves."""
+        size = _length(batch)
+        if self.combine is not None:
+            values, counts = self.terms(self.model, batch)
+            return values, torch.as_tensor(counts, dtype=torch.float64, device=values.device), size
+        f, g, *rest = self.terms(self.model, batch)
+        vector = self.roster.vector(g, differentiable=False)
+        samples = int(rest[1]) if len(rest) > 1 else size
+        like = torch.zeros(vector.shape, dtype=torch.float64, device=vector.device)
+        counts = like + samples if not rest or rest[0] is None else self.roster.counts(rest[0], like)
+        return torch.cat([f.reshape(1).to(vector), vector]), torch.cat([like.new_full((1,), samples), counts]), samples
+
+    @torch.no_grad()
+    def means(self) -> torch.Tensor:
+        total: Any = 0.0
+        counted: Any = 0.0
+        self.samples = 0
+        for batch in self.loader:
+            values, counts, samples = self.batch(batch)
+            total = total + torch.where(counts > 0, values.double(), torch.zeros_like(counts)) * counts
+            counted = counted + counts
+            self.samples += samples
+        if self.samples == 0:
+            raise ValueError("loader has no samples; nothing to certify (an iterator that is used up?)")
+        if not bool((counted > 0).all()):
+            index = int(torch.nonzero(counted == 0)[0])
+            name = f"statistic {index}" if self.combine is not None else self.roster.name(index - 1)
+            raise ValueError(f"{name} has no sample in the whole loader")
+        self._counts = counted
+        mean: torch.Tensor = total / counted
+        return mean
+
+    def split(self, means: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.combine is None:
+            return means[0], means[1:]
+        f, g = self.combine(means)
+        return f, self.roster.vector(g)
+
+    def evaluate(self, x: Any) -> Evaluation:
+        means = self.means().requires_grad_()
+        with torch.enable_grad():
+            f, g = self.split(means)
+
+        def pullback(w: torch.Tensor, objective: Any = 1.0) -> torch.Tensor:
+            ones = torch.as_tensor(objective, dtype=f.dtype, device=f.device).expand_as(f)
+            (slope,) = torch.autograd.grad([f, g], means, [ones, w.to(g)], retain_graph=True)
+            assert self._counts is not None
+            slope = slope / self._counts
+            total = [torch.zeros_like(p) for p in self.params]
+            with torch.enable_grad():
+                for batch in self.loader:
+                    values, counts, _ = self.batch(batch)
+                    safe = torch.where(counts > 0, values.double(), torch.zeros_like(counts))
+                    grads = torch.autograd.grad(torch.dot(safe, slope * counts), self.params, allow_unused=True)
+                    total = [t if g is None else t + g for t, g in zip(total, grads, strict=True)]
+            return torch.cat([t.reshape(-1) for t in total]).double()
+
+        return Evaluation(f.detach(), g.detach(), pullback)
+
+
+def _length(batch: Any) -> int:
+    first = batch
+    while isinstance(first, (tuple, list, Mapping)):
+        if not first:
+            raise ValueError("terms must return its counts and samples where a batch has no length")
+        first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
+    return len(first)

@@ -1,0 +1,69 @@
+"""Where snapshots of a run go: a CSV file, TensorBoard. Give one to ``opt.observe_steps(writer, every=10)``."""
+
+from __future__ import annotations
+
+import csv
+import os
+from typing import Any
+
+from gdpa.torch.report import Snapshot
+
+
+class CSVWriter:
+    """Appends one row per snapshot: step, objective, then value, violation and multiplier of each constraint.
+
+    An existing file is continued, so that a resumed run has one record.
+
+    >>> import tempfile, pathlib, torch, gdpa.torch
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "run.csv"
+    >>> x = torch.nn.Parameter(torch.ones(2))
+    >>> opt = gdpa.torch.GDPA([x], constraints=["first"])
+    >>> opt.observe_steps(CSVWriter(path))
+    >>> opt.lagrangian(x.sum(), {"first": x[0] - 0.5}).backward()
+    >>> opt.step()
+    >>> print(path.read_text().strip())
+    step,objective,first value,first violation,first multiplier
+    1,2.0,0.5,0.5,0.0
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self._header: list[str] | None = None
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        if self._header is None:
+            columns = ("value", "violation", "multiplier")
+            self._header = ["step", "objective", *(f"{r.name} {c}" for r in snapshot.rows for c in columns)]
+            if not os.path.exists(self._path) or os.path.getsize(self._path) == 0:
+                self._write(self._header)
+            else:
+                with open(self._path, newline="") as file:
+                    found = next(csv.reader(file))
+                if found != self._header:
+                    raise ValueError(f"{self._path} has other columns than this run; write to another file")
+        numbers = [x for r in snapshot.rows for x in (r.value, r.violation, r.multiplier)]
+        self._write([snapshot.step, snapshot.objective, *numbers])
+
+    def _write(self, row: list[Any]) -> None:
+        with open(self._path, "a", newline="") as file:
+            csv.writer(file).writerow(row)
+
+
+class TensorBoardWriter:
+    """Writes every snapshot to a ``torch.utils.tensorboard.SummaryWriter`` (or anything with ``add_scalar``).
+
+    Args:
+        writer: the summary writer.
+        prefix: what the tags begin with.
+    """
+
+    def __init__(self, writer: Any, prefix: str = "constraints") -> None:
+        if not callable(getattr(writer, "add_scalar", None)):
+            raise TypeError(f"writer must have add_scalar, as SummaryWriter has, got {writer!r}")
+        self._writer, self._prefix = writer, prefix
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        self._writer.add_scalar(f"{self._prefix}/objective", snapshot.objective, snapshot.step)
+        for row in snapshot.rows:
+            for column in ("value", "violation", "multiplier"):
+                self._writer.add_scalar(f"{self._prefix}/{row.name}/{column}", getattr(row, column), snapshot.step)

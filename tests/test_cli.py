@@ -1,0 +1,215 @@
+"""The command line, from outside."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+import gdpa
+from gdpa import experiments
+from gdpa.cli import app
+from gdpa.experiments.records import Folder
+from gdpa.methods import method_names
+
+RATE = ["reproduce", "rate", "--steps", "50", "--only", "disc-product"]
+
+
+@pytest.fixture
+def cli():
+    def call(*arguments):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return call
+
+
+def records(folder):
+    """Everything recorded, less seconds, times and machines."""
+    found = {}
+    for path in sorted((folder / "rate" / "records").iterdir()):
+        if path.suffix == ".json":
+            content = json.loads(path.read_text())
+            del content["about"]
+            found[path.name] = content
+        elif path.suffix == ".csv":
+            with open(path, newline="") as file:
+                found[path.name] = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+        else:
+            found[path.name] = "unexpected"
+    return found
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "gdpa", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_reproduce_ends_with_the_path_of_a_report_and_skips_what_is_done(cli, tmp_path):
+    out = tmp_path / "out"
+    first = cli(*RATE, "--jobs", 1, "--out", out)
+    assert first.exit_code == 0, first.output
+    assert first.output.splitlines()[-1] == f"report: {out / 'report.html'}"
+    assert "rate: 3/3 GDPA tau=0.9, disc-product, seed 0: " in first.output
+    for name in ("rate-violation.png", "rate-violation.svg", "rate-residuals.png", "rate-residuals.svg"):
+        assert (out / "rate" / "figures" / name).stat().st_size > 1000
+    html = (out / "report.html").read_text()
+    assert f"gdpa reproduce rate --out {out} --seeds 1 --preset both --steps 50 --only disc-product" in html
+    again = cli(*RATE, "--jobs", 1, "--out", out)
+    assert "3 of 3 units were already recorded" in again.output
+    (out / "report.html").unlink()
+    assert cli("report", out).exit_code == 0  # from records alone
+    assert (out / "report.html").read_text() == html
+
+
+def test_killed_in_the_middle_and_started_again_equals_undisturbed(cli, tmp_path):
+    command = ["reproduce", "rate", "--steps", "300", "--only", "disc", "--jobs", "2"]
+    out = tmp_path / "killed"
+    process = start(*command, "--out", out)
+    folder = out / "rate" / "records"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if any(folder.glob("*.json")) and any(folder.glob("*.part")):
+            break
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    assert 0 < len(before) < 6
+    assert cli(*command, "--out", out).exit_code == 0
+    after = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    assert len(after) == 6
+    assert {name: after[name] for name in before} == before  # what was finished was not run again
+    assert cli(*command, "--out", tmp_path / "undisturbed").exit_code == 0
+    assert records(out) == records(tmp_path / "undisturbed")
+
+
+def test_the_subprocess_says_the_same_and_ends_with_zero(tmp_path):
+    process = start(*RATE, "--jobs", 1, "--out", tmp_path / "out")
+    output, complaints = process.communicate(timeout=120)
+    assert (process.returncode, complaints) == (0, "")
+    assert output.splitlines()[-1].endswith("report.html")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_ends_with_130_and_keeps_what_is_finished(tmp_path, jobs):
+    out = tmp_path / "out"
+    process = start("reproduce", "rate", "--steps", "100000", "--only", "disc", "--jobs", jobs, "--out", out)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not list(out.glob("rate/records/*.part")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in complaints
+    assert not list(out.glob("rate/records/*.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["reproduce", "nope"], 2, "no experiment is called 'nope'; there are"),
+        (["reproduce", "rate", "--budget", "0"], 2, "--budget must be a positive number of seconds, got 0.0"),
+        (["reproduce", "rate", "--seeds", "0"], 2, "--seeds must be at least 1"),
+        (["reproduce", "rate", "--seeds", "many"], 2, "--seeds"),
+        (["reproduce", "rate", "--jobs", "0"], 2, "--jobs must be at least 1, got 0"),
+        (["reproduce", "rate", "--preset", "best"], 2, "--preset must be one of"),
+        (["reproduce", "rate", "--only", "nothing like it"], 2, "no unit of rate has 'nothing like it'"),
+        (["reproduce"], 2, ""),
+        (["report", "no/such/folder"], 2, "is not a folder"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_bad_usage_ends_with_two_and_writes_nothing(cli, tmp_path, monkeypatch, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    result = cli(*arguments)
+    assert result.exit_code == code
+    assert message in result.output + result.stderr
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_folder_that_cannot_be_used_ends_with_three(cli, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = cli(*RATE, "--out", tmp_path / "file")
+    assert (result.exit_code, "cannot write" in result.stderr) == (3, True)
+    with Folder(tmp_path / "out").lock():
+        result = cli(*RATE, "--out", tmp_path / "out")
+    assert (result.exit_code, "another run holds the folder" in result.stderr) == (3, True)
+
+
+@pytest.fixture
+def troubled(monkeypatch):
+    """An experiment whose units fail in the way their settings say."""
+    from gdpa.experiments.base import Unit
+    from tests.experiments import toy
+
+    def use(what):
+        monkeypatch.setattr(experiments, "EXPERIMENTS", {"toy": "tests.experiments.toy"})
+        for module in ("runner", "report"):
+            monkeypatch.setattr(f"gdpa.experiments.{module}.EXPERIMENTS", experiments.EXPERIMENTS)
+        units = [Unit("toy", "m", "s", seed, {"what": what if seed else None}) for seed in (0, 1)]
+        monkeypatch.setattr(toy, "units", lambda settings: units)
+
+    return use
+
+
+def test_a_failing_unit_ends_with_one_and_the_report_is_written(cli, tmp_path, troubled):
+    troubled("raise")
+    result = cli("reproduce", "all", "--jobs", 1, "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "FAILED: ZeroDivisionError: broken unit" in result.output
+    assert "1 of 2 units of toy failed" in result.stderr
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_missing_data_end_with_four_and_the_report_is_written(cli, tmp_path, troubled):
+    troubled("no data")
+    result = cli("reproduce", "toy", "--jobs", 1, "--out", tmp_path)
+    assert (result.exit_code, "no data here" in result.stderr) == (4, True)
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_an_interrupt_in_this_process_ends_with_130(cli, tmp_path, troubled):
+    troubled("interrupt")
+    result = cli("reproduce", "toy", "--jobs", 1, "--out", tmp_path)
+    assert (result.exit_code, "the same command continues" in result.stderr) == (130, True)
+
+
+def test_data_that_nobody_knows_end_with_a_message(cli, tmp_path):
+    result = cli("data", "fetch", "no-such-data", "--cache", tmp_path)
+    assert (result.exit_code, "no data set is called 'no-such-data'" in result.stderr) == (2, True)
+
+
+def test_data_fetch_says_where_it_lies(cli, tmp_path, monkeypatch):
+    from gdpa.experiments import data
+
+    monkeypatch.setattr(data, "fetch", lambda name, cache, progress: data.Fetched(cache / name, "cache"))
+    result = cli("data", "fetch", "mnist", "--cache", tmp_path)
+    assert (result.exit_code, result.output) == (0, f"mnist: {tmp_path / 'mnist'} (from cache)\n")
+
+
+def test_versions_and_methods(cli):
+    assert f"gdpa {gdpa.__version__}" in cli("versions").output
+    listed = cli("methods").output
+    assert all(name in listed for name in method_names())
+
+
+def test_a_missing_library_is_named_with_its_extra():
+    code = "import sys; sys.modules['typer'] = None; from gdpa.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith("pip install 'gdpa[experiments]'")
+    assert "typer" in done.stderr
+
+
+def test_a_library_missing_later_is_named_too(cli, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    for name in ("gdpa.experiments.report", "gdpa.experiments.figures.interactive"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    result = cli(*RATE, "--out", tmp_path)
+    assert (result.exit_code, "pip install 'gdpa[experiments]'" in result.stderr) == (2, True)
