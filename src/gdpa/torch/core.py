@@ -209,7 +209,7 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
             return loss
         if self._accumulate is not None:
             self._close_round(stage)
-        if not self._capturable and not stage.finite():
+        if (stage.measuring or not self._capturable) and not stage.finite():
             self._skip(stage)
             return loss
         if not stage.measuring:
@@ -253,7 +253,7 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
 
     def _settle(self, stage: Stage) -> None:
         """See to it that nothing that is not finite gets committed, from the host or on the device."""
-        if not self._capturable:
+        if not self._capturable or stage.measuring:  # calibration is never captured
             stage.prefetch()
             return
         slot, ok = self._slot, torch.isfinite(stage.check)
@@ -264,7 +264,7 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
     def _commit(self, stage: Stage) -> None:
         slot = self._slot
         for key, value in stage.updates.items():
-            if self._capturable:
+            if self._capturable and not stage.measuring:
                 slot[key].copy_(value)
             elif type(value) is list:
                 slot[key].numpy()[:] = value
