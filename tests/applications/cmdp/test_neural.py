@@ -59,11 +59,11 @@ def test_budgets_count_after_the_warm_up_only():
 
 
 def test_advantages_by_hand():
-    # Two steps, then truncation: values by a critic that is a constant 2; gamma 0.5, lambda 0.5, rewards 1 and 3.
+    # Two steps; a critic of the constant 1, hence values 1 / (1 - gamma) = 2; gamma 0.5, lambda 0.5, rewards 1 and 3.
     method = ActorCritic(Gamble, {"risk": 1.0}, discount=0.5, trace=0.5, critic_steps=0)
 
     def critic(x):
-        return torch.full((*x.shape[:-1], 2), 2.0)
+        return torch.ones(*x.shape[:-1], 2)
 
     signals = torch.tensor([[[1.0, 0.0]], [[3.0, 1.0]]])
     flags = torch.zeros(2, 1, dtype=torch.bool)
