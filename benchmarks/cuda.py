@@ -126,7 +126,8 @@ def captured_equals_eager() -> dict[str, Any]:
 def solve_agrees(samples: int) -> list[dict[str, Any]]:
     """A problem of 4 x 784 unknowns solved on both devices; and an iteration of GDPA over a plain gradient step."""
     generator = torch.Generator().manual_seed(0)
-    data = [torch.randn(samples, 784, generator=generator, dtype=torch.float64) + 0.15 * i for i in range(4)]
+    means = 0.1 * torch.randn(4, 784, generator=generator, dtype=torch.float64)
+    data = [torch.randn(samples, 784, generator=generator, dtype=torch.float64) + mean for mean in means]
 
     def make(device: str, dtype: torch.dtype) -> Any:
         local = [d.to(device, dtype) for d in data]
