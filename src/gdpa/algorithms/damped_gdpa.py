@@ -86,12 +86,12 @@ class DampedGDPA(Method):
         damped and has no gate S_r. With tau = 0 and no option it is a damped one-loop augmented Lagrangian method.
     """
 
-    alpha: float | Schedule = 0.01
+    alpha: float | Schedule = 0.03
     beta: float = 3.0
     theta: float = 0.03
     tau: float = 0.0
     momentum: float = 0.0
-    smoothing: float = 0.0
+    smoothing: float = 0.9
     tail: float = 8.0
     scaled: bool = True
 
