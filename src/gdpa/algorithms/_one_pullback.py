@@ -62,7 +62,10 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, w: Array, mu
     a quarter. F_beta has then another gradient, one more backward pass.
     """
     merit = state.merit
-    stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
+    if isinstance(problem.domain, (Reals, Box)):
+        stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
+    else:  # a projected step is no longer than the set is wide, however far from stationary x is
+        stationarity = float(max_norm(problem.domain.tangent(state.x, -state.gradient)))
     measure = merit.residual(state.window.constraints[-1])
     if not (measure > 0 and (stationarity <= measure or state.since >= LONGEST_WAIT)):
         return state
