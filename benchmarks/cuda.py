@@ -117,7 +117,8 @@ def captured_equals_eager() -> dict[str, Any]:
     for _ in range(40):
         step(nets[1], opts[1])
     torch.cuda.synchronize()
-    gap = max(float((a - b).abs().max()) for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True))
+    pairs = zip(nets[0].parameters(), nets[1].parameters(), strict=True)
+    gap = max(float((a - b).detach().abs().max()) for a, b in pairs)
     duals = float((opts[0].multipliers - opts[1].multipliers).abs().max())
     return {"figure": "captured graph against eager, 40 steps", "largest gap in x": gap, "in multipliers": duals}
 
@@ -125,7 +126,8 @@ def captured_equals_eager() -> dict[str, Any]:
 def solve_agrees(samples: int) -> list[dict[str, Any]]:
     """A problem of 4 x 784 unknowns solved on both devices; and an iteration of GDPA over a plain gradient step."""
     generator = torch.Generator().manual_seed(0)
-    data = [torch.randn(samples, 784, generator=generator, dtype=torch.float64) + 0.15 * i for i in range(4)]
+    means = 0.1 * torch.randn(4, 784, generator=generator, dtype=torch.float64)
+    data = [torch.randn(samples, 784, generator=generator, dtype=torch.float64) + mean for mean in means]
 
     def make(device: str, dtype: torch.dtype) -> Any:
         local = [d.to(device, dtype) for d in data]

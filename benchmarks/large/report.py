@@ -102,6 +102,8 @@ def figures(rows: list[Row], out: Path) -> None:
                 axes.step([s for s, _ in points], best, where="post", **style)
                 axes.plot(points[-1][0], best[-1], "o", color=style["color"], markersize=4)
         axes.set(title=name, xscale="log", yscale="log", xlabel="CPU seconds, one thread")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
         for level in LEVELS:
             axes.axhline(float(level), color="0.8", linewidth=0.8, zorder=0)
     for axes in grid.flat[len(names) :]:
@@ -130,12 +132,25 @@ def figures(rows: list[Row], out: Path) -> None:
                     for r in rows
                     if r["solver"] == solver and r["case"].startswith(f"{family}-") and level in r["hits"]
                 )
+                missed = [
+                    (r["m"], r["budget"])
+                    for r in rows
+                    if r["solver"] == solver
+                    and r["case"].startswith(f"{family}-")
+                    and level not in r["hits"]
+                    and "m" in r
+                ]
+                for place in missed:
+                    axes.plot(*place, "x", color=colors[solver], markersize=8)
                 if hits:
                     axes.plot(
                         *zip(*hits, strict=True), "o-", color=colors[solver], linewidth=2.4 if solver == OURS else 1.2
                     )
-            axes.set(title=f"{family}, KKT {float(level):g}", xscale="log", yscale="log", xlabel="m", xlim=(2, 450))
-        line_of_axes[0].set_ylabel("CPU seconds, one thread")
+            axes.set(title=f"{family}, KKT {float(level):g}", xscale="log", yscale="log", xlabel="m")
+            axes.set_xticks([3, 30, 300], ["3", "30", "300"], minor=False)
+            axes.minorticks_off()
+            axes.yaxis.set_major_formatter("{x:g}")
+        line_of_axes[0].set_ylabel("CPU seconds, one thread (cross: budget spent)")
     fig.legend(handles=handles, loc="outside right center", frameon=False)
     _save(fig, out / "growth")
 

@@ -29,19 +29,20 @@ def _at(judge: Judge, x: Any) -> _Counted:
 def _slsqp(judge: Judge, constants: Constants) -> None:
     from scipy.optimize import minimize
 
+    def objective(x: Any) -> float:
+        return float(_at(judge, x).f)
+
+    def gradient(x: Any) -> Any:
+        return _at(judge, x).gradient().numpy()
+
     constraints: Any = {
         "type": "ineq",
         "fun": lambda x: -_at(judge, x).g.numpy(),
         "jac": lambda x: -_at(judge, x).jacobian().numpy(),
     }
-    minimize(
-        lambda x: float(_at(judge, x).f),
-        judge.case.x0.numpy(),
-        jac=lambda x: _at(judge, x).gradient().numpy(),
-        method="SLSQP",
-        constraints=constraints,
-        options={"maxiter": 10_000, "ftol": 1e-15},
-    )
+    options: Any = {"maxiter": 10_000, "ftol": 1e-15}
+    start: Any = judge.case.x0.numpy()
+    minimize(objective, start, jac=gradient, method="SLSQP", constraints=constraints, options=options)
 
 
 def _ipopt(judge: Judge, constants: Constants) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gdpa import experiments
-from gdpa.experiments.base import PRESETS, DataError, ExperimentError, Settings, UsageError
+from gdpa.experiments.base import PRESETS, DataError, ExperimentError, Settings, Unit, UsageError
 from gdpa.experiments.records import Folder, versions
 
 app = typer.Typer(
@@ -80,29 +80,32 @@ def reproduce(
         workers = _cores() if jobs is None else jobs
         if workers < 1:
             raise UsageError(f"--jobs must be at least 1, got {jobs}")
-        chosen = list(dict.fromkeys(experiments.names() if "all" in names else names))
-        for name in chosen:
-            experiments.get(name)
+        chosen = dict.fromkeys(experiments.names() if "all" in names else names)
+        plans = {name: _plan(name, settings, only) for name in chosen}
+        if not any(plans.values()):
+            raise UsageError(f"no unit of {', '.join(plans)} has {only!r} in its name")
         problems: list[int] = []
         folder = Folder(out)
         with folder.lock():
-            for name in chosen:
-                command = _command(name, out, settings, only)
-                problems.append(_run(name, Folder(out, command), settings, workers, only, fresh))
+            for name, units in plans.items():
+                if units:
+                    command = _command(name, out, settings, only)
+                    problems.append(_run(name, Folder(out, command), settings, units, workers, fresh))
             report = write_report(folder)
         _say(f"report: {report.resolve()}")
     if any(problems):
         raise typer.Exit(max(problems))
 
 
-def _run(name: str, folder: Folder, settings: Settings, jobs: int, only: str | None, fresh: bool) -> int:
-    """Run one experiment and return its exit code."""
+def _plan(name: str, settings: Settings, only: str | None) -> list[Unit]:
+    return [unit for unit in experiments.get(name).units(settings) if only is None or only in unit.name]
+
+
+def _run(name: str, folder: Folder, settings: Settings, units: Sequence[Unit], jobs: int, fresh: bool) -> int:
+    """Run units of one experiment and return its exit code."""
     from gdpa.experiments.display import Display
     from gdpa.experiments.runner import run_units
 
-    units = [unit for unit in experiments.get(name).units(settings) if only is None or only in unit.name]
-    if not units:
-        raise UsageError(f"no unit of {name} has {only!r} in its name")
     folder.begin(name, settings, units)
     try:
         with Display(name, len(units), console) as display:

@@ -203,9 +203,37 @@ class TestOrder:
         net = network()
         opt = make(kind, net.parameters())
         train(net, opt, 3)
+        before, point = duals(opt), flat(net)
+        opt.zero_grad()
         opt.lagrangian(*terms(net, batch(0))).backward()
+        opt.lagrangian(*terms(net, batch(1))).backward()
         with pytest.raises(RuntimeError, match='accumulate="exact" or "stale"'):
-            opt.lagrangian(*terms(net, batch(1)))
+            opt.step()
+        assert same(before, duals(opt))
+        assert torch.equal(point, flat(net))
+
+    @pytest.mark.parametrize("skips", [False, True])
+    def test_gradients_cleared_after_the_forward_pass(self, kind, skips):
+        """Lightning and many tutorials: forward, zero_grad, backward, step; with steps skipped on the way."""
+        net, twin = network(), network()
+        opt, other = make(kind, net.parameters()), make(kind, twin.parameters())
+        for i in range(8):
+            for skipped in (True, False) if skips else (False,):
+                loss = opt.lagrangian(*terms(net, batch(100 + i if skipped else i)))
+                opt.zero_grad()
+                loss.backward()
+                if not skipped:
+                    opt.step()
+        train(twin, other, 8)
+        assert torch.equal(flat(net), flat(twin))
+        assert same(duals(opt), duals(other))
+
+    def test_a_batch_dropped_before_its_backward_pass(self, kind):
+        net = network()
+        opt = make(kind, net.parameters())
+        opt.lagrangian(*terms(net, batch(9)))  # dropped: no backward, no step
+        train(net, opt, 3)
+        assert opt.dual_steps == (3 if kind == "paper" else 1)
 
     @pytest.mark.parametrize("clear", ["zero_grad", "discard", "elsewhere"])
     def test_a_step_that_did_not_happen_is_forgotten(self, kind, clear):

@@ -21,6 +21,7 @@ from gdpa.experiments.contestants import METHODS, UNTUNED, build, grid, printed,
 from gdpa.kkt import Certificate, certify, scale_at
 from gdpa.problem import Problem
 from gdpa.progress import Progress
+from gdpa.result import Result, Status
 from gdpa.solve import solve
 from gdpa.stopping import MaxSteps, MaxTime
 
@@ -141,7 +142,7 @@ class Study:
         return {
             "constants": dict(constants),
             "pilots": pilots,
-            "status": "GOAL" if judge.best <= GOAL else result.status.name,
+            "status": "GOAL" if judge.best <= GOAL else _ending(result, config["budget"]),
             "steps": result.steps,
             "forwards": result.forwards,
             "backwards": result.backwards,
@@ -163,6 +164,13 @@ class Study:
             pilot["calls"],
             lambda index: log.progress(0.4 * index / total, f"choosing constants: {index} of {total}"),
         )
+
+
+def _ending(result: Result, budget: float) -> str:
+    """Return why a run ended: what single precision calls converged may be short of the judge's goal."""
+    if result.status is Status.CONVERGED:
+        return (Status.MAX_TIME if result.seconds >= budget else Status.MAX_STEPS).name
+    return result.status.name
 
 
 class _Say:

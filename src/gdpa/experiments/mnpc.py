@@ -52,7 +52,7 @@ STUDY = Study(
         "summed, no noise": {"reduction": "sum", "noise": 0.0},
     },
     steps=(0.01, 0.03, 0.1, 0.3),
-    penalties=(1.0, 3.0, 10.0, 30.0),
+    penalties=(0.3, 3.0, 30.0, 300.0),
     tolerances=(1.0, 0.1, 0.01, 0.001),
     size=Size(images=None, budget=30.0, pilot_images=1000, pilot_calls=400),
     case=case,

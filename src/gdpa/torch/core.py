@@ -14,7 +14,7 @@ import torch
 
 from gdpa.sets import ConvexSet
 from gdpa.torch import state as dual_state
-from gdpa.torch.microbatches import MicroBatches, view, weighted_sum
+from gdpa.torch.microbatches import MicroBatches, view
 from gdpa.torch.pooling import Group, initialized
 from gdpa.torch.report import Report, Snapshot, make_report
 from gdpa.torch.roster import Constraints, Roster
@@ -22,6 +22,10 @@ from gdpa.torch.stage import NonFiniteWarning, Stage, tensor
 
 #: Up to this many constraints on the CPU the dual update goes number by number.
 FEW = 8
+_TWICE = (
+    "lagrangian was called twice without a step between. To add up gradients of several micro-batches build the "
+    'optimizer with accumulate="exact" or "stale"; to drop the first call use opt.zero_grad() or opt.discard()'
+)
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 #: Steps that `report` looks back on.
 WINDOW = 200
@@ -148,7 +152,12 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
             and not initialized()
         ):
             return self._lagrangian_of_few(f, vector)
-        return self._lagrangian(f, vector, samples, counts)
+        f = _objective(f, vector)
+        suspect = self._stage is not None and self._abandon_stage()
+        loss = self._lagrangian(f, vector, samples, counts)
+        if suspect and self._stage is not None:
+            self._stage.suspect = True
+        return loss
 
     def _lagrangian_of_few(self, f: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         """The same for a handful of constraints on the CPU, where a vector costs more than its numbers."""
@@ -159,12 +168,8 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         self._stage = Stage(total.item(), f.item(), values, updates, node=product.grad_fn)
         return total
 
-    def _lagrangian(self, f: Any, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
+    def _lagrangian(self, f: torch.Tensor, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
         roster = self._roster
-        if type(f) is not torch.Tensor or f.ndim or not f.requires_grad or f.device != vector.device:
-            f = _objective(f, vector)
-        if self._stage is not None and self._accumulate is None:
-            self._second_call()
         if self._awaits_duals:
             raise RuntimeError(
                 f"the loaded checkpoint holds no multipliers: those of {roster.size} constraints are kept in "
@@ -177,14 +182,16 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
             return self._pooled(f, vector, samples, counts)
         if self._measuring():
             self._stage = self._measure(f, vector, None)
-            return weighted_sum(f, vector, torch.zeros_like(vector))
+            product = torch.dot(vector, torch.zeros_like(vector))
+            self._stage.node = product.grad_fn
+            return f + product
         if vector.is_cpu and not self._capturable and roster.size <= FEW:
             self._quick_dtype = vector.dtype  # everything looked at above holds for the calls to come
             return self._lagrangian_of_few(f, vector)
         values = vector.detach().clone()  # g may be a view of the parameters, which the step will change
         updates, weights = self._advance(view(values, self._capturable), None)
         product = torch.dot(vector, tensor(weights))
-        total: torch.Tensor = f + product
+        total = f + product
         self._stage = Stage(total.detach(), f.detach(), values, updates, node=product.grad_fn)
         self._settle(self._stage)
         return total
@@ -207,6 +214,8 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
             self._descend(None)
             self._project()
             return loss
+        if stage.suspect:
+            raise RuntimeError(_TWICE)
         if self._accumulate is not None:
             self._close_round(stage)
         if (stage.measuring or not self._capturable) and not stage.finite():
@@ -219,9 +228,16 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients and whatever was staged for a step that did not happen."""
-        if self._stage is not None:
-            self.discard()
+        """Clear the gradients, and with them what was staged for a step that did not happen.
+
+        Between `lagrangian` and the backward pass, where many loops have it, it keeps what is staged.
+        """
+        stage = self._stage
+        if stage is not None:
+            if stage.backward_ran():
+                self.discard()
+            else:
+                stage.cleared, stage.suspect = True, False
         super().zero_grad(set_to_none)
 
     def discard(self) -> None:
@@ -230,18 +246,17 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
 
     # Stage, commit, skip.
 
-    def _second_call(self) -> None:
+    def _abandon_stage(self) -> bool:
+        """Deal with what an earlier call staged; return whether its gradients may still lie in ``.grad``."""
         stage = self._stage
         assert stage is not None
-        cleared = all(p.grad is None for group in self.param_groups for p in group["params"])
-        if cleared and stage.backward_ran():
-            self.discard()  # the step was skipped (an overflow, say) and its gradients cleared by other means
-            return
-        raise RuntimeError(
-            "lagrangian was called twice without a step between. To add up gradients of several micro-batches build "
-            'the optimizer with accumulate="exact" or "stale"; to drop the first call use opt.zero_grad() or '
-            "opt.discard()"
-        )
+        ran = stage.backward_ran()
+        if self._accumulate is not None and (ran or not stage.cleared):
+            return False  # the next micro-batch of the same step
+        if not ran and not stage.cleared:
+            raise RuntimeError(_TWICE)
+        self.discard()
+        return ran and any(p.grad is not None for group in self.param_groups for p in group["params"])
 
     def _follow(self, vector: torch.Tensor) -> None:
         """Move the dual state to the device and precision of g (at least single)."""

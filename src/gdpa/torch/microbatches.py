@@ -69,7 +69,9 @@ class MicroBatches:
         stage = self._stage
         if stage.measuring if stage is not None else self._measuring():
             self._stage = self._measure(f, safe, c)
-            return weighted_sum(f, safe, torch.zeros_like(vector))
+            product = torch.dot(safe, torch.zeros_like(vector))
+            self._stage.node = product.grad_fn
+            return f + product
         if self._accumulate == "stale":
             return self._stale(f, safe, n, c)
         if stage is None:
@@ -104,12 +106,14 @@ class MicroBatches:
         packed = pack(f.detach(), safe.detach(), n, c)
         stage = self._stage
         if stage is None:
-            self._stage = Stage(f.detach(), f.detach(), safe.detach(), {}, packed=packed)
+            stage = self._stage = Stage(f.detach(), f.detach(), safe.detach(), {}, packed=packed)
         else:
             assert stage.packed is not None
             stage.packed, stage.calls = stage.packed + packed, stage.calls + 1
         weights = self._slot["stale_weights"].to(safe)
-        return f + torch.dot(safe, torch.where(c > 0, weights, torch.zeros_like(weights)))
+        product = torch.dot(safe, torch.where(c > 0, weights, torch.zeros_like(weights)))
+        stage.node = product.grad_fn
+        return f + product
 
     def _close_round(self, stage: Stage) -> None:
         """Finish a step of several micro-batches."""
@@ -133,8 +137,3 @@ class MicroBatches:
 def view(value: torch.Tensor, capturable: bool) -> Any:
     """Return what the formulas work on: the tensor where it must stay on the device, else see `host`."""
     return value if capturable else host(value)
-
-
-def weighted_sum(f: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Return ``f + w . g``."""
-    return f + torch.dot(g, w)

@@ -47,6 +47,8 @@ class Stage:
         packed: this rank's running sums (``accumulate="stale"``).
         calls: calls of ``lagrangian`` so far.
         measuring: a calibration batch: nothing is trained.
+        cleared: gradients were cleared since, before the backward pass (many loops have this order).
+        suspect: an earlier call's gradients may still be in ``.grad``; a step now would add the two up.
     """
 
     check: Any
@@ -60,6 +62,8 @@ class Stage:
     packed: torch.Tensor | None = None
     calls: int = 1
     measuring: bool = False
+    cleared: bool = False
+    suspect: bool = False
     _arrived: Any = None
 
     def prefetch(self) -> None:

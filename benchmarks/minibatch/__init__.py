@@ -1,0 +1,1 @@
+"""Training under minibatch constraints: the library's defaults beside Cooper and humancompatible-train."""
