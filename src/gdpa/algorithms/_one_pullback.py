@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from gdpa.algorithms._adaptive_state import AdaptiveState, Trial, room
 from gdpa.algorithms._lbfgs import Memory, inverse_product, remember
 from gdpa.algorithms._model import model_step
@@ -78,6 +80,7 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, w: Array, mu
     )
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
 def aim(domain: ConvexSet, state: AdaptiveState) -> AdaptiveState:
     """Return the state with its next trial: a descent direction p of F_beta with x + p in X."""
     p = _direction(domain, state.x, state.gradient, state.memory)
