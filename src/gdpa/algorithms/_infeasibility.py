@@ -29,7 +29,7 @@ LONGEST = 300
 MODERATE = 50.0
 
 
-def due(state: AdaptiveState) -> AdaptiveState:
+def observe(state: AdaptiveState) -> AdaptiveState:
     """Return the state with its account of the violation brought up to date."""
     violation, watch = state.violation, state.watch
     if violation < 0.9 * watch.least or violation <= negligible(state.x):
@@ -78,9 +78,8 @@ def judge(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     if entry.probed is None:
         shove = 0.01 * (1 + float(max_norm(state.x))) * wave(state.x)
         p = problem.domain.project(state.x + shove) - state.x
-        # Any trial there is accepted: its decrease is not what the shove is for.
-        state = replace(state, restoration=entry._replace(probed=violation), memory=Memory())
-        return replace(state, trial=Trial(p, float("-inf")))
+        entry = entry._replace(probed=violation)
+        return replace(state, restoration=entry, memory=Memory(), trial=Trial(p, 0.0, forced=True))
     if violation > 0.99 * entry.probed:
         return replace(state, verdict=Status.LOCALLY_INFEASIBLE)
     return replace(state, restoration=entry._replace(probed=None))

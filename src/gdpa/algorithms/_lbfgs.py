@@ -31,6 +31,7 @@ class Memory(NamedTuple):
     length: float = 0.0
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
 def remember(memory: Memory, s: Array, y: Array, limit: int) -> Memory:
     """Return the memory with one more pair, at most ``limit`` of them; sigma becomes y'y / s'y.
 

@@ -63,6 +63,7 @@ class _Span(NamedTuple):
         return -H @ a, multipliers
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
 def model_step(
     memory: Memory,
     c: Array,

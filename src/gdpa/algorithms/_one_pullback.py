@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from gdpa.algorithms._adaptive_state import AdaptiveState, Trial, room
 from gdpa.algorithms._lbfgs import Memory, inverse_product, remember
 from gdpa.algorithms._model import model_step
@@ -62,7 +64,10 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, w: Array, mu
     a quarter. F_beta has then another gradient, one more backward pass.
     """
     merit = state.merit
-    stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
+    if isinstance(problem.domain, (Reals, Box)):
+        stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
+    else:  # a projected step is no longer than the set is wide, however far from stationary x is
+        stationarity = float(max_norm(problem.domain.tangent(state.x, -state.gradient)))
     measure = merit.residual(state.window.constraints[-1])
     if not (measure > 0 and (stationarity <= measure or state.since >= LONGEST_WAIT)):
         return state
@@ -75,6 +80,7 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, w: Array, mu
     )
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
 def aim(domain: ConvexSet, state: AdaptiveState) -> AdaptiveState:
     """Return the state with its next trial: a descent direction p of F_beta with x + p in X."""
     p = _direction(domain, state.x, state.gradient, state.memory)
