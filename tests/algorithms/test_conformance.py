@@ -46,6 +46,7 @@ NESTED = {"batch": "a batch of problems"}
 INNER = FixedMomentum(0.01, 0.1)
 TABLE = {
     "gdpa": Row(("disc-product", "disc-square", "HS11", "HS22", "HS43", "box-corner"), 1e-2),
+    "damped-gdpa": Row(("disc-product", "HS11", "HS12", "HS22", "HS43", "box-corner"), steps=10_000),
     "ialm-sahin": Row(SIX, fixed={"inner": INNER}, rejects=NESTED),
     "ialm-li": Row(SIX, fixed={"inner": INNER}, rejects=NESTED),
     "ippp": Row(SIX, fixed={"inner": INNER}, rejects=NESTED),
