@@ -47,9 +47,9 @@ class Knowledge(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """How the violation goes: the least one seen, how many multiplier updates ago, and how patient we are."""
+    """How the violation goes: what it was some multiplier updates ago, how many, and after how many it is due."""
 
-    least: float
+    violation: float = math.inf
     waited: int = 0
     patience: int = 20
 
@@ -133,7 +133,7 @@ def begin(
         measure=math.inf,
         since=0,
         still=0,
-        watch=Watch(largest_violation(g, problem.num_equalities)),
+        watch=Watch(),
         restoration=None,
     )
     return state, c, J

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import is_jax_array
 
 from gdpa.arrays import from_numpy, namespace, to_numpy
 from gdpa.typing import Array
@@ -113,11 +114,34 @@ def matrix_product(memory: Memory, v: Array) -> Array:
     """
     if not memory.steps:
         return memory.sigma * v
-    xp = namespace(v)
-    S, Y, sigma = xp.stack(memory.steps), xp.stack(memory.changes), memory.sigma
-    K = middle_matrix(host(S @ S.T), host(S @ Y.T), sigma)
-    a, b = np.split(solve_symmetric(K, np.concatenate([sigma * host(S @ v), host(Y @ v)])), 2)
-    return sigma * v - sigma * (from_numpy(a, v) @ S) - from_numpy(b, v) @ Y
+    k, sigma = len(memory.steps), memory.sigma
+    Z = stack_rows([*memory.steps, *memory.changes])
+    gram, u = host(Z @ Z.T), host(Z @ v)
+    units = np.repeat([sigma, 1.0], k)
+    K = middle_matrix(gram[:k, :k], gram[:k, k : 2 * k], sigma)
+    return sigma * v - combine(units * solve_symmetric(K, units * u[: 2 * k]), Z)
+
+
+def stack_rows(rows: list[Array]) -> Array:
+    """Return the rows as a matrix. For JAX, which compiles anew for every shape, rows of zeros fill it up to eights.
+
+    >>> stack_rows([np.ones(2), np.zeros(2)]).tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
+    """
+    if is_jax_array(rows[0]):
+        rows = rows + [0 * rows[0]] * (-len(rows) % 8)
+    return namespace(rows[0]).stack(rows)
+
+
+def combine(coefficients: Matrix, rows: Array) -> Array:
+    """Return the combination of the rows of `stack_rows` by coefficients from the host.
+
+    >>> combine(np.array([2.0]), np.array([[1.0, 3.0], [0.0, 0.0]])).tolist()
+    [2.0, 6.0]
+    """
+    padded = np.zeros(rows.shape[0])
+    padded[: len(coefficients)] = coefficients
+    return from_numpy(padded, rows) @ rows
 
 
 def host(a: Array) -> Matrix:
