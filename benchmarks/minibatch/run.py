@@ -118,7 +118,7 @@ def suite(which: str, seeds: int) -> list[dict[str, Any]]:
     default = {rule: next(iter(settings)) for rule, settings in RULES.items()}
     if which == "defaults":
         return [
-            {"name": t, "rule": r, "setting": s, "seed": seed, "certify": True}
+            {"name": t, "rule": r, "setting": s, "seed": seed, "certify": seed == 0}
             for seed in range(seeds) for t in tasks.NAMES for r, s in default.items()
         ]  # fmt: skip
     if which == "tuning":

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gdpa.torch
 from gdpa.sets import Box
+from tests.torch.helpers import batch, flat, make, network, terms
+from tests.torch.helpers import train as train_net
 
 
 def make_data(seed=0, n=512, d=6):
@@ -264,3 +268,55 @@ def test_weight_average_follows_committed_steps():
             expected = 0.5 * expected + 0.5 * x.weight.item()
     assert average.module.weight.item() == pytest.approx(expected, rel=1e-6)
     assert expected != start
+
+
+def test_capturable_keeps_to_tensors_and_to_the_same_numbers():
+    results = []
+    for capturable in (False, True):
+        net = network(dtype=torch.float64)
+        opt = make("sgd", net.parameters(), capturable=capturable)
+        opt.calibrate(terms(net, batch(i, dtype=torch.float64)) for i in range(2))
+        step = opt.param_groups[0]["dual_steps"]
+        address = opt.param_groups[0]["multipliers"]
+        train_net(net, opt, 40, dtype=torch.float64)
+        results.append((flat(net), opt.multipliers))
+        if capturable:
+            assert opt.param_groups[0]["multipliers"] is address  # updated in place, as a captured graph needs
+            assert step.item() == 40
+    assert torch.allclose(results[0][0], results[1][0], rtol=1e-10)
+    assert torch.allclose(results[0][1], results[1][1], rtol=1e-10)
+
+
+@settings(max_examples=25)
+@given(
+    g=st.lists(st.floats(-3, 3, width=32), min_size=2, max_size=12),
+    lam=st.floats(0, 2, width=32),
+    seed=st.integers(0, 1000),
+)
+def test_few_and_many_constraints_follow_one_rule(g, lam, seed):
+    """Number by number or as a vector, masked by nothing: the same multipliers and weights; permuting permutes."""
+    m = len(g)
+    values = torch.tensor(g, dtype=torch.float64)
+    order = torch.randperm(m, generator=torch.Generator().manual_seed(seed))
+    for make_one in (
+        lambda: gdpa.torch.GDPA([torch.nn.Parameter(torch.zeros(1))], m),
+        lambda: gdpa.torch.GDPA(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1), m),
+    ):
+        opt = make_one()
+        slot = opt.param_groups[0]
+        slot.update(multipliers=torch.full((m,), lam, dtype=torch.float64), dual_steps=25)
+        if "gate" in slot:
+            slot.update(gate=values < 1, beta_r=0.7)
+        else:
+            slot.update(ratio=torch.full((m,), 0.5).double(), size=torch.ones(m).double(), calibrated=True)
+        each, w_each = opt._advance_each(values.tolist())
+        whole, w = opt._advance(values.numpy(), None)
+        assert w_each == w.tolist()
+        assert each["multipliers"] == whole["multipliers"].tolist()
+        assert (w >= 0).all()
+        assert (whole["multipliers"] >= 0).all()
+        if "gate" in slot:
+            slot["gate"] = slot["gate"][order]
+        permuted, w_permuted = opt._advance(values[order].numpy(), None)
+        assert torch.equal(torch.from_numpy(w_permuted), torch.from_numpy(w)[order])
+        assert torch.equal(torch.from_numpy(permuted["multipliers"]), torch.from_numpy(whole["multipliers"])[order])

@@ -16,6 +16,7 @@ from gdpa.sets import ConvexSet
 from gdpa.torch import state as dual_state
 from gdpa.torch.microbatches import MicroBatches, view
 from gdpa.torch.pooling import Group, initialized
+from gdpa.torch.projection import project_
 from gdpa.torch.report import Report, Snapshot, make_report
 from gdpa.torch.roster import Constraints, Roster
 from gdpa.torch.stage import NonFiniteWarning, Stage, tensor
@@ -218,7 +219,7 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
             raise RuntimeError(_TWICE)
         if self._accumulate is not None:
             self._close_round(stage)
-        if (stage.measuring or not self._capturable) and not stage.finite():
+        if not self._capturable and not stage.finite():
             self._skip(stage)
             return loss
         if not stage.measuring:
@@ -268,7 +269,7 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
 
     def _settle(self, stage: Stage) -> None:
         """See to it that nothing that is not finite gets committed, from the host or on the device."""
-        if not self._capturable or stage.measuring:  # calibration is never captured
+        if not self._capturable:
             stage.prefetch()
             return
         slot, ok = self._slot, torch.isfinite(stage.check)
@@ -280,7 +281,7 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         slot = self._slot
         for key, value in stage.updates.items():
             if self._capturable and not stage.measuring:
-                slot[key].copy_(value)
+                slot[key].copy_(value)  # where a captured graph will look for it
             elif type(value) is list:
                 slot[key].numpy()[:] = value
             else:
@@ -390,14 +391,3 @@ def _objective(f: Any, vector: torch.Tensor) -> torch.Tensor:
     if f.device != vector.device:
         raise ValueError(f"f is on {f.device} but g on {vector.device}; compute both on one device")
     return f.reshape(())
-
-
-def project_(domain: ConvexSet, p: torch.Tensor) -> None:
-    """Project the rows (last axis) of ``p`` on the set, in place."""
-    full: Any = p.full_tensor() if hasattr(p, "full_tensor") else p
-    projected = domain.project(full if full.ndim else full.reshape(1)).reshape(full.shape)
-    if full is not p:
-        from torch.distributed.tensor import distribute_tensor
-
-        projected = distribute_tensor(projected, p.device_mesh, p.placements)  # type: ignore[attr-defined]
-    p.copy_(projected)

@@ -1,0 +1,93 @@
+"""The examples run, and what they train keeps its limit. Frameworks that are not installed are skipped aloud."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+INTEGRATIONS = EXAMPLES / "integrations"
+
+
+def load(name):
+    sys.path.insert(0, str(INTEGRATIONS))
+    try:
+        return __import__(name)
+    finally:
+        sys.path.remove(str(INTEGRATIONS))
+
+
+def installed(name):
+    return pytest.importorskip(name, reason=f"{name} is not installed: its integration is NOT tested here")
+
+
+def keeps_its_limit(net, opt, x):
+    with torch.no_grad():
+        assert abs(net(x).mean().item() - 1) < 0.15  # the mean output is pushed to its floor of 1, not further
+    assert opt.multipliers[0] > 0
+    assert opt.dual_steps == 30 * 8 - 8
+
+
+def run(*command):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_twins_differ_in_one_line():
+    under, without = (
+        (EXAMPLES / f"{n}.py").read_text().splitlines() for n in ("train_under_budget", "train_unconstrained")
+    )
+    assert len(under) <= 40
+    changed = [line for line in difflib.ndiff(without, under) if line[0] in "+-"]
+    assert [line.split() for line in changed] == [
+        ["-", "loss", "=", "f"],
+        ["+", "loss", "=", "opt.lagrangian(f,", "g)"],
+    ]
+
+
+def test_the_line_makes_the_difference():
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: the example is NOT tested here")
+    assert " NO" not in run(EXAMPLES / "train_under_budget.py")
+    assert " NO" in run(EXAMPLES / "train_unconstrained.py")
+
+
+def test_torchrun_with_two_processes():
+    flags = ["--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    out = run("-m", "torch.distributed.run", *flags, INTEGRATIONS / "torchrun_ddp.py")
+    assert "multipliers equal on all ranks: True" in out
+    assert "yes" in out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning(tmp_path):
+    installed("lightning")
+    model, x = load("lightning_module").main(str(tmp_path))
+    keeps_its_limit(model.net, model.opt, x)
+    state = torch.load(tmp_path / "last.ckpt", weights_only=False)["optimizer_states"][0]
+    assert torch.equal(state["param_groups"][0]["multipliers"], model.opt.multipliers)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face_trainer(tmp_path):
+    installed("transformers")
+    installed("accelerate")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net, opt, x = load("huggingface_trainer").main(str(tmp_path))
+    keeps_its_limit(net, opt, x)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate():
+    installed("accelerate")
+    net, opt, x = load("accelerate_loop").main()
+    keeps_its_limit(net, opt, x)
