@@ -166,7 +166,7 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         updates, weights = self._advance_each(values)
         product = torch.dot(vector, torch.from_numpy(np.array(weights, _NUMPY[vector.dtype])))
         total = f + product
-        self._stage = Stage(total.item(), f.item(), values, updates, node=product.grad_fn)
+        self._stage = Stage(total.item(), f.item(), values, updates, product)
         return total
 
     def _lagrangian(self, f: torch.Tensor, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
@@ -184,7 +184,7 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         if self._measuring():
             self._stage = self._measure(f, vector, None)
             product = torch.dot(vector, torch.zeros_like(vector))
-            self._stage.node = product.grad_fn
+            self._stage.product = product
             return f + product
         if vector.is_cpu and not self._capturable and roster.size <= FEW:
             self._quick_dtype = vector.dtype  # everything looked at above holds for the calls to come
@@ -193,7 +193,7 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         updates, weights = self._advance(view(values, self._capturable), None)
         product = torch.dot(vector, tensor(weights))
         total = f + product
-        self._stage = Stage(total.detach(), f.detach(), values, updates, node=product.grad_fn)
+        self._stage = Stage(total.detach(), f.detach(), values, updates, product)
         self._settle(self._stage)
         return total
 

@@ -70,7 +70,7 @@ class MicroBatches:
         if stage.measuring if stage is not None else self._measuring():
             self._stage = self._measure(f, safe, c)
             product = torch.dot(safe, torch.zeros_like(vector))
-            self._stage.node = product.grad_fn
+            self._stage.product = product
             return f + product
         if self._accumulate == "stale":
             return self._stale(f, safe, n, c)
@@ -90,8 +90,8 @@ class MicroBatches:
             )
             weights = tensor(weights)
             check = pooled.objective + torch.dot(pooled.values, weights)
-            stage = Stage(check, pooled.objective, pooled.values, updates, weights, pooled.present, pooled=pooled)
-            stage.calls = 0
+            stage = Stage(check, pooled.objective, pooled.values, updates)
+            stage.weights, stage.present, stage.pooled, stage.calls = weights, pooled.present, pooled, 0
             self._settle(stage)
             self._stage = stage
         assert stage.pooled is not None
@@ -99,20 +99,21 @@ class MicroBatches:
         world = self._group.size
         stage.calls += 1
         product = torch.dot(safe, stage.weights * share(c, stage.pooled.counts, world))
-        stage.node = product.grad_fn
+        stage.product = product
         return f * share(n, stage.pooled.samples, world) + product
 
     def _stale(self, f: torch.Tensor, safe: torch.Tensor, n: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         packed = pack(f.detach(), safe.detach(), n, c)
         stage = self._stage
         if stage is None:
-            stage = self._stage = Stage(f.detach(), f.detach(), safe.detach(), {}, packed=packed)
+            stage = self._stage = Stage(f.detach(), f.detach(), safe.detach(), {})
+            stage.packed = packed
         else:
             assert stage.packed is not None
             stage.packed, stage.calls = stage.packed + packed, stage.calls + 1
         weights = self._slot["stale_weights"].to(safe)
         product = torch.dot(safe, torch.where(c > 0, weights, torch.zeros_like(weights)))
-        stage.node = product.grad_fn
+        stage.product = product
         return f + product
 
     def _close_round(self, stage: Stage) -> None:

@@ -252,7 +252,9 @@ class MinibatchGDPA(ConstrainedOptimizer):
         before = slot["measured"].to(packed) if stage is None else stage.updates["measured"]
         batches = (slot["batches_measured"] if stage is None else stage.updates["batches_measured"]) + 1
         updates = {"measured": before + packed, "batches_measured": batches}
-        return Stage(packed.sum(), f.detach(), values, updates, measuring=True)
+        measured = Stage(packed.sum(), f.detach(), values, updates)
+        measured.measuring = True
+        return measured
 
     def _commit(self, stage: Stage) -> None:
         super()._commit(stage)

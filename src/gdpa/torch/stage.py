@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ def tensor(value: Any) -> torch.Tensor:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
-@dataclass(slots=True)
 class Stage:
     """A step in waiting.
 
@@ -42,7 +40,7 @@ class Stage:
         present: which constraints had samples; None for all.
         updates: what `step` writes into the dual state.
         weights: w of grad f + J^T w.
-        node: the autograd node of w . g, which tells whether the backward pass has run.
+        product: w . g, whose autograd node tells whether the backward pass has run.
         pooled: sums over ranks and micro-batches, where there were any.
         packed: this rank's running sums (``accumulate="stale"``).
         calls: calls of ``lagrangian`` so far.
@@ -51,20 +49,21 @@ class Stage:
         suspect: an earlier call's gradients may still be in ``.grad``; a step now would add the two up.
     """
 
-    check: Any
-    objective: Any
-    values: Any
-    updates: dict[str, Any]
     weights: torch.Tensor | None = None
     present: torch.Tensor | None = None
-    node: Any = None
     pooled: Pooled | None = None
     packed: torch.Tensor | None = None
-    calls: int = 1
-    measuring: bool = False
-    cleared: bool = False
-    suspect: bool = False
+    calls = 1
+    measuring = False
+    cleared = False
+    suspect = False
     _arrived: Any = None
+
+    def __init__(
+        self, check: Any, objective: Any, values: Any, updates: dict[str, Any], product: torch.Tensor | None = None
+    ) -> None:
+        # One is made at every step: what most of them leave at its default stays on the class.
+        self.check, self.objective, self.values, self.updates, self.product = check, objective, values, updates, product
 
     def prefetch(self) -> None:
         """Start copying ``check`` to the host, so that `finite` waits for the forward pass alone."""
@@ -81,10 +80,10 @@ class Stage:
 
     def backward_ran(self) -> bool:
         """Tell whether the graph of the staged loss has been used up."""
+        if self.product is None:
+            return False
         try:
-            _ = self.node._saved_tensor
+            _ = self.product.grad_fn._saved_tensor  # type: ignore[union-attr]
         except RuntimeError:
             return True
-        except AttributeError:
-            return False
         return False
