@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import array_api_compat
 import numpy as np
 
 from gdpa.algorithms._acceptance import Merit
@@ -72,7 +73,7 @@ def scaled_rows(problem: Problem, state: AdaptiveState, now: Evaluation) -> Arra
     if m > ALL_ROWS and recent.shape[0] > 1:
         moved = float(max_norm(recent[-1] - recent[-2]))
         near = (state.merit.multipliers != 0) | (recent[-1] >= -2 * moved)
-    index = xp.arange(m)
+    index = xp.arange(m, device=array_api_compat.device(units))
     wanted = [bool(v) or i >= m - problem.num_equalities for i, v in enumerate(to_numpy(near))]
     zero = xp.zeros_like(state.x)
     unit = [units * xp.astype(index == i, units.dtype) for i in range(m)]
