@@ -6,7 +6,7 @@
 (b) What `solve` adds to each iteration of a bare Python loop with the same NumPy formulas, on a problem of two
     variables with recording off. Target: at most 40 microseconds.
 
-Repetitions of the two sides alternate, and medians are compared.
+One thread, processor time (other programs then disturb less), the two sides in turn, medians.
 
     python benchmarks/step_cost.py [--quick]
 """
@@ -67,7 +67,7 @@ def torch_ratio(repetitions: int, steps: int, per_class: int) -> tuple[float, fl
         for _ in range(steps):
             state = algorithm.update(problem, state)
 
-    plain_seconds, our_seconds = side_by_side(plain, ours, repetitions, time.perf_counter)
+    plain_seconds, our_seconds = side_by_side(plain, ours, repetitions)
     return plain_seconds / steps, our_seconds / steps
 
 
@@ -106,20 +106,18 @@ def numpy_overhead(repetitions: int, steps: int) -> tuple[float, float]:
         return result.x_last, result.multipliers_last
 
     assert np.array_equal(bare()[0], ours()[0]), "the two loops must give the same iterates"
-    bare_seconds, our_seconds = side_by_side(bare, ours, repetitions, time.process_time)
+    bare_seconds, our_seconds = side_by_side(bare, ours, repetitions)
     return bare_seconds / steps, our_seconds / steps
 
 
-def side_by_side(
-    one: Callable[[], Any], other: Callable[[], Any], repetitions: int, clock: Callable[[], float]
-) -> tuple[float, float]:
+def side_by_side(one: Callable[[], Any], other: Callable[[], Any], repetitions: int) -> tuple[float, float]:
     """Run both alternately and return the median seconds of each; the first round warms up and does not count."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(repetitions + 1):
         for run, seconds in zip((one, other), times, strict=True):
-            start = clock()
+            start = time.process_time()
             run()
-            seconds.append(clock() - start)
+            seconds.append(time.process_time() - start)
     return statistics.median(times[0][1:]), statistics.median(times[1][1:])
 
 
@@ -127,12 +125,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     quick = parser.parse_args().quick
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    print(f"torch {torch.__version__}, {threads} thread(s); numpy {np.__version__}; gdpa {gdpa.__version__}")
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, numpy {np.__version__}, gdpa {gdpa.__version__}; one thread")
 
     per_class = 300 if quick else PER_CLASS
-    plain, ours = torch_ratio(3 if quick else 15, 3 if quick else 4, per_class)
+    plain, ours = torch_ratio(3 if quick else 25, 2, per_class)
     print(
         f"(a) GDPA iteration / plain gradient step, n = {CLASSES * per_class:,}, d = {CLASSES * PIXELS}, m = 3, "
         f"float32: {ours / plain:.3f}   ({1e3 * ours:.2f} ms / {1e3 * plain:.2f} ms; target <= 1.05)"

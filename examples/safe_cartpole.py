@@ -1,6 +1,6 @@
 """CartPole under two budgets: the share of time off the middle of the track, and how often the force is switched.
 
-python examples/safe_cartpole.py --updates 600 --seeds 3 --out results/cartpole      (toy size: --updates 12 --seeds 1)
+python examples/safe_cartpole.py --updates 400 --seeds 3 --out results/cartpole      (toy size: --updates 12 --seeds 1)
 """
 
 import argparse
@@ -15,14 +15,14 @@ from gdpa.experiments.figures.chart import save
 from gdpa.experiments.figures.learning import learning_chart
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--updates", type=int, default=600)
+parser.add_argument("--updates", type=int, default=400)
 parser.add_argument("--seeds", type=int, default=3)
 parser.add_argument("--out", type=Path, default=Path("results/cartpole"))
 given = parser.parse_args()
 given.out.mkdir(parents=True, exist_ok=True)
 torch.set_num_threads(1)
 
-budgets = {"position": 0.02, "switching": 0.2}
+budgets = {"position": 0.05, "switching": 0.25}
 runs: dict[str, list] = {"GDPA": [], "plain policy gradient": []}
 with open(given.out / "evaluation.csv", "w", newline="") as table:
     for method, finished in runs.items():

@@ -18,7 +18,7 @@ FLOORS = (
     ("kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
     ("algorithms", "methods", "progress", "observers", "trajectory", "theory"),
     ("checkpoint", "solve"),
-    ("canonical", "minimize", "frontier", "torch"),
+    ("canonical", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),
     ("experiments",),
     ("cli", "__main__"),

@@ -199,12 +199,33 @@ def test_versions_and_methods(cli):
     assert all(name in listed for name in method_names())
 
 
-def test_a_missing_library_is_named_with_its_extra():
-    code = "import sys; sys.modules['typer'] = None; from gdpa.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.strip().endswith("pip install 'gdpa[experiments]'")
-    assert "typer" in done.stderr
+def run_main(monkeypatch, *arguments):
+    from gdpa.__main__ import main
+
+    monkeypatch.setattr(sys, "argv", ["gdpa", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return left.value.code
+
+
+def test_main_runs_the_command_line(monkeypatch, capsys):
+    assert not run_main(monkeypatch, "versions")
+    assert "numpy" in capsys.readouterr().out
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.delitem(sys.modules, "gdpa.cli")
+    assert run_main(monkeypatch, "versions") == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("the command line of gdpa needs typer")
+    assert complaint.strip().endswith("pip install 'gdpa[experiments]'")
+
+
+def test_a_broken_installation_of_gdpa_itself_is_not_called_a_missing_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gdpa.cli", None)
+    with pytest.raises(ModuleNotFoundError, match=r"gdpa\.cli"):
+        run_main(monkeypatch, "versions")
 
 
 def test_a_library_missing_later_is_named_too(cli, tmp_path, monkeypatch):

@@ -45,7 +45,9 @@ def main() -> None:
                 sys.stderr.write(f"\r{done}/{len(tasks)} {row['solver']:>14} {row['problem']:<12}")
     about = {"command": " ".join(["python -m benchmarks.nonlinear", *sys.argv[1:]]), "machine": platform.platform()}
     (options.out / "about.json").write_text(json.dumps(about, indent=1))
-    print(report.table(list(rows.values()), names))
+    text = report.table(list(rows.values()), names)
+    (options.out / "table.md").write_text(text + "\n")
+    print(text)
     report.figures(list(rows.values()), names, options.out)
 
 

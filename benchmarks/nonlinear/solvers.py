@@ -119,7 +119,9 @@ def as_problem(judge: Judge) -> Any:
         return Evaluation(np.asarray(f), g, pullback)
 
     bounded = np.isfinite(case.lower).any() or np.isfinite(case.upper).any()
-    return Problem(evaluate, num_constraints=case.m, domain=Box(case.lower, case.upper) if bounded else REALS)
+    domain = Box(case.lower, case.upper) if bounded else REALS
+    # The collection gives J whole, as `gdpa.minimize` would take it; the judge counts m backwards for it as for all.
+    return Problem(evaluate, num_constraints=case.m, domain=domain, jacobian=judge.jacobian)
 
 
 def _ours(name: str, options: dict[str, Any], judge: Judge) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdpa.algorithms import GDPA, AdaptiveGDPA
+from gdpa.algorithms import GDPA, AdaptiveGDPA, DampedGDPA
 from gdpa.checkpoint import load_state, save_state
 from gdpa.kkt import Certificate, Residuals, certify
 from gdpa.minimize import minimize
@@ -31,6 +31,7 @@ __all__ = [
     "from_module",
     "from_jax",
     "AdaptiveGDPA",
+    "DampedGDPA",
     "GDPA",
     "Result",
     "Status",

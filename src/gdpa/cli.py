@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gdpa import experiments
-from gdpa.experiments.base import PRESETS, DataError, ExperimentError, Settings, UsageError
+from gdpa.experiments.base import PRESETS, DataError, ExperimentError, Settings, Unit, UsageError
 from gdpa.experiments.records import Folder, versions
 
 app = typer.Typer(
@@ -62,7 +62,7 @@ def _say(text: str) -> None:
 
 @app.command()
 def reproduce(
-    names: Annotated[list[str], typer.Argument(help="Experiments to run, or all.", metavar="NAME")],
+    names: Annotated[list[str], typer.Argument(help="Experiments to run, or all.", metavar="NAME...")],
     out: Annotated[Path, typer.Option(help="Where records, figures and the report go.")] = Path("out"),
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 1,
     budget: Annotated[float | None, typer.Option(help="Seconds a unit may use on the method's clock.")] = None,
@@ -80,29 +80,32 @@ def reproduce(
         workers = _cores() if jobs is None else jobs
         if workers < 1:
             raise UsageError(f"--jobs must be at least 1, got {jobs}")
-        chosen = list(dict.fromkeys(experiments.names() if "all" in names else names))
-        for name in chosen:
-            experiments.get(name)
+        chosen = dict.fromkeys(experiments.names() if "all" in names else names)
+        plans = {name: _plan(name, settings, only) for name in chosen}
+        if not any(plans.values()):
+            raise UsageError(f"no unit of {', '.join(plans)} has {only!r} in its name")
         problems: list[int] = []
         folder = Folder(out)
         with folder.lock():
-            for name in chosen:
-                command = _command(name, out, settings, only)
-                problems.append(_run(name, Folder(out, command), settings, workers, only, fresh))
+            for name, units in plans.items():
+                if units:
+                    command = _command(name, out, settings, only)
+                    problems.append(_run(name, Folder(out, command), settings, units, workers, fresh))
             report = write_report(folder)
         _say(f"report: {report.resolve()}")
     if any(problems):
         raise typer.Exit(max(problems))
 
 
-def _run(name: str, folder: Folder, settings: Settings, jobs: int, only: str | None, fresh: bool) -> int:
-    """Run one experiment and return its exit code."""
+def _plan(name: str, settings: Settings, only: str | None) -> list[Unit]:
+    return [unit for unit in experiments.get(name).units(settings) if only is None or only in unit.name]
+
+
+def _run(name: str, folder: Folder, settings: Settings, units: Sequence[Unit], jobs: int, fresh: bool) -> int:
+    """Run units of one experiment and return its exit code."""
     from gdpa.experiments.display import Display
     from gdpa.experiments.runner import run_units
 
-    units = [unit for unit in experiments.get(name).units(settings) if only is None or only in unit.name]
-    if not units:
-        raise UsageError(f"no unit of {name} has {only!r} in its name")
     folder.begin(name, settings, units)
     try:
         with Display(name, len(units), console) as display:
@@ -139,25 +142,25 @@ def report(folder: Annotated[Path, typer.Argument(help="A folder that gdpa repro
         _say(f"report: {write_report(Folder(folder)).resolve()}")
 
 
-data = typer.Typer(help="Data that experiments need.", no_args_is_help=True)
+data = typer.Typer(help="Data sets of the experiments.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 
-@data.command()
-def fetch(
-    names: Annotated[list[str], typer.Argument(help="mnist, fashion-mnist.", metavar="NAME")],
-    cache: Annotated[Path | None, typer.Option(help="Where to keep it; default: $GDPA_CACHE or the user's.")] = None,
+@data.command(name="fetch")
+def fetch_data(
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets; default: all.", metavar="[NAME]...")] = None,
+    cache: Annotated[Path | None, typer.Option(help="The cache; default: $GDPA_CACHE or the user's cache.")] = None,
 ) -> None:
-    """Fetch data sets into the cache, checked by hash; nothing is fetched twice."""
+    """Fetch data sets into the cache, check them by hash, and say which source served."""
     with _exit_codes():
-        from gdpa.experiments import data
+        from gdpa.experiments.data import DATA_SETS, fetch
 
-        for name in names:
-            try:
-                fetched = data.fetch(name, cache, progress=_say)
-            except ValueError as error:
-                raise UsageError(str(error)) from error
-            _say(f"{name}: {fetched.folder} (from {fetched.source})")
+        for name in names or DATA_SETS:
+            if name not in DATA_SETS:
+                raise UsageError(f"no data set is called {name!r}; there are {', '.join(DATA_SETS)}")
+        for name in names or DATA_SETS:
+            folder, source = fetch(name, cache, _say)
+            _say(f"{name}: {folder} (from {source})")
 
 
 @app.command(name="versions")

@@ -9,6 +9,7 @@ from typing import Any
 _METHODS = {
     "adaptive-gdpa": "gdpa.algorithms.adaptive_gdpa:AdaptiveGDPA",
     "gdpa": "gdpa.algorithms.gdpa:GDPA",
+    "damped-gdpa": "gdpa.algorithms.damped_gdpa:DampedGDPA",
     "ialm-sahin": "gdpa.algorithms.ialm_sahin:IALMSahin",
     "ialm-li": "gdpa.algorithms.ialm_li:IALMLi",
     "ippp": "gdpa.algorithms.ippp:IPPP",

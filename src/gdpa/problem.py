@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import array_api_compat
+
 from gdpa.arrays import namespace
 from gdpa.sets import REALS, ConvexSet
 from gdpa.typing import Array, Pullback
@@ -105,7 +107,7 @@ def jacobian(evaluation: Evaluation) -> Array:
     if g.shape[-1] == 0:
         row = evaluation.pullback(g, objective=0.0)
         return xp.zeros((*row.shape[:-1], 0, row.shape[-1]), dtype=row.dtype)
-    index = xp.arange(g.shape[-1])
+    index = xp.arange(g.shape[-1], device=array_api_compat.device(g))
     zero = xp.zeros_like(g)
     units = (zero + xp.astype(index == i, g.dtype) for i in range(g.shape[-1]))
     return xp.stack([evaluation.pullback(unit, objective=0.0) for unit in units], axis=-2)

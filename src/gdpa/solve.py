@@ -242,6 +242,8 @@ def _best_certificate(progress: Progress, x_last: Array, multipliers_last: Array
     if status is Status.INVALID_NUMBER and best is not None:  # the last point is the one that went wrong
         return certify(problem, best.x, best.multipliers, scale=scale)
     certificates = [certify(problem, x_last, multipliers_last, scale=scale)]
+    if status is Status.LOCALLY_INFEASIBLE:  # the verdict speaks of the last point
+        return certificates[0]
     if progress.certificate is not None and progress.certificate.holds(progress.tolerance):
         certificates.append(progress.certificate)
     elif best is not None:

@@ -46,6 +46,7 @@ NESTED = {"batch": "a batch of problems"}
 INNER = FixedMomentum(0.01, 0.1)
 TABLE = {
     "gdpa": Row(("disc-product", "disc-square", "HS11", "HS22", "HS43", "box-corner"), 1e-2),
+    "damped-gdpa": Row(("disc-product", "HS11", "HS12", "HS22", "HS43", "box-corner"), steps=10_000),
     "ialm-sahin": Row(SIX, fixed={"inner": INNER}, rejects=NESTED),
     "ialm-li": Row(SIX, fixed={"inner": INNER}, rejects=NESTED),
     "ippp": Row(SIX, fixed={"inner": INNER}, rejects=NESTED),
@@ -144,34 +145,24 @@ def test_a_fixed_step_costs_one_forward_and_one_backward(name: str) -> None:
     assert oracle.backwards == 100 + (state.outer if name == "iqrc" else 0)
 
 
-@pytest.mark.parametrize("name", ["proximal-admm", "gda", "hibsa", "smoothed-gda", "penalty", "linearized-alm"])
-def test_backtracking_costs_one_forward_per_doubling(name: str) -> None:
+BACKTRACKING = ["proximal-admm", "gda", "hibsa", "smoothed-gda", "penalty", "linearized-alm"]
+
+
+@pytest.mark.parametrize("name", [*BACKTRACKING, "ialm-sahin", "ialm-li", "ippp", "pdd"])
+def test_backtracking_costs_one_forward_per_doubling_and_one_where_there_is_momentum(name: str) -> None:
     method = get_method(name).tuned()
     known = first_problem(name)
     oracle = CountingOracle(known.problem)
     state = method.init(oracle.problem, known.x0)
     for _ in range(50):
         oracle.forwards = oracle.backwards = 0
-        old = float(state.lipschitz)
+        before = getattr(state, "inner", state)
         state = method.update(oracle.problem, state)
-        doublings = oracle.forwards - 1
+        after = getattr(state, "inner", state)
+        doublings = oracle.forwards - 1 - int(getattr(before, "age", 0) > 0)
+        grown = float(before.lipschitz) * GROW**doublings
         assert oracle.backwards == 1
-        assert any(np.isclose(float(state.lipschitz), old * GROW**doublings * s) for s in (1.0, SHRINK))
-
-
-@pytest.mark.parametrize("name", ["ialm-sahin", "ialm-li", "ippp", "pdd"])
-def test_the_accelerated_solver_costs_one_forward_more_where_it_has_momentum(name: str) -> None:
-    method = get_method(name).tuned()
-    known = first_problem(name)
-    oracle = CountingOracle(known.problem)
-    state = method.init(oracle.problem, known.x0)
-    for _ in range(50):
-        oracle.forwards = oracle.backwards = 0
-        old, momentum = float(state.inner.lipschitz), int(state.inner.age > 0)
-        state = method.update(oracle.problem, state)
-        doublings = oracle.forwards - 1 - momentum
-        assert oracle.backwards == 1
-        assert any(np.isclose(float(state.inner.lipschitz), old * GROW**doublings * s) for s in (1.0, SHRINK))
+        assert any(np.isclose(float(after.lipschitz), grown * factor) for factor in (1.0, SHRINK))
 
 
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, row in TABLE.items() for kind in row.rejects])
@@ -264,7 +255,7 @@ def test_every_array_library_gives_the_same_iterates(name: str, other: str) -> N
     for library in (Library("numpy"), Library(other)):
         problem = library.problem(formulas, gradient, jacobian, num_equalities=int(linear), domain=Box(-5.0, 5.0))
         state = method.init(problem, library.array([0.5, 1.5]))
-        for _ in range(30):
+        for _ in range(30 if other == "torch" else 12):  # JAX dispatches slowly
             state = method.update(problem, state)
         runs.append(state)
     ours, theirs = runs

@@ -219,3 +219,17 @@ def test_the_real_mnist():
     assert images.train_y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert images.train_x.mean() / 255 == pytest.approx(0.130660, abs=1e-6)
     assert images.test_x.shape == (10000, 28, 28)
+
+
+@pytest.mark.skipif(Path("/usr/share/datasets/fashion-mnist").is_dir(), reason="the package is installed here")
+def test_the_debian_package_is_unpacked_without_being_installed(monkeypatch, tmp_path):
+    def deliver(folder):
+        (folder / "dataset-fashion-mnist_1_all.deb").write_bytes(b"")
+        place = folder / "usr/share/datasets/fashion-mnist"
+        place.mkdir(parents=True, exist_ok=True)
+        for name, content in tiny().items():
+            (place / f"{name}.gz").write_bytes(gzip.compress(content))
+
+    client = FakeClient(monkeypatch, deliver)
+    assert data._fashion_from_debian(tmp_path) == tiny()
+    assert [command[0] for command in client.commands] == ["apt-get", "dpkg-deb"]

@@ -2,6 +2,7 @@
 
 from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, Probe, State
+from gdpa.algorithms.damped_gdpa import DampedGDPA
 from gdpa.algorithms.gdpa import GDPA
 
-__all__ = ["AdaptiveGDPA", "GDPA", "Algorithm", "Probe", "State"]
+__all__ = ["AdaptiveGDPA", "DampedGDPA", "GDPA", "Algorithm", "Probe", "State"]

@@ -34,7 +34,6 @@ class Merit(NamedTuple):
         """Return ``g + (1 - tau) lambda / beta``, of which the weights are beta times the positive part."""
         return constraints + (1 - self.tau) * self.multipliers / self.beta
 
-
     def residual(self, constraints: Array) -> float:
         """Return ``max |max(g, -lambda/beta)|`` (g itself for equalities): violation and slackness in one number.
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gdpa.algorithms._acceptance import Merit, Window
 from gdpa.algorithms._lbfgs import Memory
-from gdpa.algorithms._scaling import Scaling
+from gdpa.algorithms._scaling import Scaling, scaling_from
 from gdpa.algorithms.base import State
 from gdpa.arrays import max_norm, namespace, positive_part
+from gdpa.problem import Evaluation, Problem
 from gdpa.sets import Box, ConvexSet
 from gdpa.typing import Array
 
@@ -22,12 +24,14 @@ class Trial(NamedTuple):
         slope: p' grad_x F_beta, negative.
         length: t.
         correction: the step that replaces t p in the next trial, corrected for the curvature of the constraints.
+        forced: accept the trial whatever its merit, and forget the points before it.
     """
 
     direction: Array
     slope: float
     length: float = 1.0
     correction: Array | None = None
+    forced: bool = False
 
     def point(self, x: Array) -> Array:
         """Return the trial point."""
@@ -43,9 +47,9 @@ class Knowledge(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """How the violation goes: the least one seen, how many multiplier updates ago, and how patient we are."""
+    """How the violation goes: what it was some multiplier updates ago, how many, and after how many it is due."""
 
-    least: float
+    violation: float = math.inf
     waited: int = 0
     patience: int = 20
 
@@ -98,6 +102,43 @@ class AdaptiveState(State):
         return largest_violation(self.window.constraints[-1], self.merit.num_equalities)
 
 
+def begin(
+    problem: Problem, x0: Array, now: Evaluation, J: Array | None, beta: float, tau: float
+) -> tuple[AdaptiveState, Array, Array | None]:
+    """Return the state at the start without a trial, and the scaled grad f and J (None where J was not formed)."""
+    zero = namespace(now.constraints).zeros_like(now.constraints)
+    c = now.pullback(zero)
+    scaling = scaling_from(c, now.constraints, J)
+    f, g = scaling.values(now)
+    merit = Merit(zero, float(beta), float(tau), problem.num_equalities)
+    c = scaling.objective * c
+    if J is None:
+        gradient = scaling.pullback(now, merit.weights(g))
+    else:
+        J = J * scaling.constraints[:, None]
+        gradient = c + merit.weights(g) @ J
+    state = AdaptiveState(
+        step=0,
+        x=x0,
+        multipliers=zero,
+        evaluation=now,
+        probe=None,
+        scaling=scaling,
+        merit=merit,
+        memory=Memory(sigma=max(1.0, float(max_norm(gradient)))),  # a first step of length 1 at most
+        window=Window(f[None], g[None, :]),
+        gradient=gradient,
+        trial=Trial(-gradient, 0.0),
+        knowledge=None,
+        measure=math.inf,
+        since=0,
+        still=0,
+        watch=Watch(),
+        restoration=None,
+    )
+    return state, c, J
+
+
 def largest_violation(constraints: Array, num_equalities: int) -> float:
     """Return ``max [g]_+`` (absolute values for equalities).
 
@@ -123,4 +164,4 @@ def room(domain: ConvexSet, x: Array) -> tuple[Array, Array] | None:
 
 def negligible(x: Array) -> float:
     """Return the square root of the precision of ``x``: violations below it are rounding."""
-    return float(namespace(x).finfo(x.dtype).eps) ** 0.5
+    return math.sqrt(namespace(x).finfo(x.dtype).eps)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gdpa.algorithms._lbfgs import Matrix, solve_symmetric
+
+#: How many exchanges in a row may fail to reduce the number of wrong guesses.
+PATIENCE = 5
 
 
 def dual_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
     """Return argmin ``l'Al/2 - b'l`` over l >= 0, the last ``num_equalities`` components free; A positive definite.
 
-    Block principal pivoting: the components taken as positive solve ``A_PP l_P = b_P``; those that come out
-    negative, and those left out whose gradient is negative, change sides all together while that makes them
-    fewer, else one at a time, largest index first, which always ends.
+    Block principal pivoting: the components guessed positive solve ``A_PP l_P = b_P``; those that come out negative,
+    and those left out whose gradient is negative, change sides all together. That ends after a few solves, or
+    not at all; where it stops making progress, the active-set method of Lawson and Hanson, which always ends, does it.
 
     References:
         J. J. Judice and F. M. Pires, "A block principal pivoting algorithm for large-scale strictly monotone linear
         complementarity problems", Computers and Operations Research 21 (1994).
+        C. L. Lawson and R. J. Hanson, "Solving Least Squares Problems" (1974), chapter 23.
 
     >>> dual_qp(np.eye(2), np.array([3.0, -1.0])).tolist()
     [3.0, 0.0]
@@ -24,21 +30,44 @@ def dual_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
     m = len(b)
     free = np.arange(m) >= m - num_equalities
     positive = (b > 0) | free
-    fewest, patience = m + 1, 3
-    tolerance = 1e-14 * (1 + np.abs(b).max(initial=0.0))
-    solution = np.zeros(m)
-    for _ in range(20 * (m + 5)):  # a bound on rounding, not on the method
-        solution = np.zeros(m)
-        solution[positive] = solve_symmetric(A[np.ix_(positive, positive)], b[positive])
+    tolerance = 1e-13 * (1 + np.abs(b).max(initial=0.0))
+    fewest, patience = m + 1, PATIENCE
+    while patience:
+        solution = _on(positive, A, b)
         wrong = np.where(positive, solution < 0, A @ solution - b < -tolerance) & ~free
         count = int(wrong.sum())
         if count == 0:
-            break
+            return solution
         if count < fewest:
-            fewest, patience = count, 3
-        elif patience:
-            patience -= 1
+            fewest, patience = count, PATIENCE
         else:
-            wrong &= np.arange(m) == np.flatnonzero(wrong)[-1]
+            patience -= 1
         positive = positive ^ wrong
-    return np.where(free, solution, np.maximum(solution, 0.0))
+    return _active_set(A, b, free, tolerance)
+
+
+def _on(positive: Any, A: Matrix, b: Matrix) -> Matrix:
+    """Return the solution of A_PP l_P = b_P, zero elsewhere."""
+    solution = np.zeros(len(b))
+    solution[positive] = solve_symmetric(A[np.ix_(positive, positive)], b[positive])
+    return solution
+
+
+def _active_set(A: Matrix, b: Matrix, free: Any, tolerance: float) -> Matrix:
+    """Lawson and Hanson: admit the component of steepest descent; drop those that would turn negative on the way."""
+    positive = free.copy()
+    current = _on(positive, A, b)
+    for _ in range(3 * len(b)):
+        gradient = np.where(positive, np.inf, A @ current - b)
+        if not gradient.min() < -tolerance:
+            break
+        positive[np.argmin(gradient)] = True
+        target = _on(positive, A, b)
+        while (leaving := positive & ~free & (target < 0)).any():
+            ratio = np.where(leaving, current / np.where(leaving, current - target, 1.0), np.inf)
+            current = current + max(ratio.min(), 0.0) * (target - current)
+            positive &= ~(leaving & (ratio <= ratio.min()))
+            current[~positive] = 0.0
+            target = _on(positive, A, b)
+        current = target
+    return current

@@ -14,26 +14,30 @@ import numpy as np
 
 from gdpa.algorithms import _one_pullback
 from gdpa.algorithms._acceptance import Merit, Window
-from gdpa.algorithms._adaptive_state import AdaptiveState, Restoration, Trial, Watch, largest_violation, negligible
+from gdpa.algorithms._adaptive_state import AdaptiveState, Restoration, Trial, Watch, negligible
 from gdpa.algorithms._lbfgs import Memory
 from gdpa.arrays import from_numpy, max_norm, namespace, norm, positive_part
 from gdpa.problem import Problem
 from gdpa.result import Status
 from gdpa.typing import Array
 
+#: The violation has fallen if it is below this share of what it was.
+FALLEN = 0.9
 #: The phase ends in the problem where the violation has fallen to this share of its value at the entry.
 ENOUGH = 0.1
 #: The phase is left after so many accepted points without a decision.
 LONGEST = 300
-#: The penalty with which the problem is taken up again, at most.
-MODERATE = 1e3
+#: The penalty with which the problem is taken up again is at most this times the patience.
+MODERATE = 50.0
 
 
-def due(state: AdaptiveState) -> AdaptiveState:
-    """Return the state with its account of the violation brought up to date."""
+def observe(state: AdaptiveState) -> AdaptiveState:
+    """Return the state with its watch on the violation wound up again where it has fallen, or there is none."""
     violation, watch = state.violation, state.watch
-    if violation < 0.9 * watch.least or violation <= negligible(state.x):
-        return replace(state, watch=watch._replace(least=violation, waited=0))
+    if violation <= negligible(state.x):
+        return replace(state, watch=Watch(patience=watch.patience))
+    if watch.waited >= watch.patience and violation < FALLEN * watch.violation:
+        return replace(state, watch=Watch(violation, patience=watch.patience))
     return state
 
 
@@ -78,9 +82,8 @@ def judge(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     if entry.probed is None:
         shove = 0.01 * (1 + float(max_norm(state.x))) * wave(state.x)
         p = problem.domain.project(state.x + shove) - state.x
-        # Any trial there is accepted: its decrease is not what the shove is for.
-        state = replace(state, restoration=entry._replace(probed=violation), memory=Memory())
-        return replace(state, trial=Trial(p, float("-inf")))
+        entry = entry._replace(probed=violation)
+        return replace(state, restoration=entry, memory=Memory(), trial=Trial(p, 0.0, forced=True))
     if violation > 0.99 * entry.probed:
         return replace(state, verdict=Status.LOCALLY_INFEASIBLE)
     return replace(state, restoration=entry._replace(probed=None))
@@ -92,9 +95,8 @@ def leave(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     assert entry is not None
     assert now is not None
     f, g = entry.scaling.values(now)
-    violation = largest_violation(g, entry.merit.num_equalities)
-    # The multipliers that led astray are forgotten, and a penalty raised in vain comes down.
-    merit = entry.merit._replace(multipliers=0 * g, beta=min(entry.merit.beta, MODERATE))
+    # The multipliers that led astray are forgotten; a penalty too weak is raised, one raised in vain comes down.
+    merit = entry.merit._replace(multipliers=0 * g, beta=min(10 * entry.merit.beta, MODERATE * state.watch.patience))
     state = replace(
         state,
         restoration=None,
@@ -102,11 +104,12 @@ def leave(problem: Problem, state: AdaptiveState) -> AdaptiveState:
         merit=merit,
         memory=Memory(),
         window=Window(f[None], g[None, :]),
-        watch=Watch(violation, 0, 2 * state.watch.patience),
+        watch=Watch(patience=2 * state.watch.patience),
         since=0,
     )
     gradient = entry.scaling.pullback(now, merit.weights(g))
-    return _one_pullback.aim(problem.domain, replace(state, gradient=gradient))
+    memory = Memory(sigma=max(1.0, float(max_norm(gradient))))  # a first step of length 1 at most
+    return _one_pullback.aim(problem.domain, replace(state, gradient=gradient, memory=memory))
 
 
 def wave(x: Array) -> Array:

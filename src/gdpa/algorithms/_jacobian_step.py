@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+
+import array_api_compat
+import numpy as np
 
 from gdpa.algorithms._acceptance import Merit
 from gdpa.algorithms._adaptive_state import AdaptiveState, Knowledge, Trial, largest_violation, negligible, room
-from gdpa.algorithms._lbfgs import remember
+from gdpa.algorithms._dualqp import dual_qp
+from gdpa.algorithms._lbfgs import host, remember
 from gdpa.algorithms._model import Step, model_step
 from gdpa.algorithms._one_pullback import LARGEST_BETA
 from gdpa.algorithms.base import Probe
-from gdpa.arrays import namespace
-from gdpa.problem import Evaluation, Problem, jacobian
+from gdpa.arrays import from_numpy, max_norm, namespace, to_numpy
+from gdpa.kkt import relative_residuals
+from gdpa.problem import Evaluation, Problem
 from gdpa.typing import Array
 
 #: The model's step must remove this share of the violation, or beta is raised ...
 SHARE = 0.25
 #: ... at most so many times at one point.
 RAISES = 4
+#: A violation below this share of the Lagrangian's gradient is not what keeps x from a solution.
+MINOR = 1e-3
+#: Up to so many constraints every row is worth its backward pass.
+ALL_ROWS = 10
 
 
 def arrive(problem: Problem, old: AdaptiveState, state: AdaptiveState, memory: int, least_beta: float) -> AdaptiveState:
@@ -36,7 +46,7 @@ def arrive(problem: Problem, old: AdaptiveState, state: AdaptiveState, memory: i
         merit = merit._replace(beta=merit.beta / 2)  # too stiff a penalty shortens steps; `plan` undoes a wrong guess
     scaling = state.scaling
     c = scaling.pullback(now, namespace(dual).zeros_like(dual))
-    J = scaled_rows(problem, state.x, now, state)
+    J = scaled_rows(problem, replace(state, merit=merit), now)
     change = c + dual @ J - (known.gradient + dual @ known.rows)
     state = replace(
         state,
@@ -48,12 +58,29 @@ def arrive(problem: Problem, old: AdaptiveState, state: AdaptiveState, memory: i
     return plan(problem, state, now, c, J)
 
 
-def scaled_rows(problem: Problem, x: Array, now: Evaluation, state: AdaptiveState) -> Array:
-    """Return J' at x."""
-    J = jacobian(now) if problem.jacobian is None else problem.jacobian(x)
-    return J * state.scaling.constraints[:, None]
+def scaled_rows(problem: Problem, state: AdaptiveState, now: Evaluation) -> Array:
+    """Return J' at x: from `Problem.jacobian` where given, else by one backward pass for each row that may matter.
+
+    Of more than `ALL_ROWS` one is left at zero where its multiplier is zero and its constraint is further from
+    active than twice what any constraint moved in the last step.
+    """
+    units = state.scaling.constraints
+    if problem.jacobian is not None:
+        return problem.jacobian(state.x) * units[:, None]
+    xp = namespace(units)
+    recent, m = state.window.constraints, units.shape[0]
+    near = recent[-1] >= -math.inf
+    if m > ALL_ROWS and recent.shape[0] > 1:
+        moved = float(max_norm(recent[-1] - recent[-2]))
+        near = (state.merit.multipliers != 0) | (recent[-1] >= -2 * moved)
+    index = xp.arange(m, device=array_api_compat.device(units))
+    wanted = [bool(v) or i >= m - problem.num_equalities for i, v in enumerate(to_numpy(near))]
+    zero = xp.zeros_like(state.x)
+    unit = [units * xp.astype(index == i, units.dtype) for i in range(m)]
+    return xp.stack([now.pullback(unit[i], 0.0) if wanted[i] else zero for i in range(m)])
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
 def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: Array) -> AdaptiveState:
     """Return the state with its next trial, beta raised until the model's step removes enough of the violation."""
     merit, g = state.merit, state.window.constraints[-1]
@@ -62,7 +89,9 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
     step = _solve(problem, state, merit, c, J, g)
     for _ in range(RAISES):
         left = largest_violation(g + J @ step.direction, p)
-        if left <= goal or violation <= negligible(c) or merit.beta >= LARGEST_BETA:
+        stationarity = float(max_norm(state.x - problem.domain.project(state.x - c - step.multipliers @ J)))
+        small = violation <= max(negligible(c), MINOR * stationarity)
+        if left <= goal or small or merit.beta >= LARGEST_BETA:
             break
         merit = merit._replace(beta=2 * merit.beta)
         step = _solve(problem, state, merit, c, J, g)
@@ -73,8 +102,9 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
         direction = problem.domain.project(state.x - gradient / state.memory.sigma) - state.x
         slope = float(namespace(c).sum(gradient * direction))
     scaling = state.scaling
-    lagrangian = (c + multipliers @ J) / scaling.objective
-    probe = Probe(state.x, scaling.unscale(multipliers), now.objective, now.constraints, lagrangian)
+    estimate = _best_multipliers(problem, state.x, c, J, g, multipliers)
+    lagrangian = (c + estimate @ J) / scaling.objective
+    probe = Probe(state.x, scaling.unscale(estimate), now.objective, now.constraints, lagrangian)
     return replace(
         state,
         merit=merit,
@@ -83,6 +113,29 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
         knowledge=Knowledge(c, J, multipliers),
         trial=Trial(direction, slope),
     )
+
+
+def _best_multipliers(problem: Problem, x: Array, c: Array, J: Array, g: Array, multipliers: Array) -> Array:
+    """Return the model's multipliers, or those of least squares where they certify x better.
+
+    They minimise ||c + J'l||^2 + sum (l_i [-g_i]_+)^2 over the coordinates that the first do not hold at a bound.
+    Where no constraint qualification holds the model's multipliers lag behind; these do not.
+    """
+    p = problem.num_equalities
+    gradient = c + multipliers @ J
+    held = problem.domain.tangent(x, -gradient) == 0
+    part = namespace(c).where(held[None, :], 0 * J, J)
+    slack = np.diag(np.minimum(host(g), 0.0) ** 2)
+    slack[len(slack) - p :] = 0.0
+    A = host(part @ part.T)
+    ridge = 1e-14 * (1 + np.trace(A)) * np.eye(len(A))
+    other = from_numpy(dual_qp(A + slack + ridge, -host(part @ c), p), c)
+
+    def residual(lam: Array, gradient: Array) -> float:
+        return float(relative_residuals(problem.domain, x, gradient, g, lam, p).worst)
+
+    better = residual(other, c + other @ J) < residual(multipliers, gradient)
+    return other if better else multipliers
 
 
 def correct(problem: Problem, state: AdaptiveState, constraints: Array) -> Array:

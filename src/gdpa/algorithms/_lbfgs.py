@@ -8,9 +8,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import is_jax_array
 
 from gdpa.arrays import from_numpy, namespace, to_numpy
 from gdpa.typing import Array
+
+#: Curvature below this share of what B says is none.
+FLAT = 1e-6
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -19,26 +23,29 @@ class Memory(NamedTuple):
     """Pairs of a step s and the change y of the gradient along it, oldest first, each divided by ||s||.
 
     (BFGS does not see the length of a pair; unit steps keep the small matrices below well scaled.)
-    ``sigma`` is the curvature assumed where the pairs say nothing: B_0 = sigma I.
+    ``sigma`` is the curvature assumed where the pairs say nothing: B_0 = sigma I. ``length`` is the last ||s||.
     """
 
     steps: tuple[Array, ...] = ()
     changes: tuple[Array, ...] = ()
     sigma: float = 1.0
+    length: float = 0.0
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
 def remember(memory: Memory, s: Array, y: Array, limit: int) -> Memory:
     """Return the memory with one more pair, at most ``limit`` of them; sigma becomes y'y / s'y.
 
-    Where the function curves too little along s, Powell's damping takes y between the true change and B s, such
-    that s'y = 0.2 s'Bs: B stays positive definite, and along a direction without curvature steps grow fivefold.
+    Where the function curves less than B says, Powell's damping takes y between the true change and B s, such that
+    s'y = 0.2 s'Bs: B stays positive definite. Along a direction without any curvature B would so fall to zero: it
+    may while the steps do not shrink (the function has no lower bound there, or is nearly flat), else s is no news.
 
     References:
         M. J. D. Powell, "A fast algorithm for nonlinearly constrained optimization calculations" (1978);
         J. Nocedal and S. J. Wright, "Numerical Optimization", Procedure 18.2.
 
     >>> remember(Memory(), np.array([2.0, 0.0]), np.array([8.0, 0.0]), limit=5)
-    Memory(steps=(array([1., 0.]),), changes=(array([4., 0.]),), sigma=4.0)
+    Memory(steps=(array([1., 0.]),), changes=(array([4., 0.]),), sigma=4.0, length=2.0)
     """
     xp = namespace(s)
     size = float(xp.sum(s * s)) ** 0.5
@@ -48,6 +55,8 @@ def remember(memory: Memory, s: Array, y: Array, limit: int) -> Memory:
     curvature = float(xp.sum(s * y))
     Bs = matrix_product(memory, s)
     model = float(xp.sum(s * Bs))
+    if curvature <= FLAT * model and size < 0.5 * memory.length:
+        return memory._replace(length=size)
     if curvature < 0.2 * model:
         theta = 0.8 * model / (model - curvature)
         y = theta * y + (1 - theta) * Bs
@@ -55,7 +64,7 @@ def remember(memory: Memory, s: Array, y: Array, limit: int) -> Memory:
     sigma = float(xp.sum(y * y)) / curvature if curvature > 0 else float("inf")
     if not 0 < sigma < float("inf"):
         return memory
-    return Memory((*memory.steps, s)[-limit:], (*memory.changes, y)[-limit:], sigma)
+    return Memory((*memory.steps, s)[-limit:], (*memory.changes, y)[-limit:], sigma, size)
 
 
 def inverse_product(memory: Memory, v: Array) -> Array:
@@ -105,11 +114,34 @@ def matrix_product(memory: Memory, v: Array) -> Array:
     """
     if not memory.steps:
         return memory.sigma * v
-    xp = namespace(v)
-    S, Y, sigma = xp.stack(memory.steps), xp.stack(memory.changes), memory.sigma
-    K = middle_matrix(host(S @ S.T), host(S @ Y.T), sigma)
-    a, b = np.split(solve_symmetric(K, np.concatenate([sigma * host(S @ v), host(Y @ v)])), 2)
-    return sigma * v - sigma * (from_numpy(a, v) @ S) - from_numpy(b, v) @ Y
+    k, sigma = len(memory.steps), memory.sigma
+    Z = stack_rows([*memory.steps, *memory.changes])
+    gram, u = host(Z @ Z.T), host(Z @ v)
+    units = np.repeat([sigma, 1.0], k)
+    K = middle_matrix(gram[:k, :k], gram[:k, k : 2 * k], sigma)
+    return sigma * v - combine(units * solve_symmetric(K, units * u[: 2 * k]), Z)
+
+
+def stack_rows(rows: list[Array]) -> Array:
+    """Return the rows as a matrix. For JAX, which compiles anew for every shape, rows of zeros fill it up to eights.
+
+    >>> stack_rows([np.ones(2), np.zeros(2)]).tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
+    """
+    if is_jax_array(rows[0]):
+        rows = rows + [0 * rows[0]] * (-len(rows) % 8)
+    return namespace(rows[0]).stack(rows)
+
+
+def combine(coefficients: Matrix, rows: Array) -> Array:
+    """Return the combination of the rows of `stack_rows` by coefficients from the host.
+
+    >>> combine(np.array([2.0]), np.array([[1.0, 3.0], [0.0, 0.0]])).tolist()
+    [2.0, 6.0]
+    """
+    padded = np.zeros(rows.shape[0])
+    padded[: len(coefficients)] = coefficients
+    return from_numpy(padded, rows) @ rows
 
 
 def host(a: Array) -> Matrix:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gdpa.algorithms._dualqp import dual_qp
-from gdpa.algorithms._lbfgs import Matrix, Memory, host, middle_matrix, solve_symmetric
+from gdpa.algorithms._lbfgs import Matrix, Memory, combine, host, middle_matrix, solve_symmetric, stack_rows
 from gdpa.arrays import from_numpy, namespace
 from gdpa.typing import Array
 
@@ -63,6 +63,7 @@ class _Span(NamedTuple):
         return -H @ a, multipliers
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
 def model_step(
     memory: Memory,
     c: Array,
@@ -93,17 +94,17 @@ def model_step(
     """
     xp = namespace(c)
     m, k = J.shape[0], len(memory.steps)
-    pairs = [v[None, :] for v in (*memory.steps, *memory.changes)]
-    Z = xp.concat([c[None, :], J, *pairs], axis=0)
-    gram = host(Z @ Z.T)
+    size = 1 + m + 2 * k
+    Z = stack_rows([c, *(J[i] for i in range(m)), *memory.steps, *memory.changes])
+    gram = host(Z @ Z.T)[:size, :size]
     S, Y = slice(1 + m, 1 + m + k), slice(1 + m + k, None)
-    E = np.zeros((len(gram), 2 * k))
+    E = np.zeros((size, 2 * k))
     E[1 + m :] = np.diag(np.repeat([memory.sigma, 1.0], k))
     K = middle_matrix(gram[S, S], gram[S, Y], memory.sigma)
     span = _Span(E, K, memory.sigma, slice(1, 1 + m), host(r), beta, num_equalities)
     if bounds is None:
-        coefficients, multipliers = span.minimise(gram, np.zeros(len(gram)))
-        return Step(from_numpy(coefficients, c) @ Z, from_numpy(multipliers, c))
+        coefficients, multipliers = span.minimise(gram, np.zeros(size))
+        return Step(combine(coefficients, Z), from_numpy(multipliers, c))
     lower, upper = bounds
     zero = xp.zeros_like(c)
     at_lower, at_upper = (lower >= 0) & (c > 0), (upper <= 0) & (c < 0)
@@ -112,12 +113,12 @@ def model_step(
         free = ~(at_lower | at_upper)
         fixed = xp.where(at_lower, lower, xp.where(at_upper, upper, zero))
         part = xp.where(free[None, :], Z, xp.zeros_like(Z))
-        coefficients, multipliers = span.minimise(host(part @ part.T), host(Z @ fixed))
-        p = from_numpy(coefficients, c) @ part + fixed
-        slope = span.curvature(host(Z @ p))
+        coefficients, multipliers = span.minimise(host(part @ part.T)[:size, :size], host(Z @ fixed)[:size])
+        p = combine(coefficients, part) + fixed
+        slope = span.curvature(host(Z @ p)[:size])
         slope[0] += 1.0
         slope[1 : 1 + m] += multipliers
-        z = from_numpy(slope, c) @ Z + memory.sigma * p  # the model's gradient at p: zero on the free coordinates
+        z = combine(slope, Z) + memory.sigma * p  # the model's gradient at p: zero on the free coordinates
         lower_next = (at_lower & (z > 0)) | (free & (p < lower))
         upper_next = (at_upper & (z < 0)) | (free & (p > upper))
         if not bool(xp.any((lower_next ^ at_lower) | (upper_next ^ at_upper))):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from gdpa.algorithms._adaptive_state import AdaptiveState, Trial, room
 from gdpa.algorithms._lbfgs import Memory, inverse_product, remember
 from gdpa.algorithms._model import model_step
@@ -15,6 +17,8 @@ from gdpa.typing import Array
 
 #: Multipliers are updated after so many accepted points at the latest.
 LONGEST_WAIT = 200
+#: Spectral steps are at most 1 / this long, in units of the scaled gradient.
+SMALLEST_SIGMA = 1e-6
 #: The penalty is not raised above this on the scaled problem.
 LARGEST_BETA = 1e8
 
@@ -26,14 +30,30 @@ def arrive(problem: Problem, old: AdaptiveState, state: AdaptiveState, memory: i
     scaling, merit = state.scaling, state.merit
     w = merit.weights(g)
     gradient = scaling.pullback(now, w)  # grad_x F_beta, eq. (as)
-    limit = memory if isinstance(problem.domain, (Reals, Box)) else 1
-    pairs = remember(state.memory, state.x - old.x, gradient - old.gradient, limit)
+    s, y = state.x - old.x, gradient - old.gradient
+    if isinstance(problem.domain, (Reals, Box)):
+        pairs = remember(state.memory, s, y, memory)
+    else:
+        pairs = spectral(state.memory, s, y)
     state = replace(state, gradient=gradient, memory=pairs, since=state.since + 1)
     if state.restoration is None:
         multipliers = scaling.unscale(w)
         probe = Probe(state.x, multipliers, now.objective, now.constraints, gradient / scaling.objective)
         state = ascend(problem, replace(state, probe=probe), now, w, multipliers)
     return aim(problem.domain, state)
+
+
+def spectral(memory: Memory, s: Array, y: Array) -> Memory:
+    """Return the memory with sigma = s'y / s's, Barzilai and Borwein's first; halved where the pair has no curvature.
+
+    No damping here: one number has no positive definiteness to lose, and where F curves down long steps are wanted.
+    """
+    xp = namespace(s)
+    size, curvature = float(xp.sum(s * s)), float(xp.sum(s * y))
+    if not size > 0:
+        return memory
+    sigma = curvature / size if curvature > 0 else memory.sigma / 2
+    return Memory((s,), (y,), min(max(sigma, SMALLEST_SIGMA), 1 / SMALLEST_SIGMA), size**0.5)
 
 
 def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, w: Array, multipliers: Array) -> AdaptiveState:
@@ -44,7 +64,10 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, w: Array, mu
     a quarter. F_beta has then another gradient, one more backward pass.
     """
     merit = state.merit
-    stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
+    if isinstance(problem.domain, (Reals, Box)):
+        stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
+    else:  # a projected step is no longer than the set is wide, however far from stationary x is
+        stationarity = float(max_norm(problem.domain.tangent(state.x, -state.gradient)))
     measure = merit.residual(state.window.constraints[-1])
     if not (measure > 0 and (stationarity <= measure or state.since >= LONGEST_WAIT)):
         return state
@@ -57,6 +80,7 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, w: Array, mu
     )
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
 def aim(domain: ConvexSet, state: AdaptiveState) -> AdaptiveState:
     """Return the state with its next trial: a descent direction p of F_beta with x + p in X."""
     p = _direction(domain, state.x, state.gradient, state.memory)
@@ -75,7 +99,4 @@ def _direction(domain: ConvexSet, x: Array, gradient: Array, memory: Memory) -> 
     if bounds is not None:
         none = gradient[None, :][:0]
         return model_step(memory, gradient, none, none[:, 0], 1.0, 0, bounds).direction
-    # Barzilai and Borwein's first length s's / s'y; the pair is stored with ||s|| = 1.
-    xp = namespace(x)
-    curvature = float(xp.sum(memory.steps[-1] * memory.changes[-1])) if memory.steps else memory.sigma
-    return domain.project(x - gradient / curvature) - x
+    return domain.project(x - gradient / memory.sigma) - x

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from gdpa.algorithms import _infeasibility, _jacobian_step, _one_pullback
-from gdpa.algorithms._acceptance import Merit, Window, shorten, sufficient
-from gdpa.algorithms._adaptive_state import AdaptiveState, Trial, Watch, largest_violation, negligible
+from gdpa.algorithms._acceptance import Window, shorten, sufficient
+from gdpa.algorithms._adaptive_state import AdaptiveState, begin, largest_violation, negligible
 from gdpa.algorithms._lbfgs import Memory
-from gdpa.algorithms._scaling import scaling_from
 from gdpa.algorithms.base import Probe
 from gdpa.arrays import max_norm, namespace
 from gdpa.problem import Evaluation, Problem, jacobian
@@ -19,29 +20,56 @@ from gdpa.typing import Array
 
 #: Without `Problem.jacobian`, up to so many constraints the Jacobian is worth its m backward passes.
 FEW = 30
-#: Above this many constraints each keeps its own units: measuring a gradient each would cost m backward passes.
+#: Up to so many constraints, measuring each one's gradient at the start is worth m backward passes.
 SCALING_LIMIT = 100
 #: Entries of J above which it is not formed.
 LARGEST_JACOBIAN = 50_000_000
+#: A scaled objective below minus this has no lower bound, as far as we can see.
+DEEP = 1e15
+#: Accepted points in a row that did not move: after the first number a violation is looked into, after the second
+#: the run has stalled.
+STILL, STALLED = 3, 20
 
 
 @dataclass(frozen=True)
 class AdaptiveGDPA:
     r"""A one-loop augmented Lagrangian with nothing to tune. It is ours, not the paper's recursion.
 
+    It keeps the paper's function F_beta (see `gdpa.perturbed`), its single loop and its oracle, and replaces the rest:
+
+    .. math::
+        x_{r+1} &= x_r + t_r p_r, \quad F_\beta(x_{r+1}, \lambda) \le \max_{j < 8} F_\beta(x_{r-j}, \lambda)
+            + 10^{-4} t_r p_r^T \nabla F_\beta(x_r, \lambda) \\
+        \lambda &\leftarrow [(1 - \tau_k) \lambda + \beta g(x_{r+1})]_+ \text{ when }
+            \|x - P_X(x - \nabla F_\beta)\|_\infty \le \|\max(g, -\lambda/\beta)\|_\infty, \quad \tau_k = \tau / 4^k
+
+    where p is a quasi-Newton direction of F_beta: the *one-pullback step*. Where the Jacobian is cheap or m is small,
+    the *step that knows the Jacobian* minimises a model of F_beta instead, whose multipliers l give
+    lambda <- lambda + t (l - lambda). One forward pass per update; one backward pass per accepted point (and one more
+    at a multiplier update), or a Jacobian.
+
     Args:
-        beta: the first penalty beta_0, on the scaled problem.
-        tau: tau_k = tau / 4^k after k multiplier updates: the perturbation of the paper, on its way to 0.
+        beta: the first penalty beta_0, on the scaled problem. Raised where the violation does not fall.
         memory: how many pairs the limited-memory BFGS matrix keeps.
-        step: "pullback", "jacobian", or "auto".
+        step: "pullback", "jacobian" (in boxes and the whole space), or "auto": the Jacobian where `Problem.jacobian`
+            gives it or m <= 30.
+        tau: the perturbation tau_0; it falls to a quarter with every multiplier update, so that no bias is left.
 
     Example:
         >>> from gdpa import solve
         >>> from gdpa.problems import get
         >>> hs = get("HS12")
-        >>> result = solve(hs.problem, hs.x0, AdaptiveGDPA())
-        >>> result.status.name, result.x.round(3).tolist()
-        ('CONVERGED', [2.0, 3.0])
+        >>> result = solve(hs.problem, hs.x0, AdaptiveGDPA(), tolerance=1e-8)
+        >>> result.status.name, result.x.round(6).tolist(), result.multipliers.round(6).tolist()
+        ('CONVERGED', [2.0, 3.0], [0.5])
+
+    References:
+        Songtao Lu, ICML 2022, for F_beta and the perturbation. A. R. Conn, N. I. M. Gould and Ph. L. Toint, "LANCELOT"
+        (1992), and R. Andreani, E. G. Birgin, J. M. Martinez and M. L. Schuverdt, "On augmented Lagrangian methods with
+        general lower-level constraints", SIAM J. Optimization 18 (2007), for the family it belongs to.
+
+    Deviations from the paper:
+        Everything but F_beta and the oracle, see docs/adaptive.md. There is no O(1/eps^3) theorem for it.
     """
 
     beta: float = 10.0
@@ -66,126 +94,92 @@ class AdaptiveGDPA:
                 "pass one start of shape (d,), or use GDPA for a batch"
             )
         now = problem.evaluate(x0)
-        g = now.constraints
-        zero = namespace(g).zeros_like(g)
-        m = g.shape[-1]
+        m = now.constraints.shape[-1]
         knows = self._knows_jacobian(problem, m, x0.shape[-1])
-        grad_f = now.pullback(zero)
         J = None
         if m and (knows or m <= SCALING_LIMIT):
             J = jacobian(now) if problem.jacobian is None else problem.jacobian(x0)
-        scaling = scaling_from(grad_f, g, J)
-        f, g = scaling.values(now)
-        merit = Merit(zero, float(self.beta), self.tau, problem.num_equalities)
-        grad_f = scaling.objective * grad_f
-        w = merit.weights(g)
-        if J is not None:
-            J = J * scaling.constraints[:, None]
-        gradient = scaling.pullback(now, w) if J is None else grad_f + w @ J
-        size = float(max_norm(gradient))
-        state = AdaptiveState(
-            step=0,
-            x=x0,
-            multipliers=zero,
-            evaluation=now,
-            probe=None,
-            scaling=scaling,
-            merit=merit,
-            memory=Memory(sigma=1.0 if knows else max(1.0, size)),
-            window=Window(f[None], g[None, :]),
-            gradient=gradient,
-            trial=Trial(gradient, 0.0),
-            knowledge=None,
-            measure=math.inf,
-            since=0,
-            still=0,
-            watch=Watch(largest_violation(g, problem.num_equalities)),
-            restoration=None,
-        )
+        state, c, J = begin(problem, x0, now, J, self.beta, self.tau)
         if knows:
             assert J is not None
-            return _jacobian_step.plan(problem, state, now, grad_f, J)
+            return _jacobian_step.plan(problem, replace(state, memory=Memory()), now, c, J)
         return _one_pullback.aim(problem.domain, state)
 
     def _knows_jacobian(self, problem: Problem, m: int, d: int) -> bool:
         if m == 0 or not isinstance(problem.domain, (Reals, Box)):
             return False
-        if self.step == "auto":
-            return (problem.jacobian is not None or m <= FEW) and m * d <= LARGEST_JACOBIAN
-        return self.step == "jacobian"
+        cheap = (problem.jacobian is not None or m <= FEW) and m * d <= LARGEST_JACOBIAN
+        return self.step == "jacobian" or (self.step == "auto" and cheap)
 
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point; move there and plan the next one, or shorten the step."""
         trial = state.trial
         x = trial.point(state.x)
         now = problem.evaluate(x)
-        f, g = state.scaling.values(now)
-        value = float(state.merit(f, g))
+        with np.errstate(over="ignore", invalid="ignore"):
+            f, g = state.scaling.values(now)
+            value = float(state.merit(f, g))
         current, reference = state.window.values(state.merit)
         state = replace(state, step=state.step + 1, probe=None)
         noise = 10 * float(namespace(x).finfo(x.dtype).eps)
-        shoved = trial.slope == -math.inf and math.isfinite(value)
-        if shoved or sufficient(value, current, reference, trial.length * trial.slope, noise):
-            moved = replace(state, x=x, evaluation=now, window=state.window.push(f, g))
-            moved = self._arrive(problem, state, moved)
-            if math.isfinite(moved.trial.slope) or moved.trial.slope == -math.inf:
+        forced = trial.forced and math.isfinite(value)
+        if forced or sufficient(value, current, reference, trial.length * trial.slope, noise):
+            window = Window(f[None], g[None, :]) if forced else state.window.push(f, g)
+            moved = self._arrive(problem, state, replace(state, x=x, evaluation=now, window=window))
+            if math.isfinite(moved.trial.slope):
                 return moved
-            value = math.nan  # the gradient is not finite
+            value = math.nan  # the gradient there is not finite
         return self._refuse(problem, state, now, g, value - current)
 
     def _arrive(self, problem: Problem, old: AdaptiveState, state: AdaptiveState) -> AdaptiveState:
-        step = float(max_norm(state.x - old.x))
-        eps = float(namespace(state.x).finfo(state.x.dtype).eps)
-        still = old.still + 1 if step <= eps * (1 + float(max_norm(state.x))) else 0
-        state = replace(state, still=still)
-        if old.trial.slope == -math.inf:
-            state = replace(state, window=Window(state.window.objectives[-1:], state.window.constraints[-1:]))
+        """Return the state at the accepted point: multipliers, penalty, next trial, or a verdict."""
         if state.restoration is not None:
             state = _infeasibility.judge(problem, _one_pullback.arrive(problem, old, state, self.memory))
-            if state.restoration is None:
-                state = self._resume(problem, state)
-            return state
+            return state if state.restoration is not None else self._resume(problem, state)
+        size = 1 + float(max_norm(state.x))
+        violated = state.violation > negligible(state.x) * size
+        if float(state.window.objectives[-1]) < -DEEP:  # without bound, or the penalty was too weak to hold it
+            return _infeasibility.enter(problem, state) if violated else replace(state, verdict=Status.DIVERGING)
+        moved = float(max_norm(state.x - old.x)) > float(namespace(state.x).finfo(state.x.dtype).eps) * size
+        state = replace(state, still=0 if moved else old.still + 1)
         if state.knowledge is None:
             state = _one_pullback.arrive(problem, old, state, self.memory)
         else:
             state = _jacobian_step.arrive(problem, old, state, self.memory, self.beta)
-        state = _infeasibility.due(state)
-        if state.watch.waited >= state.watch.patience or (still >= 3 and state.violation > negligible(state.x)):
+        state = _infeasibility.observe(state)
+        if violated and (state.still >= STILL or state.watch.waited >= state.watch.patience):
             return _infeasibility.enter(problem, state)
-        if still >= 20:
-            return replace(state, verdict=Status.STALLED)
-        if float(state.window.objectives[-1]) < -1e15:
-            return replace(state, verdict=Status.DIVERGING)
-        return state
+        return replace(state, verdict=Status.STALLED) if state.still >= STALLED else state
 
     def _resume(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
+        """Return the state after the feasibility phase with the step that its problem calls for."""
         now = state.evaluation
         assert now is not None
         g = now.constraints
         if not self._knows_jacobian(problem, g.shape[-1], state.x.shape[-1]):
             return state
         c = state.scaling.pullback(now, namespace(g).zeros_like(g))
-        return _jacobian_step.plan(problem, state, now, c, _jacobian_step.scaled_rows(problem, state.x, now, state))
+        return _jacobian_step.plan(problem, state, now, c, _jacobian_step.scaled_rows(problem, state, now))
 
     def _refuse(
         self, problem: Problem, state: AdaptiveState, now: Evaluation, constraints: Array, rise: float
     ) -> AdaptiveState:
-        trial = state.trial
-        length = shorten(trial.length, trial.slope, rise)
+        """Return the state with another trial from the same x, or with the verdict that there is none."""
+        trial, finite = state.trial, math.isfinite(rise)
         if trial.correction is not None:
             return replace(state, trial=trial._replace(correction=None, length=0.5))
-        worse = largest_violation(constraints, problem.num_equalities) > state.violation
-        if state.knowledge is not None and trial.length == 1.0 and math.isfinite(rise) and worse:
+        worse = finite and largest_violation(constraints, problem.num_equalities) > state.violation
+        if state.knowledge is not None and trial.length == 1.0 and worse:
             correction = _jacobian_step.correct(problem, state, constraints)
             return replace(state, trial=trial._replace(correction=correction))
+        length = shorten(trial.length, trial.slope, rise)
         if length >= negligible(state.x) ** (4 / 3):
             return replace(state, trial=trial._replace(length=length))
-        if state.memory.steps:
+        if state.memory.steps:  # once more along the projected gradient
             state = replace(state, memory=Memory(sigma=max(1.0, float(max_norm(state.gradient)))))
             return _one_pullback.aim(problem.domain, state)
-        if not math.isfinite(rise):
-            nan = state.x + math.nan
-            probe = Probe(state.x, state.multipliers, now.objective, now.constraints, nan)
+        if not finite:  # the loop names the culprit from these values
+            probe = Probe(state.x, state.multipliers, now.objective, now.constraints, state.x + math.nan)
             return replace(state, probe=probe, verdict=Status.INVALID_NUMBER)
         if state.restoration is None and state.violation > negligible(state.x):
             return _infeasibility.enter(problem, state)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
+import array_api_compat
+
 from gdpa.algorithms.base import Probe, State
 from gdpa.algorithms.method import Method, Table1Row, check_at_least, check_positive
 from gdpa.arrays import namespace, norm
@@ -138,7 +140,7 @@ class IQRC(Method):
         g, offset = now.constraints, z - state.center
         xp = namespace(z)
         worst = int(xp.argmax(g))
-        unit = xp.astype(xp.arange(g.shape[-1]) == worst, g.dtype)
+        unit = xp.astype(xp.arange(g.shape[-1], device=array_api_compat.device(g)) == worst, g.dtype)
         on_objective = float(g[worst] + self.rho / 2 * xp.sum(offset * offset)) <= self.tolerance
         pulled = now.pullback(xp.zeros_like(g)) if on_objective else now.pullback(unit, objective=0.0)
         zeta = pulled + self.rho * offset

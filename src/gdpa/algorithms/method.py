@@ -11,6 +11,10 @@ from gdpa.problem import Evaluation, Problem
 from gdpa.typing import Array
 
 
+class UnsupportedProblemError(ValueError):
+    """A method was given a problem outside its class; the message says what is in the way."""
+
+
 class Table1Row(NamedTuple):
     """One row of the paper's Table 1.
 
@@ -82,17 +86,17 @@ class Method:
         return ""
 
     def begin(self, problem: Problem, x0: Array) -> Evaluation:
-        """Return the oracle call at the start, or raise ValueError with this method's objection to the problem."""
+        """Return the oracle call at the start, or raise `UnsupportedProblemError` with the method's objection."""
         name = type(self).__name__
         if x0.ndim > 1 and not self.batches:
-            raise ValueError(
+            raise UnsupportedProblemError(
                 f"{name} cannot solve this problem: x0 has shape {tuple(x0.shape)}, a batch of problems, "
                 "but its loops branch on the data; solve them one by one"
             )
         start = problem.evaluate(x0)
         objection = self.objection(problem, x0, start)
         if objection:
-            raise ValueError(f"{name} cannot solve this problem: {objection}")
+            raise UnsupportedProblemError(f"{name} cannot solve this problem: {objection}")
         return start
 
 

@@ -46,11 +46,10 @@ def case(options: Mapping[str, Any], images: int | None, seed: int, say: Callabl
 STUDY = Study(
     name=NAME,
     printed_as="network",
-    gdpa={"alpha": 2e-4, "beta": 2e-4, "tau": 0.1},
     readings={"averaged": {"reduction": "mean"}, "summed": {"reduction": "sum"}},
     variants={"summed, budget per image": {"reduction": "sum", "budget_per_image": True}},
     steps=(0.03, 0.1, 0.3, 1.0),
-    penalties=(0.03, 0.1, 0.3, 1.0),
+    penalties=(0.03, 0.3, 3.0, 30.0),
     tolerances=(1.0, 0.1, 0.01, 0.001),
     size=Size(images=None, budget=60.0, pilot_images=500, pilot_calls=400),
     case=case,

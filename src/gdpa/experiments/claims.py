@@ -56,9 +56,9 @@ def best(records: Sequence[Record]) -> float:
     return _median([math.inf if (value := r.summary["best_kkt"]) is None else value for r in records])
 
 
-def _overall(marks: Sequence[bool | None]) -> bool | None:
-    known = set(marks)
-    return True if known == {True} else False if known == {False} else None
+def _overall(marks: Sequence[bool]) -> bool | None:
+    """True if every comparison says so, False if none does, None in between or where there is none."""
+    return None if len(set(marks)) != 1 else marks[0]
 
 
 def _show(seconds: float) -> str:
@@ -66,34 +66,35 @@ def _show(seconds: float) -> str:
 
 
 def faster(claim: str, records: Sequence[Record], factor: float) -> Verdict:
-    """Judge whether GDPA is faster than every rival by ``factor``, at the tightest level that any of them reached.
+    """Judge whether GDPA is faster than every rival by ``factor``, at every level that any of them reached.
 
-    Where nobody reached a level, the smallest residuals within the time decide.
+    Where nobody reached a level, a rival with a smaller residual speaks against the claim, and GDPA's being the
+    smallest does not decide it.
     """
-    marks: list[bool | None] = []
+    marks: list[bool] = []
     words = []
     for setting in settings(records):
         runs = {method: chosen(records, setting, method) for method in ("GDPA", *RIVALS)}
         runs = {method: found for method, found in runs.items() if found}
         if "GDPA" not in runs or len(runs) < 2:
             continue
-        level = next((level for level in reversed(LEVELS) if _anyone(runs, level)), None)
-        if level is None:
+        levels = [level for level in LEVELS if _anyone(runs, level)]
+        if not levels:
             ends = {method: best(found) for method, found in runs.items()}
             winner = min(ends, key=lambda method: ends[method])
-            marks.append(None if winner == "GDPA" else False)
+            marks += [] if winner == "GDPA" else [False]
             words.append(
                 f"{setting}: no method of the paper reaches a relative KKT residual of {LEVELS[0]:g}; the smallest is "
-                f"{_residual(ends[winner])} by {winner}, GDPA's is {_residual(ends['GDPA'])}."
+                f"{_residual(ends[winner])} by {winner}"
+                + (f", GDPA's is {_residual(ends['GDPA'])}." if winner != "GDPA" else ".")
             )
-            continue
-        times = {method: reached(found, level).seconds for method, found in runs.items()}
-        rival = min((method for method in times if method != "GDPA"), key=lambda method: times[method])
-        marks.append(times["GDPA"] * factor <= times[rival] and math.isfinite(times["GDPA"]))
-        listed = ", ".join(f"{method} {_show(seconds)}" for method, seconds in times.items())
-        words.append(f"{setting}: to {level:g}, {listed}.")
-    ours = [r for r in records if r.unit.method == UNTUNED]
-    if ours:
+        for level in levels:
+            times = {method: reached(found, level).seconds for method, found in runs.items()}
+            rival = min(seconds for method, seconds in times.items() if method != "GDPA")
+            marks.append(times["GDPA"] * factor <= rival and math.isfinite(times["GDPA"]))
+            listed = ", ".join(f"{method} {_show(seconds)}" for method, seconds in times.items())
+            words.append(f"{setting}, to {level:g}: {listed}.")
+    if any(r.unit.method == UNTUNED for r in records):
         words.append(_beside(records))
     return Verdict(claim, _overall(marks), " ".join(words))
 
@@ -111,24 +112,24 @@ def _beside(records: Sequence[Record]) -> str:
     for setting in settings(records):
         found = chosen(records, setting, UNTUNED)
         if found:
-            times = ", ".join(f"{level:g} {_show(reached(found, level).seconds)}" for level in LEVELS)
-            parts.append(f"{setting} {times}")
-    return f"For comparison {UNTUNED}, which is ours, with its defaults: {'; '.join(parts)}."
+            times = ", ".join(f"{_show(reached(found, level).seconds)} to {level:g}" for level in LEVELS)
+            parts.append(f"{setting}: {times}")
+    return f"For comparison {UNTUNED}, which is ours, with its defaults. {'; '.join(parts)}."
 
 
 def sooner_feasible(claim: str, records: Sequence[Record], method: str) -> Verdict:
-    """Judge whether ``method`` is the first of the paper's methods to a tenth of the violation after the first step."""
-    marks: list[bool | None] = []
+    """Judge whether ``method`` is the first of the paper's methods to a tenth of the start's violation."""
+    marks: list[bool] = []
     words = []
     for setting in settings(records):
         runs = {name: chosen(records, setting, name) for name in ("GDPA", *RIVALS)}
         runs = {name: found for name, found in runs.items() if found and found[0].columns}
         if method not in runs:
             continue
-        level = 0.1 * max(float(r.columns["feasibility"][0]) for found in runs.values() for r in found if r.columns)
+        level = 0.1 * _median([r.summary["start"]["feasibility"] for r in runs[method]])
         times = {name: reached(found, level, "feasibility").seconds for name, found in runs.items()}
         first = min(times, key=lambda name: times[name])
-        marks.append(None if math.isinf(times[first]) else first == method)
+        marks += [] if math.isinf(times[first]) else [first == method]
         listed = ", ".join(f"{name} {_show(seconds)}" for name, seconds in times.items())
         words.append(f"{setting}: to a violation of {level:.2g}, {listed}.")
     return Verdict(claim, _overall(marks), " ".join(words))
@@ -136,20 +137,20 @@ def sooner_feasible(claim: str, records: Sequence[Record], method: str) -> Verdi
 
 def worse(claim: str, records: Sequence[Record], losers: Sequence[str], winner: str) -> Verdict:
     """Judge whether each of ``losers`` ends with a larger best residual than ``winner``."""
-    marks: list[bool | None] = []
+    marks: list[bool] = []
     words = []
     for setting in settings(records):
         ends = {name: best(found) for name in (*losers, winner) if (found := chosen(records, setting, name))}
         if winner not in ends or len(ends) < 2:
             continue
-        marks.append(_overall([ends[name] > ends[winner] for name in ends if name != winner]))
+        marks += [ends[name] > ends[winner] for name in ends if name != winner]
         words.append(f"{setting}: {', '.join(f'{name} {_residual(value)}' for name, value in ends.items())}.")
     return Verdict(claim, _overall(marks), "Smallest relative KKT residuals. " + " ".join(words))
 
 
 def regular(claim: str, records: Sequence[Record]) -> Verdict:
     """Judge whether ||J^T g_+|| / ||g_+|| stays above a hundredth of its first value along GDPA's runs."""
-    marks: list[bool | None] = []
+    marks: list[bool] = []
     words = []
     for setting in dict.fromkeys(r.unit.setting for r in records):
         values = [

@@ -21,6 +21,7 @@ from gdpa.experiments.contestants import METHODS, UNTUNED, build, grid, printed,
 from gdpa.kkt import Certificate, certify, scale_at
 from gdpa.problem import Problem
 from gdpa.progress import Progress
+from gdpa.result import Result, Status
 from gdpa.solve import solve
 from gdpa.stopping import MaxSteps, MaxTime
 
@@ -76,7 +77,6 @@ class Study:
     Args:
         name: of the experiment.
         printed_as: its name in the methods' ``printed_constants``.
-        gdpa: GDPA's constants of the appendix.
         readings: readings of the paper for all methods: name of the setting -> options of the problem.
         variants: further readings, tried with GDPA and seed 0 alone.
         steps, penalties, tolerances: the axes of the grids, see `gdpa.experiments.contestants.grid`.
@@ -87,7 +87,6 @@ class Study:
 
     name: str
     printed_as: str
-    gdpa: Mapping[str, float]
     readings: Mapping[str, Mapping[str, Any]]
     variants: Mapping[str, Mapping[str, Any]]
     steps: Sequence[float]
@@ -110,10 +109,10 @@ class Study:
         if settings.preset != "tuned":
             for setting, problem in self.readings.items():
                 for method in METHODS:
-                    constants = printed(method, self.printed_as, self.gdpa)
+                    constants = printed(method, self.printed_as)
                     add(method, f"printed, {setting}", problem, settings.seeds, constants=constants)
             for setting, problem in self.variants.items():
-                add("GDPA", f"printed, {setting}", problem, 1, constants=dict(self.gdpa))
+                add("GDPA", f"printed, {setting}", problem, 1, constants=printed("GDPA", self.printed_as))
         if settings.preset != "printed":
             problem = next(iter(self.readings.values()))
             for method in METHODS:
@@ -134,7 +133,7 @@ class Study:
             constants = config["constants"]
         say("preparing the data")
         case = self.case(config["problem"], config["images"], unit.seed, say)
-        judge = _Judge(case, log, config["budget"], start=0.4 if pilots else 0.0)
+        judge = _Judge(case, log, config["budget"], begun=0.4 if pilots else 0.0)
         stop: list[Any] = [MaxTime(config["budget"])]
         if config["steps"] is not None:
             stop.append(MaxSteps(config["steps"]))
@@ -143,12 +142,13 @@ class Study:
         return {
             "constants": dict(constants),
             "pilots": pilots,
-            "status": "GOAL" if judge.best <= GOAL else result.status.name,
+            "status": "GOAL" if judge.best <= GOAL else _ending(result, config["budget"]),
             "steps": result.steps,
             "forwards": result.forwards,
             "backwards": result.backwards,
             "seconds": round(result.seconds, 4),
             "best_kkt": judge.best if math.isfinite(judge.best) else None,
+            "start": judge.start,
             **judge.describe(),
         }
 
@@ -166,6 +166,13 @@ class Study:
         )
 
 
+def _ending(result: Result, budget: float) -> str:
+    """Return why a run ended: what single precision calls converged may be short of the judge's goal."""
+    if result.status is Status.CONVERGED:
+        return (Status.MAX_TIME if result.seconds >= budget else Status.MAX_STEPS).name
+    return result.status.name
+
+
 class _Say:
     """Progress in words alone."""
 
@@ -179,15 +186,21 @@ class _Say:
 class _Judge:
     """An observer that certifies the method's point at geometrically spaced steps, off the method's clock."""
 
-    def __init__(self, case: Case, log: Log, budget: float, start: float) -> None:
-        self._case, self._log, self._budget, self._start = case, log, budget, start
-        self._scale = scale_at(case.judge.evaluate(case.x0.double()))
+    def __init__(self, case: Case, log: Log, budget: float, begun: float) -> None:
+        self._case, self._log, self._budget, self._begun = case, log, budget, begun
+        start = case.judge.evaluate(case.x0.double())
+        self._scale = scale_at(start)
+        #: f and ||g_+|| at the start.
+        self.start = {
+            "objective": float(start.objective),
+            "feasibility": float(norm(positive_part(start.constraints, case.judge.num_equalities))),
+        }
         self._due, self._done = 1.0, -1
         self._certificate: Certificate | None = None
         self.best = math.inf
 
     def __call__(self, progress: Progress) -> None:
-        share = self._start + (1 - self._start) * progress.seconds / self._budget
+        share = self._begun + (1 - self._begun) * progress.seconds / self._budget
         self._log.progress(share, f"step {progress.step}, best KKT {self.best:.1e}")
         if progress.step >= self._due:
             self._due = progress.step * 10 ** (1 / ROWS_PER_DECADE)

@@ -58,11 +58,13 @@ def build(method: str, constants: Constants) -> Any:
     return get_method(METHODS[method])(**values)
 
 
-def printed(method: str, experiment: str, gdpa: Constants) -> dict[str, Any]:
-    """Return the constants of the paper's appendix; ``gdpa`` are GDPA's own."""
-    if method == UNTUNED:
-        return {}
-    return dict(gdpa) if method == "GDPA" else to_json(get_method(METHODS[method]).printed_constants[experiment])
+def printed(method: str, experiment: str) -> dict[str, Any]:
+    """Return the constants the paper's appendix prints for "mnpc" or "network"; none for ours.
+
+    >>> printed("GDPA", "mnpc")
+    {'alpha': 0.1, 'beta': 0.0001, 'tau': 0.1}
+    """
+    return {} if method == UNTUNED else to_json(get_method(METHODS[method]).printed_constants[experiment])
 
 
 def grid(
@@ -88,7 +90,7 @@ def grid(
         return [{"alpha": step, "beta": beta, "tau": 0.1} for step in steps for beta in penalties]
     longer = [None, *steps[1:]]
     if method == "IQRC":
-        return [{"gamma": step, "steps": 30, "tolerance": tol} for step in longer for tol in tolerances]
+        return [{"gamma": step, "tolerance": tol} for step in longer for tol in tolerances]
     # The accuracy IALM (Li) solves its subproblems to is that of the tightest level compared.
     more = {"epsilon": 1e-3} if method == "IALM (Li)" else {}
     inner = [Accelerated() if step is None else FixedMomentum(step, 0.1) for step in longer]

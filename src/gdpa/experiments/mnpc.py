@@ -44,7 +44,6 @@ def case(options: Mapping[str, Any], images: int | None, seed: int, say: Callabl
 STUDY = Study(
     name=NAME,
     printed_as="mnpc",
-    gdpa={"alpha": 0.1, "beta": 1e-4, "tau": 0.1},
     readings={"averaged": {"reduction": "mean"}, "summed": {"reduction": "sum"}},
     variants={
         "averaged, plain norm": {"reduction": "mean", "norm": "plain"},
@@ -53,7 +52,7 @@ STUDY = Study(
         "summed, no noise": {"reduction": "sum", "noise": 0.0},
     },
     steps=(0.01, 0.03, 0.1, 0.3),
-    penalties=(1.0, 3.0, 10.0, 30.0),
+    penalties=(0.3, 3.0, 30.0, 300.0),
     tolerances=(1.0, 0.1, 0.01, 0.001),
     size=Size(images=None, budget=30.0, pilot_images=1000, pilot_calls=400),
     case=case,

@@ -29,8 +29,8 @@ NAME = "rate"
 TITLE = "Rate: the violation GDPA leaves, and Theorem 1's r^(-1/3)"
 
 TAUS = (0.1, 0.5, 0.9)
-STEPS = 50_000
-PILOT_STEPS = 2_000
+STEPS = 60_000
+PILOT_STEPS = 2_500
 #: The declared grid for (alpha_0, beta_0).
 ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
 BETAS = (0.1, 1.0, 10.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from html import escape
 from pathlib import Path
 from string import Template
@@ -12,6 +11,7 @@ from gdpa.experiments import EXPERIMENTS, get
 from gdpa.experiments.base import OutputError, Section, Table, UsageError, Verdict
 from gdpa.experiments.figures.chart import Chart, save
 from gdpa.experiments.figures.interactive import to_html
+from gdpa.experiments.markdown import WORDS, show, to_markdown
 from gdpa.experiments.records import Folder, Record
 
 STYLE = """
@@ -49,6 +49,8 @@ $sections
 def write_report(folder: Folder) -> Path:
     """Draw every figure of the folder as PNG and SVG, write ``report.html``, and return its path.
 
+    Beside the figures of an experiment, ``NAME/summary.md`` holds its tables and verdicts for the documentation.
+
     Raises:
         UsageError: if the folder holds no records.
     """
@@ -78,8 +80,9 @@ def _experiment(folder: Folder, name: str) -> str:
     parts += [_chart(folder, name, chart) for chart in section.charts if chart.panels]
     parts += [_table(table) for table in section.tables if table.rows]
     parts += _verdicts(section)
-    parts.append(_origin(records))
-    parts.append("</section>")
+    origin = _origin(records)
+    parts += [f'<p class="caption">{escape(origin)}</p>', "</section>"]
+    folder.write_text(Path(name) / "summary.md", to_markdown(section, run["command"], origin))
     return "\n".join(parts)
 
 
@@ -110,13 +113,7 @@ def _cell(value: Any) -> str:
     >>> _cell(0.00012345), _cell(None), _cell("a < b"), _cell(10.0)
     ('1.23e-04', '', 'a &lt; b', '10')
     """
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return "–"
-        return f"{value:.2e}" if value and (abs(value) < 1e-3 or abs(value) >= 1e5) else f"{value:.4g}"
-    return escape(str(value))
+    return escape(show(value))
 
 
 def _verdicts(section: Section) -> list[str]:
@@ -126,8 +123,9 @@ def _verdicts(section: Section) -> list[str]:
 
 
 def _verdict(verdict: Verdict) -> str:
-    kind, word = {True: ("holds", "Holds"), False: ("fails", "Does not hold"), None: ("", "Mixed")}[verdict.holds]
-    return f'<div class="verdict {kind}"><b>{word}: {escape(verdict.claim)}</b>{escape(verdict.words)}</div>'
+    kind = {True: "holds", False: "fails", None: ""}[verdict.holds]
+    head = f"{WORDS[verdict.holds]}: {verdict.claim}"
+    return f'<div class="verdict {kind}"><b>{escape(head)}</b>{escape(verdict.words)}</div>'
 
 
 def _origin(records: list[Record]) -> str:
@@ -140,6 +138,6 @@ def _origin(records: list[Record]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     machine = f"{about['machine']['system']}, {about['machine']['cores']} cores"
     return (
-        f'<p class="caption">{len(records)} units, {seconds:.0f} s in all; commit {escape(", ".join(commits))}; '
-        f"{escape(versions)}; {escape(machine)}; last record {escape(about['time'])}.</p>"
+        f"{len(records)} units, {seconds:.0f} s in all; commit {', '.join(commits)}; {versions}; {machine}; "
+        f"last record {about['time']}."
     )

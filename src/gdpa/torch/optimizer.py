@@ -207,6 +207,10 @@ def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach:
         else:
             for p, g in zip(params, grads, strict=True):
                 p.add_(g, alpha=-alpha)
+    elif isinstance(alpha, torch.Tensor) and params[0].dtype != torch.float64 and alpha.device == params[0].device:
+        negative = -alpha
+        for p, g in zip(params, grads, strict=True):  # one pass over the memory, where the tensor lr allows no foreach
+            p.addcmul_(g, negative.to(p.dtype))
     elif foreach:
         torch._foreach_sub_(params, torch._foreach_mul(grads, alpha))
     else:

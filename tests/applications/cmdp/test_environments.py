@@ -7,7 +7,8 @@ import types
 import numpy as np
 import pytest
 
-from gdpa import GDPA, MaxSteps, solve
+from gdpa import GDPA, KKTBelow, MaxSteps, solve
+from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.applications.cmdp import (
     NaturalPolicyGradient,
     TabularCMDP,
@@ -110,6 +111,20 @@ def test_cliff_walking_is_solved_to_the_linear_programmes_value_from_exploring_s
     reward, utilities = cmdp.returns(policy_of(cmdp, x, "direct"))
     assert reward == pytest.approx(optimum.reward, rel=1e-3)
     assert utilities[0] == pytest.approx(-2.0, abs=2e-3)
+
+
+def test_the_adaptive_method_solves_both_to_high_accuracy():
+    explored = cliff_walking(2.0, exploring=True)
+    tasks = [(frozen_lake(0.02), None), (explored, None), (cliff_walking(4.0, exploring=False), explored)]
+    for cmdp, before in tasks:
+        x = start_of(cmdp, "direct")
+        for stage in (before, cmdp):  # from its own start CliffWalking needs a policy that has explored
+            if stage is not None:
+                stop = [KKTBelow(1e-7), MaxSteps(5000)]
+                x = solve(as_problem(stage, "direct"), x, AdaptiveGDPA(), stop=stop, tolerance=1e-7, record=0).x
+        reward, utilities = cmdp.returns(policy_of(cmdp, x, "direct"))
+        assert reward == pytest.approx(solve_linear_programme(cmdp).reward, rel=1e-5)
+        assert utilities[0] == pytest.approx(cmdp.thresholds[0], abs=1e-4)
 
 
 def test_cliff_walking_from_its_own_start_needs_the_natural_gradient():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -59,11 +63,11 @@ def test_budgets_count_after_the_warm_up_only():
 
 
 def test_advantages_by_hand():
-    # Two steps, then truncation: values by a critic that is a constant 2; gamma 0.5, lambda 0.5, rewards 1 and 3.
+    # Two steps; a critic of the constant 1, hence values 1 / (1 - gamma) = 2; gamma 0.5, lambda 0.5, rewards 1 and 3.
     method = ActorCritic(Gamble, {"risk": 1.0}, discount=0.5, trace=0.5, critic_steps=0)
 
     def critic(x):
-        return torch.full((*x.shape[:-1], 2), 2.0)
+        return torch.ones(*x.shape[:-1], 2)
 
     signals = torch.tensor([[[1.0, 0.0]], [[3.0, 1.0]]])
     flags = torch.zeros(2, 1, dtype=torch.bool)
@@ -127,6 +131,15 @@ def test_training_repeats_with_its_seed():
     first, second, other = (method.train(12, seed).rows for seed in (3, 3, 4))
     assert str(first) == str(second)
     assert str(first) != str(other)
+
+
+def test_the_example_runs_at_toy_size(tmp_path):
+    script = Path(__file__).parents[3] / "examples" / "safe_cartpole.py"
+    command = [sys.executable, str(script), "--updates", "12", "--seeds", "1", "--out", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"evaluation.csv", "GDPA_0.csv", "plain-policy-gradient_0.csv", "learning-curves.png"} <= names
+    assert len((tmp_path / "GDPA_0.csv").read_text().splitlines()) == 13
 
 
 def test_costs_of_the_wrong_length():

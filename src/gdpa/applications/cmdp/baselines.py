@@ -10,6 +10,7 @@ import numpy as np
 from gdpa.algorithms.base import Probe, State
 from gdpa.applications.cmdp.parametrisation import policy_of
 from gdpa.applications.cmdp.tabular import TabularCMDP
+from gdpa.arrays import namespace
 from gdpa.problem import Problem
 from gdpa.schedules import as_schedule
 from gdpa.typing import Array, Schedule
@@ -39,7 +40,8 @@ class PolicyGradient:
 
     def init(self, problem: Problem, x0: Array) -> State:
         evaluation = problem.evaluate(x0)
-        return State(step=0, x=x0, multipliers=0 * evaluation.constraints, evaluation=evaluation, probe=None)
+        zeros = namespace(x0).zeros_like(evaluation.constraints)
+        return State(step=0, x=x0, multipliers=zeros, evaluation=evaluation, probe=None)
 
     def update(self, problem: Problem, state: State) -> State:
         now = state.evaluation or problem.evaluate(state.x)
@@ -96,7 +98,8 @@ class NaturalPolicyGradient:
 
     def init(self, problem: Problem, x0: Array) -> State:
         evaluation = problem.evaluate(x0)
-        return State(step=0, x=x0, multipliers=0 * evaluation.constraints, evaluation=evaluation, probe=None)
+        zeros = namespace(x0).zeros_like(evaluation.constraints)
+        return State(step=0, x=x0, multipliers=zeros, evaluation=evaluation, probe=None)
 
     def update(self, problem: Problem, state: State) -> State:
         cmdp, x, multipliers = self.cmdp, state.x, state.multipliers

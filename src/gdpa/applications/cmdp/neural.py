@@ -37,7 +37,7 @@ class ActorCritic:
         warmup: updates before the budgets count. A policy that cannot do its task yet may learn to fail early instead:
             an episode that has ended costs nothing.
         num_envs, horizon: steps of an update are ``num_envs * horizon``.
-        lr, critic_lr: Adam's steps.
+        lr, critic_lr: Adam's steps; the policy's falls linearly to a tenth.
         critic_steps: how often the critic is fitted to the targets of a batch.
         dual_rate: of `gdpa.torch.MinibatchGDPA`.
         smoothing: the share of the old in the running mean of the costs, which is the value of g. One batch sees only a
@@ -90,6 +90,8 @@ class ActorCritic:
         for update in range(updates):
             batch = players.play(actor, self.horizon)
             advantages = self._learn_values(critic, critic_optimizer, batch)
+            for group in base.param_groups:
+                group["lr"] = self.lr * (1 - 0.9 * update / updates)
             row: dict[str, float] = {"update": update + 1, "steps": (update + 1) * self.num_envs * self.horizon}
             free = not self.constrained or update < self.warmup
             costs = batch.signals[..., 1:].mean((0, 1))
@@ -104,9 +106,10 @@ class ActorCritic:
 
     def _learn_values(self, critic: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
         """Return advantages (T, N, 1 + m) by generalised advantage estimation, and fit the critic to their targets."""
+        scale = 1 / (1 - self.discount)  # the critic's outputs are values times 1 - gamma, of the size of its signals
         with torch.no_grad():
-            predicted = critic(batch.observations)
-            ahead = critic(batch.following) * (~batch.terminated)[..., None]
+            predicted = scale * critic(batch.observations)
+            ahead = scale * critic(batch.following) * (~batch.terminated)[..., None]
             delta = batch.signals + self.discount * ahead - predicted
             advantages = torch.zeros_like(delta)
             carried = torch.zeros_like(delta[0])
@@ -114,7 +117,7 @@ class ActorCritic:
                 goes_on = (~(batch.terminated[t] | batch.truncated[t]))[:, None]
                 carried = delta[t] + self.discount * self.trace * goes_on * carried
                 advantages[t] = carried
-            targets = predicted + advantages
+            targets = (predicted + advantages) / scale
         for _ in range(self.critic_steps):
             optimizer.zero_grad()
             (critic(batch.observations) - targets).square().mean().backward()

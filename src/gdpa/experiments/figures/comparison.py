@@ -12,7 +12,9 @@ from gdpa.experiments.figures.chart import Chart, Panel, Series
 from gdpa.experiments.records import Record
 
 #: A violation of zero has no place on a logarithmic axis: it is drawn here.
-FLOOR = 1e-7
+FLOOR = 1e-5
+#: A curve is cut where it is this many times what the methods' runs begin with: it diverged.
+CEILING = 1e3
 
 AXES = {"seconds": "computing time in seconds", "forwards": "oracle calls", "step": "iterations"}
 
@@ -29,7 +31,7 @@ def figure_chart(experiment: str, figure: str, records: Sequence[Record]) -> Cha
         f"{figure}: stationarity and feasibility against computing time",
         "Absolute residuals of the paper's Definition 2 at each method's current point, with the best multipliers for "
         "that point whatever the method. Lines: median over seeds; bands: range. Each method on its own clock, "
-        f"measuring off it. A violation of zero is drawn at {FLOOR:g}.",
+        f"measuring off it. A violation of zero is drawn at {FLOOR:g}; a curve that diverges is cut.",
         panels,
         columns=2,
     )
@@ -54,10 +56,13 @@ def kkt_chart(experiment: str, records: Sequence[Record]) -> Chart:
 
 def _curves(records: Sequence[Record], setting: str, axis: str, name: str) -> list[Series]:
     series = []
+    starts = [r.columns[name][0] for r in records if r.unit.setting == setting and r.columns]
+    ceiling = CEILING * float(np.median(starts)) if starts else np.inf
     for color, method in enumerate(METHODS):
         runs = [r for r in chosen(records, setting, method) if r.columns]
         if runs:
-            x, (low, middle, high) = band(runs, axis, name)
+            x, bands = band(runs, axis, name)
+            low, middle, high = (np.where(np.asarray(y) <= ceiling, y, np.nan) for y in bands)
             several = len(runs) > 1
             series.append(Series(method, x, middle, "line", color, low if several else None, high if several else None))
     return series

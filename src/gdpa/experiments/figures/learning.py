@@ -26,7 +26,7 @@ def learning_chart(runs: Mapping[str, Sequence[Columns]], budgets: Mapping[str, 
         for color, (method, seeds) in enumerate(runs.items()):
             values = np.stack([np.asarray(run[column], dtype=float) for run in seeds])
             known = np.isfinite(values).all(0)  # no episode has ended in the first updates
-            x, values = np.asarray(seeds[0]["steps"], dtype=float)[known], values[:, known]
+            x, values = np.asarray(seeds[0]["steps"], dtype=float)[known] / 1000, values[:, known]
             series.append(Series(method, x, values.mean(0), "line", color, values.min(0), values.max(0)))
         return series
 
@@ -36,10 +36,15 @@ def learning_chart(runs: Mapping[str, Sequence[Columns]], budgets: Mapping[str, 
         return [*series, Series("limit", ends, [budgets[name]] * 2, "dotted", 6)]
 
     axes = {"log_x": False, "log_y": False}
-    panels = [Panel("return of an episode", "environment steps", "return", curves("return"), **axes)]
-    panels += [Panel(f"cost: {name}", "environment steps", "mean per step", limited(name), **axes) for name in budgets]
+    panels = [Panel("return of an episode", "environment steps (thousands)", "return", curves("return"), **axes)]
     panels += [
-        Panel(f"multiplier: {name}", "environment steps", "multiplier", curves(f"multiplier {name}"), **axes)
+        Panel(f"cost: {name}", "environment steps (thousands)", "mean per step", limited(name), **axes)
+        for name in budgets
+    ]
+    panels += [
+        Panel(
+            f"multiplier: {name}", "environment steps (thousands)", "multiplier", curves(f"multiplier {name}"), **axes
+        )
         for name in budgets
     ]
     return Chart(

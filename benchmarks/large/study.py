@@ -1,0 +1,90 @@
+"""One solver on one case in a process of its own, so that a solver deep in its own algebra can be ended on time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import platform
+import time
+from typing import Any
+
+Row = dict[str, Any]
+#: A process tells at least every so many seconds how far it is, while it evaluates points.
+TELL = 2.0
+#: One that says nothing for so many times its budget on the wall, and so many seconds more, is ended.
+PATIENCE, GRACE = 3.0, 60.0
+
+
+def unit(
+    case: str,
+    solver: str,
+    seconds: float,
+    constants: dict[str, Any] | None = None,
+    forwards: float = float("inf"),
+    seed: int = 0,
+) -> Row:
+    """Run one solver on one case; return its record. What it had reached when it was ended is kept."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(there, case, solver, seconds, constants or {}, forwards, seed))
+    process.start()
+    there.close()
+    row: Row = {"case": case, "solver": solver, "seed": seed, "constants": constants or {}, "hits": {}}
+    row["ended"] = "ended from outside"
+    try:
+        while here.poll(PATIENCE * seconds + GRACE):
+            row.update(here.recv())
+    except EOFError:
+        pass
+    if process.is_alive():
+        process.terminate()
+    process.join()
+    return row
+
+
+def _child(
+    pipe: multiprocessing.connection.Connection,
+    name: str,
+    solver: str,
+    seconds: float,
+    constants: dict[str, Any],
+    forwards: float,
+    seed: int,
+) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    from benchmarks.large.cases import load
+    from benchmarks.large.judge import Judge
+    from benchmarks.large.solvers import run
+
+    case = load(name, seed)
+    case.at(case.x0).jacobian()  # the first call pays for what torch sets up
+
+    def account() -> Row:
+        return {
+            "d": len(case.x0),
+            "m": case.m,
+            "one_pass": case.one_pass,
+            "budget": seconds,
+            "forwards": judge.forwards,
+            "backwards": judge.backwards,
+            "seconds": judge.seconds,
+            "wall": judge.wall,
+            "violation": judge.violation,
+            "hits": {f"{level:g}": hit for level, hit in judge.hits.items()},
+            "machine": platform.machine(),
+        }
+
+    told = [time.perf_counter(), 0.0]
+
+    def tell() -> None:
+        now, hits = time.perf_counter(), len(judge.hits)
+        if now - told[0] > TELL or hits > told[1]:
+            told[:] = [now, hits]
+            pipe.send(account())
+
+    judge = Judge(case, seconds, forwards, note=tell)
+    outcome = run(solver, judge, constants)
+    pipe.send({**account(), **outcome, "trace": judge.trace})
+    pipe.close()

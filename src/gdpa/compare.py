@@ -1,0 +1,158 @@
+"""Methods side by side: the same problem, start and budget for all, and the paper's Table 1 from the classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gdpa.algorithms.base import Algorithm
+from gdpa.algorithms.method import Method, UnsupportedProblemError
+from gdpa.methods import get_method, method_names
+from gdpa.problem import Problem
+from gdpa.progress import Progress
+from gdpa.result import Result, Status
+from gdpa.solve import solve
+from gdpa.stopping import KKTBelow
+from gdpa.typing import Array
+
+
+@dataclass(frozen=True)
+class MaxPasses:
+    """Stop after ``limit`` passes, forward and backward together: the budget all methods of a comparison share.
+
+    >>> MaxPasses(100)
+    MaxPasses(limit=100)
+    """
+
+    limit: int
+
+    def __call__(self, progress: Progress) -> Status | None:
+        return Status.MAX_ORACLE_CALLS if progress.forwards + progress.backwards >= self.limit else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How one method did.
+
+    Attributes:
+        name: the method.
+        result: its result; None where it does not take the problem.
+        refusal: why not.
+    """
+
+    name: str
+    result: Result | None
+    refusal: str = ""
+
+    def curve(self) -> tuple[Any, Any]:
+        """Return passes and the smallest relative KKT residual so far, by the method's own multipliers."""
+        if self.result is None or "kkt" not in self.result.history:
+            return np.zeros(0), np.zeros(0)
+        history = self.result.history
+        return history["forwards"] + history["backwards"], np.minimum.accumulate(history["kkt"])
+
+    def passes_to(self, tolerance: float) -> float:
+        """Return how many passes it took to bring the relative KKT residual to ``tolerance``; inf if it did not."""
+        passes, best = self.curve()
+        reached = passes[best <= tolerance]
+        return float(reached[0]) if len(reached) else math.inf
+
+
+def compare(
+    problem: Problem,
+    x0: Array,
+    methods: Iterable[str | tuple[str, Algorithm[Any]]] | None = None,
+    *,
+    passes: int = 10_000,
+    tolerance: float = 1e-4,
+) -> list[Comparison]:
+    """Run every method on one problem from one start within one budget.
+
+    Args:
+        problem: the problem.
+        x0: the start.
+        methods: names (run with their tuned constants) or (label, algorithm) pairs; default all that
+            `gdpa.methods.method_names` lists.
+        passes: the budget of forward and backward passes together. Measuring is not on it.
+        tolerance: a method that certifies this relative KKT residual stops early.
+
+    Example:
+        >>> from gdpa.problems import get
+        >>> disc = get("disc-square")
+        >>> for row in compare(disc.problem, disc.x0, ["pdd", "proximal-admm"], passes=500):
+        ...     print(row.name, row.result.success if row.result else row.refusal[:55])
+        pdd True
+        proximal-admm ProximalADMM cannot solve this problem: 1 of its 1 cons
+    """
+    rows = []
+    for entry in method_names() if methods is None else methods:
+        name, algorithm = (entry, tuned(entry)) if isinstance(entry, str) else entry
+        try:
+            result = solve(problem, x0, algorithm, stop=(KKTBelow(tolerance), MaxPasses(passes)), tolerance=tolerance)
+        except UnsupportedProblemError as refusal:
+            rows.append(Comparison(name, None, str(refusal)))
+        else:
+            rows.append(Comparison(name, result))
+    return rows
+
+
+def tuned(name: str) -> Algorithm[Any]:
+    """Return the method called ``name`` with its tuned constants.
+
+    >>> tuned("gdpa").tau
+    0.01
+    """
+    method = get_method(name)
+    preset: Any = method.tuned if issubclass(method, Method) else method
+    found: Algorithm[Any] = preset()
+    return found
+
+
+def report(rows: Sequence[Comparison], tolerances: Sequence[float] = (1e-2, 1e-3, 1e-4)) -> str:
+    """Return a table of passes to each tolerance, by the methods' own multipliers, and the certificate at the end."""
+    heads = [f"{t:.0e}" for t in tolerances]
+    lines = [f"{'method':<16}" + "".join(f"{h:>9}" for h in heads) + f"{'certified':>11}{'seconds':>9}  status"]
+    for row in rows:
+        if row.result is None:
+            lines.append(f"{row.name:<16}" + f"{'-':>9}" * len(heads) + f"{'-':>11}{'-':>9}  {row.refusal}")
+            continue
+        reached = (row.passes_to(t) for t in tolerances)
+        cells = "".join(f"{'-' if math.isinf(n) else int(n):>9}" for n in reached)
+        worst = float(row.result.certificate.relative.worst)
+        lines.append(f"{row.name:<16}{cells}{worst:>11.1e}{row.result.seconds:>9.2f}  {row.result.status.name}")
+    return "\n".join(lines)
+
+
+def draw(rows: Sequence[Comparison], axes: Any) -> Any:
+    """Draw the best relative KKT residual so far against passes on a matplotlib ``Axes`` and return it."""
+    styles = ["-", "--", ":", "-."]
+    for i, row in enumerate(rows):
+        passes, best = row.curve()
+        if len(passes):
+            axes.plot(passes, best, styles[i // 10 % 4], label=row.name, linewidth=1.5, drawstyle="steps-post")
+    axes.set(xscale="log", yscale="log", xlabel="forward + backward passes", ylabel="best relative KKT residual so far")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.grid(alpha=0.3)
+    return axes
+
+
+def table1() -> str:
+    """Return the paper's Table 1 as a Markdown table, made from the classes, and below it the methods it leaves out.
+
+    >>> print(table1().splitlines()[0])
+    | method | name here | framework | constraint | type | loops | complexity (Table 1) | its own paper claims |
+    """
+    head = ("method", "name here", "framework", "constraint", "type", "loops", "complexity (Table 1)",
+            "its own paper claims")  # fmt: skip
+    lines = [head, ("---",) * len(head)]
+    rows = [(name, get_method(name).table1) for name in method_names() if issubclass(get_method(name), Method)]
+    for name, row in sorted(rows, key=lambda pair: not pair[1].in_table1):
+        complexity = row.complexity if row.in_table1 else "not in Table 1"
+        claim = row.own_claim or ("the same" if row.in_table1 else "no rate")
+        kind = (row.framework, row.constraint, row.constraint_type, row.loops)
+        lines.append((row.name, f"`{name}`", *kind, complexity, claim))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

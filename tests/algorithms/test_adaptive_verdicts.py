@@ -1,0 +1,88 @@
+"""What AdaptiveGDPA says of problems without a solution, and that it never says it of problems with one."""
+
+import numpy as np
+import pytest
+import torch
+
+from gdpa import AdaptiveGDPA, KKTBelow, MaxOracleCalls, MaxSteps, Status, solve
+from gdpa.arrays import max_norm, positive_part
+from tests.algorithms.adaptive_cases import AWKWARD, HOLES, INFEASIBLE, UNBOUNDED, WALLS
+
+STEPS = ("auto", "pullback")
+
+
+def run(case, step, tolerance=1e-6, calls=1000):
+    return solve(
+        case.problem(),
+        case.start(),
+        AdaptiveGDPA(step=step),
+        tolerance=tolerance,
+        stop=[KKTBelow(tolerance), MaxOracleCalls(calls), MaxSteps(2 * calls)],
+        record=0,
+    )
+
+
+def violation(case, x):
+    """Recomputed from the formula alone."""
+    g = case.problem().evaluate(x).constraints.numpy()
+    split = len(g) - case.equalities
+    return max(np.maximum(g[:split], 0).max(initial=0.0), np.abs(g[split:]).max(initial=0.0))
+
+
+def each(cases):
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@each(INFEASIBLE)
+def test_infeasible_problems_are_called_locally_infeasible(case, step):
+    result = run(case, step)
+    assert result.status is Status.LOCALLY_INFEASIBLE
+    assert not result.success
+    # The verdict's claim at its own point, from the problem: the violation, in the units the method chose at the
+    # start, is positive and falls in no direction of X to first order.
+    now = case.problem().evaluate(result.x)
+    units = result.state.scaling.constraints
+    inside = positive_part(units * now.constraints, case.equalities)
+    size = float(max_norm(inside))
+    assert size > 1e-3
+    slope = now.pullback(units * inside, objective=0.0)
+    assert float(max_norm(result.x - case.domain.project(result.x - slope))) <= 1e-5 * size
+
+
+@pytest.mark.parametrize("step", STEPS)
+@each(UNBOUNDED)
+def test_unbounded_problems_are_called_diverging(case, step):
+    result = run(case, step)
+    assert result.status is Status.DIVERGING
+    assert not result.success
+    assert torch.isfinite(result.x_last).all()
+
+
+@pytest.mark.parametrize("step", STEPS)
+@each(AWKWARD)
+def test_awkward_problems_raise_no_false_alarm(case, step):
+    result = run(case, step, tolerance=1e-4)
+    assert result.status not in (Status.LOCALLY_INFEASIBLE, Status.DIVERGING, Status.INVALID_NUMBER)
+    if result.success:
+        assert violation(case, result.x) <= 1e-4
+    if step == "auto":
+        assert result.success
+
+
+@pytest.mark.parametrize("step", STEPS)
+@each(HOLES)
+def test_holes_are_stepped_around(case, step):
+    result = run(case, step)
+    assert result.success
+    assert violation(case, result.x) <= 1e-6
+
+
+@pytest.mark.parametrize("step", STEPS)
+@each(WALLS)
+def test_a_hole_that_cannot_be_avoided_is_named(case, step):
+    result = run(case, step)
+    assert result.status is Status.INVALID_NUMBER
+    assert case.culprit in result.message
+    assert not result.success
+    assert torch.isfinite(result.x).all()

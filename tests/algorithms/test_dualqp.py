@@ -1,0 +1,46 @@
+"""The small dual programme against SciPy's bounded least squares."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import lsq_linear
+
+from gdpa.algorithms._dualqp import dual_qp
+
+
+def instance(seed, m, rank):
+    rng = np.random.default_rng(seed)
+    J = rng.normal(size=(m, rank))
+    return J @ J.T + 1e-2 * np.eye(m), rng.normal(size=m) * 3
+
+
+@given(seed=st.integers(0, 10_000), m=st.integers(1, 25), rank=st.integers(1, 30), data=st.data())
+def test_it_is_the_minimiser(seed, m, rank, data):
+    A, b = instance(seed, m, rank)
+    equalities = data.draw(st.integers(0, m))
+    solution = dual_qp(A, b, equalities)
+    root = np.linalg.cholesky(A).T  # l'Al/2 - b'l = ||R l - R^-T b||^2 / 2 + constant
+    lower = np.where(np.arange(m) < m - equalities, 0.0, -np.inf)
+    reference = lsq_linear(root, np.linalg.solve(root.T, b), bounds=(lower, np.inf), method="bvls", tol=1e-14)
+    np.testing.assert_allclose(solution, reference.x, atol=1e-7 * (1 + np.abs(reference.x).max()))
+
+
+@pytest.mark.parametrize("m", [1, 3, 60, 300])
+def test_optimality_conditions(m):
+    A, b = instance(m, m, m // 2 + 1)
+    solution = dual_qp(A, b)
+    gradient = A @ solution - b
+    scale = np.abs(b).max()
+    assert solution.min() >= 0
+    assert gradient.min() >= -1e-9 * scale
+    assert np.abs(solution * gradient).max() <= 1e-8 * scale * (1 + solution.max())
+
+
+def test_free_components_solve_the_linear_system():
+    A, b = instance(7, 6, 4)
+    np.testing.assert_allclose(dual_qp(A, b, num_equalities=6), np.linalg.solve(A, b), rtol=1e-9)
+
+
+def test_no_constraint_at_all():
+    assert dual_qp(np.zeros((0, 0)), np.zeros(0)).shape == (0,)
