@@ -28,7 +28,7 @@ RAISES = 4
 MINOR = 1e-3
 #: Up to so many constraints every row is worth its backward pass.
 ALL_ROWS = 10
-#: Up to so many constraints the probe's multipliers are fitted; above, the model's own do, and a certificate fits anyway.
+#: Up to so many constraints the probe's multipliers are fitted; above, the model's own do (certificates always fit).
 FITTED = 200
 
 
