@@ -85,6 +85,9 @@ def hct(task: Task, net: torch.nn.Module, primal: torch.optim.Optimizer, name: s
 Rule = Callable[[Task, torch.nn.Module, torch.optim.Optimizer], Stepper]
 
 #: name -> settings; the first is the default, the others are what tuning may choose from: four settings for everyone.
+#: Where a library has no default it is the usual one: Cooper's dual rate is 0.01 (its FAQ: ten times the primal rate,
+#: which would be 0.03 here), the penalty of both augmented methods is 1, and humancompatible-train is told that the
+#: constraints are inequalities.
 RULES: dict[str, dict[str, Rule]] = {
     "gdpa": {f"k={k}": lambda t, n, p, k=k: ours(t, n, p, k) for k in (0.1, 0.05, 0.2, 0.4)},
     "Cooper Lagrangian": {f"lr={lr}": lambda t, n, p, lr=lr: cooper(t, n, p, lr) for lr in (0.01, 0.001, 0.003, 0.1)},
