@@ -103,12 +103,12 @@ class AdaptiveState(State):
 
 
 def begin(
-    problem: Problem, x0: Array, now: Evaluation, J: Array | None, beta: float, tau: float
+    problem: Problem, x0: Array, now: Evaluation, J: Array | None, beta: float, tau: float, knows: bool
 ) -> tuple[AdaptiveState, Array, Array | None]:
     """Return the state at the start without a trial, and the scaled grad f and J (None where J was not formed)."""
     zero = namespace(now.constraints).zeros_like(now.constraints)
     c = now.pullback(zero)
-    scaling = scaling_from(c, now.constraints, J)
+    scaling = scaling_from(c, now.constraints, J, enlarge=not knows)
     f, g = scaling.values(now)
     merit = Merit(zero, float(beta), float(tau), problem.num_equalities)
     c = scaling.objective * c

@@ -8,7 +8,7 @@ from gdpa.arrays import max_norm, namespace
 from gdpa.problem import Evaluation
 from gdpa.typing import Array
 
-#: A constraint flat at the start is enlarged by no more than this: it may be steep elsewhere.
+#: A function flat at the start is enlarged by no more than this: it may be steep elsewhere.
 LARGEST = 100.0
 
 
@@ -36,25 +36,29 @@ class Scaling(NamedTuple):
         return self.constraints * multipliers / self.objective
 
 
-def scaling_from(gradient: Array, constraints: Array, J: Array | None) -> Scaling:
-    """Return ``s_f = 1 / max(1, |grad f|_inf)`` and ``s_i = 1 / max(1/100, |grad g_i|_inf)``.
+def scaling_from(gradient: Array, constraints: Array, J: Array | None, enlarge: bool = True) -> Scaling:
+    """Return ``s_f = 1 / |grad f|`` and ``s_i = 1 / |grad g_i|`` by largest components, none above 100.
+
+    A gradient that vanishes at the start says nothing about the size of its function, which then keeps its units.
 
     Args:
         gradient: grad f at the start.
         constraints: g at the start.
         J: the Jacobian at the start; None leaves the constraints in their own units.
+        enlarge: enlarge an f flat at the start, too. The one-pullback step needs f and g of one size, for its one
+            matrix sees both; the step that knows the Jacobian does not.
 
     >>> import numpy as np
-    >>> J = np.array([[4.0, 0.0], [0.5, 0.0], [0.0, 0.0]])
-    >>> scaling = scaling_from(np.array([0.0, 2.0]), np.zeros(3), J)
+    >>> J = np.array([[4.0, 0.0], [0.5, 0.0], [0.0, 0.0], [1e-9, 0.0]])
+    >>> scaling = scaling_from(np.array([0.0, 2.0]), np.zeros(4), J)
     >>> scaling.objective, scaling.constraints.tolist()
-    (0.5, [0.25, 2.0, 1.0])
+    (0.5, [0.25, 2.0, 1.0, 100.0])
     """
     xp = namespace(constraints)
     ones = xp.ones_like(constraints)
-    objective = 1 / max(1.0, float(max_norm(gradient)))
+    size = float(max_norm(gradient))
+    objective = 1 / max(size, 1 / LARGEST if enlarge else 1.0) if size > 0 else 1.0
     if J is None:
         return Scaling(objective, ones)
     sizes = max_norm(J)
-    # A gradient that vanishes at the start says nothing about the size of its constraint.
     return Scaling(objective, xp.where(sizes > 0, ones / xp.maximum(sizes, ones / LARGEST), ones))

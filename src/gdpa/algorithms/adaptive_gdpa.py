@@ -99,7 +99,7 @@ class AdaptiveGDPA:
         J = None
         if m and (knows or m <= SCALING_LIMIT):
             J = jacobian(now) if problem.jacobian is None else problem.jacobian(x0)
-        state, c, J = begin(problem, x0, now, J, self.beta, self.tau)
+        state, c, J = begin(problem, x0, now, J, self.beta, self.tau, knows)
         if knows:
             assert J is not None
             return _jacobian_step.plan(problem, replace(state, memory=Memory()), now, c, J)
