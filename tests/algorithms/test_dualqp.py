@@ -26,15 +26,28 @@ def test_it_is_the_minimiser(seed, m, rank, data):
     np.testing.assert_allclose(solution, reference.x, atol=1e-7 * (1 + np.abs(reference.x).max()))
 
 
-@pytest.mark.parametrize("m", [1, 3, 60, 300])
-def test_optimality_conditions(m):
-    A, b = instance(m, m, m // 2 + 1)
+@pytest.mark.parametrize(("m", "rank"), [(1, 1), (3, 2), (60, 31), (300, 151), (900, 3)])
+def test_optimality_conditions(m, rank):
+    A, b = instance(m, m, rank)
     solution = dual_qp(A, b)
     gradient = A @ solution - b
     scale = np.abs(b).max()
     assert solution.min() >= 0
     assert gradient.min() >= -1e-9 * scale
     assert np.abs(solution * gradient).max() <= 1e-8 * scale * (1 + solution.max())
+
+
+@pytest.mark.parametrize("shift", [0.0, -50.0])  # with -50 nothing but the free components matters
+def test_many_components_with_free_ones(shift):
+    A, b = instance(3, 250, 6)
+    b[:-4] += shift
+    solution = dual_qp(A, b, num_equalities=4)
+    gradient = A @ solution - b
+    scale = np.abs(b).max()
+    assert solution[:-4].min() >= 0
+    assert np.abs(gradient[-4:]).max() <= 1e-9 * scale
+    assert gradient[:-4].min() >= -1e-9 * scale
+    assert np.abs(solution * gradient).max() <= 1e-8 * scale * (1 + np.abs(solution).max())
 
 
 def test_free_components_solve_the_linear_system():

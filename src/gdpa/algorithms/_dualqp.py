@@ -10,6 +10,8 @@ from gdpa.algorithms._lbfgs import Matrix, solve_symmetric
 
 #: How many exchanges in a row may fail to reduce the number of wrong guesses.
 PATIENCE = 5
+#: Above so many components a working set, grown by so many at a time, is solved in the place of the whole.
+WORKING_SET = 100
 
 
 def dual_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
@@ -18,6 +20,8 @@ def dual_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
     Block principal pivoting: the components guessed positive solve ``A_PP l_P = b_P``; those that come out negative,
     and those left out whose gradient is negative, change sides all together. That ends after a few solves, or
     not at all; where it stops making progress, the active-set method of Lawson and Hanson, which always ends, does it.
+    Of many components few are positive (no more than x has coordinates): they are solved on a working set, to which
+    those whose gradient is negative are added until there are none.
 
     References:
         J. J. Judice and F. M. Pires, "A block principal pivoting algorithm for large-scale strictly monotone linear
@@ -29,9 +33,15 @@ def dual_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
     """
     m = len(b)
     free = np.arange(m) >= m - num_equalities
-    positive = (b > 0) | free
     tolerance = 1e-13 * (1 + np.abs(b).max(initial=0.0))
-    fewest, patience = m + 1, PATIENCE
+    solve = _grow if m > num_equalities + WORKING_SET else _pivot
+    return solve(A, b, free, tolerance)
+
+
+def _pivot(A: Matrix, b: Matrix, free: Any, tolerance: float) -> Matrix:
+    """Exchange all wrong guesses at once while that helps."""
+    positive = (b > 0) | free
+    fewest, patience = len(b) + 1, PATIENCE
     while patience:
         solution = _on(positive, A, b)
         wrong = np.where(positive, solution < 0, A @ solution - b < -tolerance) & ~free
@@ -44,6 +54,21 @@ def dual_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
             patience -= 1
         positive = positive ^ wrong
     return _active_set(A, b, free, tolerance)
+
+
+def _grow(A: Matrix, b: Matrix, free: Any, tolerance: float) -> Matrix:
+    """Solve on a working set and add what it leaves wrong, the worst first; a set that only grows ends."""
+    inside = free.copy()
+    solution = _on(inside, A, b)
+    gradient = np.where(inside, np.inf, A @ solution - b)
+    while gradient.min(initial=0.0) < -tolerance:
+        worst = np.argsort(gradient)[:WORKING_SET]
+        inside[worst[gradient[worst] < -tolerance]] = True
+        part = np.ix_(inside, inside)
+        solution = np.zeros(len(b))
+        solution[inside] = _pivot(A[part], b[inside], free[inside], tolerance)
+        gradient = np.where(inside, np.inf, A @ solution - b)
+    return solution
 
 
 def _on(positive: Any, A: Matrix, b: Matrix) -> Matrix:
