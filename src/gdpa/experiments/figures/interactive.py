@@ -35,8 +35,14 @@ def draw(chart: Chart) -> Any:
         figure.update_xaxes(
             title_text=panel.x_label, type="log" if panel.log_x else "linear", row=row, col=column, **axis
         )
+        # The neighbour's label serves for this panel, too; three columns have no room for a second.
+        known = column > 1 and chart.panels[index - 1].y_label == panel.y_label
         figure.update_yaxes(
-            title_text=panel.y_label, type="log" if panel.log_y else "linear", row=row, col=column, **axis
+            title_text="" if known else panel.y_label,
+            type="log" if panel.log_y else "linear",
+            row=row,
+            col=column,
+            **axis,
         )
     height = ROW_HEIGHT * chart.rows + 130
     figure.update_layout(
