@@ -1,6 +1,7 @@
 """The loop: every status provoked once, the points it keeps, what it counts, how it continues."""
 
 import time
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -396,3 +397,14 @@ def test_a_continued_run_counts_what_it_uses(tmp_path):
     save_state(tmp_path / "state", first.state)
     loaded = solve(bowl(), state=load_state(tmp_path / "state"), algorithm=SLOW, stop=MaxSteps(100))
     assert (loaded.forwards, loaded.backwards) == (21, 20)
+
+
+def test_a_verdict_ends_the_run_between_two_looks():
+    @dataclass(frozen=True)
+    class Gives(GDPA):
+        def update(self, problem, state):
+            return replace(super().update(problem, state), verdict=Status.STALLED if state.step == 2 else None)
+
+    disc = get("disc-product")
+    result = solve(disc.problem, disc.x0, Gives(), stop=MaxSteps(100), check_every=10)
+    assert (result.status, result.steps) == (Status.STALLED, 3)

@@ -94,7 +94,7 @@ def solve(
             state = algorithm.update(oracle.problem, state)
             progress.seconds += time.perf_counter() - clock
             progress.step, progress.forwards, progress.backwards = state.step, oracle.forwards, oracle.backwards
-            if state.step % check_every:
+            if state.step % check_every and state.verdict is None:
                 progress.state = state
                 continue
             progress.look(state)
