@@ -129,6 +129,7 @@ def work(rank, world, folder):
         results["calibrate"] = {how: calibrate(how) for how in ("ddp", "fsdp")}
         results["disagree"] = disagree()
         torch.save(results, f"{folder}/rank{rank}")
+        dist.barrier()  # leave together: gloo may abort a rank whose peer is gone
     finally:
         dist.destroy_process_group()
 

@@ -61,7 +61,8 @@ def test_the_line_makes_the_difference():
 
 
 def test_torchrun_with_two_processes():
-    flags = ["--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    # Restarts: gloo now and then aborts a worker as it leaves, after its work is done; torchrun is made for that.
+    flags = ["--nproc-per-node", "2", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     out = run("-m", "torch.distributed.run", *flags, INTEGRATIONS / "torchrun_ddp.py")
     assert "multipliers equal on all ranks: True" in out
     assert "yes" in out
