@@ -98,7 +98,11 @@ def reproduce(
 
 
 def _plan(name: str, settings: Settings, only: str | None) -> list[Unit]:
-    return [unit for unit in experiments.get(name).units(settings) if only is None or only in unit.name]
+    """Return the units whose name contains ``only``, and those they need."""
+    units = experiments.get(name).units(settings)
+    wanted = [unit for unit in units if only is None or only in unit.name]
+    names = {one.name for unit in wanted for one in (unit, unit.after) if one is not None}
+    return [unit for unit in units if unit.name in names]
 
 
 def _run(name: str, folder: Folder, settings: Settings, units: Sequence[Unit], jobs: int, fresh: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from gdpa import GDPA
 from gdpa.cli import app
 from gdpa.experiments import budget, claims, contestants, data, get, mnpc
 from gdpa.experiments.base import Settings, Unit
+from gdpa.experiments.comparison import SEARCH, Size
 from gdpa.experiments.data import DataNotAvailable, Images
 from gdpa.experiments.figures.comparison import FLOOR, band
 from gdpa.experiments.records import Folder, Record
@@ -53,6 +55,9 @@ class Rows:
         assert fraction >= 0
         self.notes.append(note)
 
+    def summary(self, unit):
+        return {"points": [{"constants": unit.config["grid"][5], "kkt": 0.5}]}
+
 
 @pytest.mark.parametrize("name", ["mnpc", "budget"])
 def test_units(name):
@@ -65,11 +70,16 @@ def test_units(name):
     json.dumps([unit.config for unit in both])
     printed, tuned = (experiment.units(Settings(preset=preset)) for preset in ("printed", "tuned"))
     assert sorted(unit.name for unit in [*printed, *tuned]) == sorted(names)
-    assert not any("grid" in unit.config for unit in printed)
-    grids = {unit.method: len(unit.config["grid"]) for unit in tuned if "grid" in unit.config}
-    assert set(grids.values()) == {16}  # every method the same effort
-    assert set(grids) == set(METHODS) - {"AdaptiveGDPA"}
-    study = experiment.units(Settings(seeds=3, budget=7.0))
+    assert not any(unit.after or unit.setting == SEARCH for unit in printed)
+    searches = {unit.method: unit for unit in tuned if unit.setting == SEARCH}
+    assert {len(unit.config["grid"]) for unit in searches.values()} == {25}  # every method the same effort
+    assert set(searches) == set(METHODS) - {"AdaptiveGDPA"}
+    for unit in tuned:
+        if unit.setting == "tuned":
+            assert unit.after == searches.get(unit.method)
+    everything = experiment.units(Settings(seeds=3, budget=7.0))
+    study = [unit for unit in everything if unit.setting != SEARCH]
+    assert len(everything) - len(study) == len(searches)  # searched once, not once for each seed
     assert {unit.config["images"] for unit in study} == {None}
     assert {unit.config["budget"] for unit in study} == {7.0}
     assert {unit.seed for unit in study} == {0, 1, 2}
@@ -103,8 +113,8 @@ def test_constants_survive_json(method):
 @pytest.mark.parametrize("name", ["mnpc", "budget"])
 def test_a_unit_runs_and_is_judged_in_double_precision(toy, name):
     unit = next(u for u in get(name).units(Settings(steps=25)) if u.method == "GDPA" and u.setting == "tuned")
-    choice = dict(unit.config["grid"][5])
-    unit = Unit(name, "GDPA", "tuned", 0, {**unit.config, "grid": [choice], "budget": 100.0})
+    choice = dict(unit.after.config["grid"][5])
+    unit = Unit(name, "GDPA", "tuned", 0, {**unit.config, "budget": 100.0}, unit.after)
     log = Rows()
     summary = get(name).run(unit, log)
     assert summary["status"] == "MAX_STEPS"
@@ -126,7 +136,7 @@ def test_a_unit_runs_and_is_judged_in_double_precision(toy, name):
 
 
 def test_a_diverging_run_is_a_record_not_a_crash(toy):
-    unit = budget.units(Settings(steps=40))[0]
+    unit = budget.units(Settings(steps=40, preset="printed"))[0]
     wild = {"alpha": 1e20, "beta": 1e20, "tau": 0.1}
     unit = Unit("budget", "GDPA", "tuned", 0, {**unit.config, "constants": wild})
     summary = budget.run(unit, Rows())
@@ -227,6 +237,37 @@ def test_a_lost_record_comes_back_the_same(toy, tmp_path):
         assert {**record.summary, "seconds": 0} == {**same.summary, "seconds": 0}
         for column in set(record.columns) - {"seconds"}:
             np.testing.assert_array_equal(record.columns[column], same.columns[column])
+
+
+def test_a_grid_is_searched_once_and_every_seed_runs_its_winner(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(mnpc, "STUDY", replace(mnpc.STUDY, size=Size(5, 60.0, 3, 6)))
+    searched = []
+
+    def search(*arguments):
+        searched.append(arguments[0])
+        return contestants.search(*arguments)
+
+    monkeypatch.setattr("gdpa.experiments.comparison.search", search)
+    arguments = ["reproduce", "mnpc", "--seeds", "2", "--steps", "2", "--jobs", "1", "--out", str(tmp_path)]
+    answer = CliRunner().invoke(app, [*arguments, "--only", "IPPP_tuned"])
+    assert answer.exit_code == 0, answer.output
+    assert searched == ["IPPP"]
+    search_record, *runs = Folder(tmp_path).read("mnpc")
+    points = search_record.summary["points"]
+    assert (search_record.unit.setting, len(points)) == (SEARCH, 25)
+    found = [math.inf if point["kkt"] is None else point["kkt"] for point in points]
+    assert found == sorted(found)
+    assert [(run.unit.setting, run.unit.seed) for run in runs] == [("tuned", 0), ("tuned", 1)]
+    assert all(run.summary["constants"] == points[0]["constants"] for run in runs)
+    table = get("mnpc").section([search_record, *runs]).tables[3]
+    assert table.rows == [["IPPP", 25, json.dumps(points[0]["constants"]), points[0]["kkt"], 6]]
+    # A lost run reads the search again and does not repeat it; another grid is another search.
+    Folder(tmp_path).forget(runs[1].unit)
+    assert "2 of 3 units were already recorded" in CliRunner().invoke(app, [*arguments, "--only", "IPPP_tuned"]).output
+    assert searched == ["IPPP"]
+    other = replace(mnpc.STUDY, penalties=(1.0, 2.0, 3.0, 4.0, 5.0)).units(Settings(preset="tuned"))
+    names = {unit.name for unit in mnpc.units(Settings(preset="tuned"))}
+    assert [unit.method for unit in other if unit.name in names] == ["IQRC", "IQRC", "AdaptiveGDPA"]
 
 
 def test_no_data_is_exit_code_4(monkeypatch, tmp_path):

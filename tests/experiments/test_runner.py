@@ -1,5 +1,6 @@
 import os
 import signal
+from functools import partial
 
 import pytest
 
@@ -55,6 +56,35 @@ def test_a_failing_unit_leaves_the_others_alone_and_a_complaint_behind(toy, tmp_
     complaint = folder.records("toy") / f"{units[1].name}.failed.txt"
     assert "Traceback" in complaint.read_text()
     assert not list(tmp_path.rglob("*.part"))
+
+
+def pair(what=None):
+    first = Unit("toy", "first", "s", 0, {"n": 2, "what": what})
+    return Unit("toy", "second", "s", 0, {"of": first.name}, first), first
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_unit_that_reads_the_record_of_another_runs_after_it(toy, tmp_path, jobs, monkeypatch):
+    monkeypatch.setattr(
+        runner, "_run_processes", lambda folder, wave, note, jobs: [*map(partial(one, folder, note), wave)]
+    )
+    second, first = pair()
+    folder = begin(tmp_path, [second, first])
+    assert run_units(folder, [second, first], lambda event: None, jobs=jobs) == []
+    assert folder.summary(second)["read"] == folder.summary(first) == {"last": 2 / 3}
+
+
+def one(folder, note, unit):
+    runner._run_one(folder, unit, note)
+
+
+def test_a_unit_fails_with_the_one_it_needs(toy, tmp_path):
+    second, first = pair("raise")
+    folder, events = begin(tmp_path, [second, first]), []
+    assert run_units(folder, [second, first], events.append) == [first, second]
+    assert events[-1].note == f"it needs the record {first.name}, which there is not"
+    mended = pair()  # another configuration, another record
+    assert run_units(folder, [*mended], lambda event: None) == []
 
 
 def test_missing_data_end_the_run(toy, tmp_path):

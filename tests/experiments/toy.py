@@ -35,6 +35,8 @@ def run(unit, log):
         disc = get("disc-product")
         press = [lambda progress: os.kill(os.getpid(), signal.SIGINT)]
         return {"status": solve(disc.problem, disc.x0, GDPA(), stop=MaxSteps(5), observers=press).status.name}
+    if unit.after is not None:
+        return {"read": log.summary(unit.after)}
     return {"last": unit.config.get("n", 1) / 3}
 
 

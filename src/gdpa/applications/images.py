@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -66,22 +66,17 @@ def select(
     if len(set(wanted)) != len(wanted):
         raise ValueError(f"classes must differ from each other, got {wanted}")
     present = sorted(set(labels.tolist()))
-    parts, counts = [], []
-    for label in wanted:
-        rows = np.flatnonzero(labels == label)[:images_per_class]
-        if not len(rows):
+    rows = [np.flatnonzero(labels == label)[:images_per_class] for label in wanted]
+    for label, found in zip(wanted, rows, strict=True):
+        if not len(found):
             raise ValueError(f"class {label} has no image; the labels present are {present}")
-        parts.append(_noisy(images[rows], noise, (seed, label)))
-        counts.append(len(rows))
-    samples = torch.from_numpy(np.concatenate(parts)).to(dtype=dtype, device=device)
-    return Labelled(samples, tuple(counts), wanted)
-
-
-def _noisy(images: Any, noise: float, seed: tuple[int, int]) -> Any:
-    flat = images.reshape(len(images), -1)
-    flat = flat.astype(np.float64) / 255 if flat.dtype == np.uint8 else flat.astype(np.float64)
-    if noise:
-        # Labels may be negative, seeds may not: two's complement keeps them apart.
-        stream = np.random.default_rng([seed[0], seed[1] & 0xFFFFFFFF])
-        flat += noise * stream.standard_normal(flat.shape, dtype=np.float32)
-    return flat
+    counts = tuple(map(len, rows))
+    samples = np.empty((sum(counts), math.prod(images.shape[1:])))
+    parts = np.split(samples, np.cumsum(counts)[:-1])
+    for label, found, part in zip(wanted, rows, parts, strict=True):
+        np.divide(images[found].reshape(part.shape), 255 if images.dtype == np.uint8 else 1, out=part)
+        if noise:
+            # Labels may be negative, seeds may not: two's complement keeps them apart.
+            stream = np.random.default_rng([seed, label & 0xFFFFFFFF])
+            part += noise * stream.standard_normal(part.shape, dtype=np.float32)
+    return Labelled(torch.from_numpy(samples).to(dtype=dtype, device=device), counts, wanted)

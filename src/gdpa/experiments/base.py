@@ -83,6 +83,7 @@ class Unit:
         seed: the seed.
         config: everything else that decides the outcome, as JSON values. Its hash is part of the unit's
             name: a unit with another configuration is another unit.
+        after: a unit whose record this one reads, run before it. What it decides must show in ``config``.
 
     >>> unit = Unit("rate", "GDPA tau=0.1", "HS12", 0, {"tau": 0.1})
     >>> unit.name
@@ -94,6 +95,7 @@ class Unit:
     setting: str
     seed: int
     config: Mapping[str, Any] = field(default_factory=dict)
+    after: Unit | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -117,6 +119,10 @@ class Log(Protocol):
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far the unit is, from 0 to 1."""
+        ...
+
+    def summary(self, unit: Unit) -> Mapping[str, Any]:
+        """Return what the unit that this one runs ``after`` has found."""
         ...
 
 

@@ -45,6 +45,8 @@ class Size(NamedTuple):
 QUICK = Size(500, 3.0, 200, 100)
 #: The seed of the runs that choose constants; no study reaches it.
 HELD_OUT = 10_000
+#: The setting of the units that choose them, one per method for all seeds.
+SEARCH = "grid search"
 #: A run ends when the judge finds relative residuals this small.
 GOAL = 1e-4
 ROWS_PER_DECADE = 12
@@ -96,44 +98,53 @@ class Study:
     case: Callable[[Mapping[str, Any], int | None, int, Callable[[str], None]], Case]
 
     def units(self, settings: Settings) -> list[Unit]:
-        """Every method in every reading with the printed constants, then every method tuned, for every seed."""
+        """Every method in every reading with the printed constants, then every method tuned, for every seed.
+
+        A method's grid is searched once, in a unit of its own that comes first.
+        """
         size = QUICK if settings.seeds == 1 else self.size
         shared = {"images": size.images, "budget": settings.budget or size.budget, "steps": settings.steps}
-        pilot = {"calls": size.pilot_calls, "images": size.pilot_images, "seed": HELD_OUT}
+        pilot = {"calls": size.pilot_calls, "images": size.pilot_images}
+        main = next(iter(self.readings.values()))
+        searches = {
+            method: Unit(self.name, method, SEARCH, HELD_OUT, {"problem": dict(main), "grid": points, **pilot})
+            for method in METHODS
+            if (points := grid(method, self.steps, self.penalties, self.tolerances))
+        }
         units: list[Unit] = []
 
-        def add(method: str, setting: str, problem: Mapping[str, Any], seeds: int, **choice: Any) -> None:
+        def add(
+            method: str, setting: str, problem: Mapping[str, Any], choice: Mapping[str, Any], after: Unit | None = None
+        ) -> None:
             config = {"problem": dict(problem), **shared, **choice}
-            units.extend(Unit(self.name, method, setting, seed, config) for seed in range(seeds))
+            # Variants are asides, tried with one seed.
+            seeds = settings.seeds if problem in self.readings.values() else 1
+            units.extend(Unit(self.name, method, setting, seed, config, after) for seed in range(seeds))
 
+        if settings.preset != "printed":
+            units += searches.values()
         if settings.preset != "tuned":
             for setting, problem in self.readings.items():
                 for method in METHODS:
-                    constants = printed(method, self.printed_as)
-                    add(method, f"printed, {setting}", problem, settings.seeds, constants=constants)
+                    add(method, f"printed, {setting}", problem, {"constants": printed(method, self.printed_as)})
             for setting, problem in self.variants.items():
-                add("GDPA", f"printed, {setting}", problem, 1, constants=printed("GDPA", self.printed_as))
+                add("GDPA", f"printed, {setting}", problem, {"constants": printed("GDPA", self.printed_as)})
         if settings.preset != "printed":
-            problem = next(iter(self.readings.values()))
-            for method in METHODS:
-                candidates = grid(method, self.steps, self.penalties, self.tolerances)
-                choice = {"constants": {}} if method == UNTUNED else {"grid": candidates, "pilot": pilot}
-                add(method, "tuned", problem, settings.seeds, **choice)
+            for method, search_unit in searches.items():
+                add(method, "tuned", main, {"constants_of": search_unit.name}, search_unit)
+            add(UNTUNED, "tuned", main, {"constants": {}})
         return units
 
     def run(self, unit: Unit, log: Log) -> Mapping[str, Any]:
-        """Choose the constants where they are not given, run, judge, and describe the last point."""
+        """Search a grid; or run, judge, and describe the last point."""
         config = unit.config
         say = _Say(log)
-        pilots: list[dict[str, Any]] = []
-        if "grid" in config:
-            pilots = self._pilots(unit, log, say)
-            constants = pilots[0]["constants"]
-        else:
-            constants = config["constants"]
         say("preparing the data")
+        if unit.setting == SEARCH:
+            return self._search(unit, log, say)
+        constants = config["constants"] if unit.after is None else log.summary(unit.after)["points"][0]["constants"]
         case = self.case(config["problem"], config["images"], unit.seed, say)
-        judge = _Judge(case, log, config["budget"], begun=0.4 if pilots else 0.0)
+        judge = _Judge(case, log, config["budget"])
         stop: list[Any] = [MaxTime(config["budget"])]
         if config["steps"] is not None:
             stop.append(MaxSteps(config["steps"]))
@@ -141,7 +152,6 @@ class Study:
         judge.last(result.state, result.steps, result.forwards, result.backwards, result.seconds)
         return {
             "constants": dict(constants),
-            "pilots": pilots,
             "status": "GOAL" if judge.best <= GOAL else _ending(result, config["budget"]),
             "steps": result.steps,
             "forwards": result.forwards,
@@ -152,18 +162,20 @@ class Study:
             **judge.describe(),
         }
 
-    def _pilots(self, unit: Unit, log: Log, say: Callable[[str], None]) -> list[dict[str, Any]]:
-        config, pilot = unit.config, unit.config["pilot"]
-        case = self.case(config["problem"], pilot["images"], pilot["seed"], say)
-        total = len(config["grid"])
-        return search(
+    def _search(self, unit: Unit, log: Log, say: Callable[[str], None]) -> Mapping[str, Any]:
+        config, total = unit.config, len(unit.config["grid"])
+        case = self.case(config["problem"], config["images"], unit.seed, say)
+        points = search(
             unit.method,
             config["grid"],
             case.problem,
             case.x0,
-            pilot["calls"],
-            lambda index: log.progress(0.4 * index / total, f"choosing constants: {index} of {total}"),
+            config["calls"],
+            lambda index: log.progress(index / total, f"{index} of {total} points tried"),
         )
+        for rank, point in enumerate(points, 1):
+            log.row(rank=rank, kkt=math.nan if point["kkt"] is None else point["kkt"])
+        return {"points": points}
 
 
 def _ending(result: Result, budget: float) -> str:
@@ -186,8 +198,8 @@ class _Say:
 class _Judge:
     """An observer that certifies the method's point at geometrically spaced steps, off the method's clock."""
 
-    def __init__(self, case: Case, log: Log, budget: float, begun: float) -> None:
-        self._case, self._log, self._budget, self._begun = case, log, budget, begun
+    def __init__(self, case: Case, log: Log, budget: float) -> None:
+        self._case, self._log, self._budget = case, log, budget
         start = case.judge.evaluate(case.x0.double())
         self._scale = scale_at(start)
         #: f and ||g_+|| at the start.
@@ -200,8 +212,7 @@ class _Judge:
         self.best = math.inf
 
     def __call__(self, progress: Progress) -> None:
-        share = self._begun + (1 - self._begun) * progress.seconds / self._budget
-        self._log.progress(share, f"step {progress.step}, best KKT {self.best:.1e}")
+        self._log.progress(progress.seconds / self._budget, f"step {progress.step}, best KKT {self.best:.1e}")
         if progress.step >= self._due:
             self._due = progress.step * 10 ** (1 / ROWS_PER_DECADE)
             self.last(progress.state, progress.step, progress.forwards, progress.backwards, progress.seconds)

@@ -70,16 +70,16 @@ def printed(method: str, experiment: str) -> dict[str, Any]:
 def grid(
     method: str, steps: Sequence[float], penalties: Sequence[float], tolerances: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """Return the declared grid of a method: four step lengths times four values of its other main constant.
+    """Return the declared grid of a method: step lengths times values of its other main constant.
 
     The nested methods may also find their step by backtracking (that takes the place of the shortest step), and IQRC
     may take its own safe steps; its other constant is the feasibility tolerance at which it switches.
 
     Args:
         method: its label.
-        steps: four step lengths, shortest first.
-        penalties: four values of beta.
-        tolerances: four values of IQRC's tolerance.
+        steps: step lengths, shortest first.
+        penalties: values of beta.
+        tolerances: as many values of IQRC's tolerance.
 
     >>> len(grid("IPPP", (1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))), grid("AdaptiveGDPA", (), (), ())
     (16, [])

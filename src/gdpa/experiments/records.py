@@ -97,6 +97,12 @@ class Folder:
         """Tell whether the unit has its record."""
         return (self.records(unit.experiment) / f"{unit.name}.json").is_file()
 
+    def summary(self, unit: Unit) -> Mapping[str, Any]:
+        """Return the summary in the record of a finished unit."""
+        summary = _read_json(self.records(unit.experiment) / f"{unit.name}.json")["summary"]
+        assert isinstance(summary, dict)
+        return summary
+
     def forget(self, unit: Unit) -> None:
         """Remove the unit's record; its JSON file first, so that no half of it can pass for a record."""
         for suffix in ("json", "csv"):

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -50,7 +50,7 @@ def run_units(
         folder: where records go; its lock is held by the caller.
         units: what to run.
         listen: called with every `Event`, in this process.
-        jobs: how many run at once. 1 runs them in this process, more in a process for each unit.
+        jobs: how many run at once. 1 runs them in this process, more in a process of one thread for each unit.
         fresh: run again what is already recorded.
 
     Raises:
@@ -74,11 +74,21 @@ def run_units(
         if event.error is not None:
             raise event.error
 
-    if jobs == 1 or len(todo) <= 1:
-        for unit in todo:
-            _run_one(folder, unit, note)
-    else:
-        _run_processes(folder, todo, note, jobs)
+    def run(wave: Sequence[Unit]) -> None:
+        if jobs == 1:
+            for unit in wave:
+                _run_one(folder, unit, note)
+        elif wave:
+            _run_processes(folder, wave, note, jobs)
+
+    run([unit for unit in todo if unit.after is None])
+    ready = []
+    for unit in todo:
+        if unit.after is not None and folder.finished(unit.after):
+            ready.append(unit)
+        elif unit.after is not None:
+            note(Event("failed", unit, note=f"it needs the record {unit.after.name}, which there is not"))
+    run(ready)
     return failed
 
 
@@ -86,7 +96,7 @@ class _Log:
     """What a unit reports to: rows go to its file, progress to the listener."""
 
     def __init__(self, folder: Folder, unit: Unit, emit: Listener) -> None:
-        self._unit, self._emit, self._next = unit, emit, 0.0
+        self._folder, self._unit, self._emit, self._next = folder, unit, emit, 0.0
         self.rows = RowWriter(folder, unit)
         self.row = self.rows.row
 
@@ -95,6 +105,9 @@ class _Log:
         if now >= self._next:
             self._next = now + INTERVAL
             self._emit(Event("progress", self._unit, min(max(fraction, 0.0), 1.0), note))
+
+    def summary(self, unit: Unit) -> Mapping[str, Any]:
+        return self._folder.summary(unit)
 
 
 def _run_one(folder: Folder, unit: Unit, emit: Listener) -> None:
@@ -166,6 +179,8 @@ def _work(path: Path, command: str, unit: Unit, send: Connection) -> None:  # pr
     parent = multiprocessing.parent_process()
     if parent is not None:  # a killed parent must not leave workers that write into a folder it no longer holds
         threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    if "torch" in sys.modules:  # units side by side share the cores: one thread each, on every machine
+        sys.modules["torch"].set_num_threads(1)
     _run_one(Folder(path, command), unit, send.send)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gdpa.experiments.base import Section, Table, Verdict
 from gdpa.experiments.claims import LEVELS, best, chosen, reached, settings
+from gdpa.experiments.comparison import SEARCH
 from gdpa.experiments.contestants import METHODS
 from gdpa.experiments.figures.comparison import figure_chart, kkt_chart
 from gdpa.experiments.records import Record
@@ -25,9 +26,15 @@ HOW = (
 
 
 def compare(
-    experiment: str, figure: str, introduction: str, records: Sequence[Record], verdicts: Sequence[Verdict]
+    experiment: str,
+    figure: str,
+    introduction: str,
+    everything: Sequence[Record],
+    judge: Callable[[Sequence[Record]], Sequence[Verdict]],
 ) -> Section:
-    """Return the whole section of one experiment."""
+    """Return the whole section of one experiment; ``judge`` gives the verdicts on its runs."""
+    searches = [record for record in everything if record.unit.setting == SEARCH]
+    records = [record for record in everything if record.unit.setting != SEARCH]
     if not records:
         return Section(introduction, (), (), ())
     images = records[0].unit.config["images"]
@@ -41,10 +48,10 @@ def compare(
             speed_table(records),
             points_table(records),
             readings_table(records),
-            constants_table(records),
+            constants_table(searches),
             confusion_table(records),
         ),
-        verdicts=verdicts,
+        verdicts=judge(records),
     )
 
 
@@ -136,7 +143,7 @@ def readings_table(records: Sequence[Record]) -> Table:
     """Return what GDPA with the printed constants reaches in every reading of the paper, first seed."""
     rows = []
     for record in records:
-        if record.unit.method != "GDPA" or record.unit.seed != 0 or "grid" in record.unit.config:
+        if record.unit.method != "GDPA" or record.unit.seed != 0 or record.unit.setting == "tuned":
             continue
         summary = record.summary
         final = summary["final"] or {}
@@ -146,17 +153,14 @@ def readings_table(records: Sequence[Record]) -> Table:
     return Table("GDPA with the printed constants in every reading (first seed)", head, rows)
 
 
-def constants_table(records: Sequence[Record]) -> Table:
+def constants_table(searches: Sequence[Record]) -> Table:
     """Return the grids' winners."""
     rows = []
-    for _, method, found in _medians(records):
-        summary = found[0].summary
-        if summary["pilots"]:
-            winner = summary["pilots"][0]
-            size = len(summary["pilots"])
-            rows.append(
-                [method, size, json.dumps(winner["constants"]), winner["kkt"], found[0].unit.config["pilot"]["calls"]]
-            )
+    for record in searches:
+        points = record.summary["points"]
+        winner = points[0]
+        constants = json.dumps(winner["constants"])
+        rows.append([record.unit.method, len(points), constants, winner["kkt"], record.unit.config["calls"]])
     head = ("method", "grid points", "winner", "its residual", "oracle calls each")
     return Table(
         "Tuned constants: the winners of the grids on the held-out seed (all points are in the records)", head, rows
