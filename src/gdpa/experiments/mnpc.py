@@ -53,8 +53,8 @@ STUDY = Study(
     },
     steps=(0.01, 0.03, 0.1, 0.3, 1.0),
     penalties=(0.03, 0.3, 3.0, 30.0, 300.0),
-    tolerances=(10.0, 1.0, 0.1, 0.01, 0.001),
-    size=Size(images=None, budget=20.0, pilot_images=500, pilot_calls=300),
+    regularisations=(0.001, 0.01, 0.1, 1.0, 10.0),
+    size=Size(images=None, budget=20.0, pilot_images=500, pilot_calls=400),
     case=case,
 )
 
