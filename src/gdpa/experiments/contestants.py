@@ -93,8 +93,8 @@ def grid(
     if method == "IQRC":
         more = {"tolerance": 0.01, "steps": 10, "growth": 5}
         return [{"gamma": step, "rho": rho, **more} for step in longer for rho in regularisations]
-    # The accuracy IALM (Li) solves its subproblems to is that of the tightest level compared.
-    accuracy = {"epsilon": 1e-3} if method == "IALM (Li)" else {}
+    # IALM (Li) solves every subproblem to this accuracy; tighter ones end runs of these lengths in the first of them.
+    accuracy = {"epsilon": 0.1} if method == "IALM (Li)" else {}
     inner = [Accelerated() if step is None else FixedMomentum(step, 0.1) for step in longer]
     return [to_json({"beta": beta, **accuracy, "inner": solver}) for solver in inner for beta in penalties]
 
