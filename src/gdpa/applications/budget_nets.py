@@ -97,7 +97,8 @@ class BudgetNet:
         """Return the input, the sigmoid of every hidden layer, and the outputs."""
         values = [samples]
         for weight, bias in self._layers(x):
-            values.append(values[-1] @ weight.mT + bias[..., None, :])
+            # W Z^T and not Z W^T: the product of few rows with many columns is the quicker one.
+            values.append((weight @ values[-1].mT + bias[..., None]).mT)
             if len(values) < len(self.widths):
                 values[-1].sigmoid_()
         return values
