@@ -16,26 +16,13 @@ from gdpa.cli import app
 from gdpa.experiments import budget, claims, contestants, data, get, mnpc
 from gdpa.experiments.base import Settings, Unit
 from gdpa.experiments.comparison import SEARCH, Size
-from gdpa.experiments.data import DataNotAvailable, Images
+from gdpa.experiments.data import DataNotAvailable
 from gdpa.experiments.figures.comparison import FLOOR, band
 from gdpa.experiments.records import Folder, Record
 from gdpa.experiments.runner import run_units
+from tests.experiments.small import toy_images
 
 METHODS = list(contestants.METHODS)
-
-
-def toy_images(*args, **options) -> Images:
-    """Digits that a linear classifier can tell apart: each lights up its own pixels."""
-    rng = np.random.default_rng(0)
-
-    def make(n):
-        labels = np.resize(np.arange(10, dtype=np.uint8), n)
-        pictures = rng.integers(0, 60, (n, 28, 28), dtype=np.uint8)
-        for k, label in enumerate(labels):
-            pictures[k, 2 * label : 2 * label + 4] += 120
-        return pictures, labels
-
-    return Images(*make(200), *make(100))
 
 
 @pytest.fixture
