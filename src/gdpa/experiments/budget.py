@@ -50,7 +50,7 @@ STUDY = Study(
     variants={"summed, budget per image": {"reduction": "sum", "budget_per_image": True}},
     steps=(0.03, 0.1, 0.3, 1.0, 3.0),
     penalties=(0.003, 0.03, 0.3, 3.0, 30.0),
-    regularisations=(0.001, 0.01, 0.1, 1.0, 10.0),
+    tolerances=(0.3, 0.1, 0.03, 0.01, 0.003),
     size=Size(images=None, budget=30.0, pilot_images=200, pilot_calls=300),
     case=case,
 )

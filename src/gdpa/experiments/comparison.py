@@ -81,7 +81,7 @@ class Study:
         printed_as: its name in the methods' ``printed_constants``.
         readings: readings of the paper for all methods: name of the setting -> options of the problem.
         variants: further readings, tried with GDPA and seed 0 alone.
-        steps, penalties, regularisations: the axes of the grids, see `gdpa.experiments.contestants.grid`.
+        steps, penalties, tolerances: the axes of the grids, see `gdpa.experiments.contestants.grid`.
         size: of a run with several seeds.
         case: makes the `Case` from the options of the problem, the images per class (None for all), a seed and
             somewhere to say what goes on.
@@ -93,7 +93,7 @@ class Study:
     variants: Mapping[str, Mapping[str, Any]]
     steps: Sequence[float]
     penalties: Sequence[float]
-    regularisations: Sequence[float]
+    tolerances: Sequence[float]
     size: Size
     case: Callable[[Mapping[str, Any], int | None, int, Callable[[str], None]], Case]
 
@@ -109,7 +109,7 @@ class Study:
         searches = {
             method: Unit(self.name, method, SEARCH, HELD_OUT, {"problem": dict(main), "grid": points, **pilot})
             for method in METHODS
-            if (points := grid(method, self.steps, self.penalties, self.regularisations))
+            if (points := grid(method, self.steps, self.penalties, self.tolerances))
         }
         units: list[Unit] = []
 

@@ -68,19 +68,20 @@ def printed(method: str, experiment: str) -> dict[str, Any]:
 
 
 def grid(
-    method: str, steps: Sequence[float], penalties: Sequence[float], regularisations: Sequence[float]
+    method: str, steps: Sequence[float], penalties: Sequence[float], tolerances: Sequence[float]
 ) -> list[dict[str, Any]]:
     """Return the declared grid of a method: step lengths times values of its other main constant.
 
     The nested methods may also find their step by backtracking (that takes the place of the shortest step), and IQRC
-    may take its own safe steps; its other constant is rho, the regularisation. Its outer iterations are short at first,
-    which suited it better than its class's default in trials on both experiments.
+    may take its own safe steps; its other constant is the feasibility tolerance at which it switches. Its weak
+    regularisation and short first outer iterations suited it better than its class's defaults in trials on both
+    experiments.
 
     Args:
         method: its label.
         steps: step lengths, shortest first.
         penalties: values of beta.
-        regularisations: as many values of IQRC's rho.
+        tolerances: as many values of IQRC's tolerance.
 
     >>> len(grid("IPPP", (1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))), grid("AdaptiveGDPA", (), (), ())
     (16, [])
@@ -91,8 +92,8 @@ def grid(
         return [{"alpha": step, "beta": beta, "tau": 0.1} for step in steps for beta in penalties]
     longer = [None, *steps[1:]]
     if method == "IQRC":
-        more = {"tolerance": 0.01, "steps": 10, "growth": 5}
-        return [{"gamma": step, "rho": rho, **more} for step in longer for rho in regularisations]
+        more = {"rho": 0.01, "steps": 10, "growth": 5}
+        return [{"gamma": step, "tolerance": tolerance, **more} for step in longer for tolerance in tolerances]
     # IALM (Li) solves every subproblem to this accuracy; tighter ones end runs of these lengths in the first of them.
     accuracy = {"epsilon": 0.1} if method == "IALM (Li)" else {}
     inner = [Accelerated() if step is None else FixedMomentum(step, 0.1) for step in longer]

@@ -52,8 +52,8 @@ STUDY = Study(
         "summed, no noise": {"reduction": "sum", "noise": 0.0},
     },
     steps=(0.01, 0.03, 0.1, 0.3, 1.0),
-    penalties=(0.03, 0.3, 3.0, 30.0, 300.0),
-    regularisations=(0.001, 0.01, 0.1, 1.0, 10.0),
+    penalties=(0.003, 0.03, 0.3, 3.0, 30.0),
+    tolerances=(0.3, 0.1, 0.03, 0.01, 0.003),
     size=Size(images=None, budget=20.0, pilot_images=500, pilot_calls=400),
     case=case,
 )
