@@ -11,9 +11,9 @@ import sys
 import time
 
 PROGRAM = [sys.executable, "-m", "tests.experiments.small", "reproduce", "mnpc", "budget"]
-OPTIONS = ["--steps", "12", "--only", "IALM", "--jobs", "2"]
-#: Two grid searches, both readings as printed and the tuned run of both IALMs.
-UNITS = 8
+OPTIONS = ["--steps", "12", "--only", "IALM-Li", "--jobs", "2"]
+#: The grid search, both readings as printed and the tuned run.
+UNITS = 4
 
 
 def start(out):
@@ -65,7 +65,7 @@ def records(out):
 def test_killed_twice_and_continued_equals_undisturbed(tmp_path):
     out = tmp_path / "killed"
     first = kill_in(out / "mnpc" / "records", start(out), 1)
-    second = kill_in(out / "budget" / "records", start(out), 3)
+    second = kill_in(out / "budget" / "records", start(out), 2)
     finish(out)
     for name, before in (("mnpc", first), ("budget", second)):
         after = finished(out / name / "records")
@@ -74,5 +74,3 @@ def test_killed_twice_and_continued_equals_undisturbed(tmp_path):
     finish(tmp_path / "undisturbed")
     assert records(out) == records(tmp_path / "undisturbed")
     assert len(records(out)) == 2 * 2 * UNITS  # a JSON and a CSV file each, and nothing half-written beside them
-    for file in ("report.html", "mnpc/figures/mnpc-figure.png", "budget/figures/budget-figure.svg"):
-        assert (out / file).is_file()
