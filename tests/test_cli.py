@@ -1,12 +1,14 @@
 """The command line, from outside."""
 
 import csv
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 import gdpa
 from gdpa import experiments
 from gdpa.cli import app
+from gdpa.experiments import records as records_module
 from gdpa.experiments.records import Folder
 from gdpa.methods import method_names
 
@@ -115,6 +118,9 @@ def test_ctrl_c_ends_with_130_and_keeps_what_is_finished(tmp_path, jobs):
     [
         (["reproduce", "nope"], 2, "no experiment is called 'nope'; there are"),
         (["reproduce", "rate", "--budget", "0"], 2, "--budget must be a positive number of seconds, got 0.0"),
+        (["reproduce", "mnpc", "budget", "--budget", "0"], 2, "--budget must be a positive number of seconds, got 0.0"),
+        (["reproduce", "mnpc", "--budget", "nan"], 2, "--budget must be a positive number of seconds, got nan"),
+        (["reproduce", "budget", "--steps", "0"], 2, "--steps must be at least 1, got 0"),
         (["reproduce", "rate", "--seeds", "0"], 2, "--seeds must be at least 1"),
         (["reproduce", "rate", "--seeds", "many"], 2, "--seeds"),
         (["reproduce", "rate", "--jobs", "0"], 2, "--jobs must be at least 1, got 0"),
@@ -140,6 +146,66 @@ def test_a_folder_that_cannot_be_used_ends_with_three(cli, tmp_path):
     with Folder(tmp_path / "out").lock():
         result = cli(*RATE, "--out", tmp_path / "out")
     assert (result.exit_code, "another run holds the folder" in result.stderr) == (3, True)
+
+
+class Full:
+    """A file on a full disk: opened, but nothing fits in."""
+
+    def __init__(self, path):
+        self._file = open(path, "w")  # noqa: SIM115 - closed by its user
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def write(self, text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *details):
+        self._file.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "left"),
+    [
+        ("/.run.json.", set()),
+        (".csv.", {"rate/run.json"}),
+        (".json.", {"rate/run.json", "rate/records/*.csv"}),
+        (
+            "report.html",
+            {"rate/run.json", "rate/records/*.csv", "rate/records/*.json", "rate/figures/*", "rate/summary.md"},
+        ),
+    ],
+)
+def test_a_full_folder_ends_with_three_and_nothing_half_written(cli, tmp_path, monkeypatch, where, left):
+    def full(path, *arguments, **options):
+        name = str(path)
+        hit = where in name and (where != ".json." or "records" in name)
+        return Full(path) if hit and name.endswith(".part") else open(path, *arguments, **options)
+
+    monkeypatch.setattr(records_module, "open", full, raising=False)
+    result = cli(*RATE, "--jobs", 1, "--out", tmp_path)
+    assert (result.exit_code, "no space left for" in result.stderr) == (3, True)
+    found = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()} - {Path(".lock")}
+    assert all(any(path.match(pattern) for pattern in left) for path in found), found
+    monkeypatch.undo()
+    assert cli(*RATE, "--jobs", 1, "--out", tmp_path).exit_code == 0  # with room again it goes on
+
+
+def test_a_figure_is_written_whole_or_not_at_all(cli, tmp_path, monkeypatch):
+    assert cli(*RATE, "--jobs", 1, "--out", tmp_path).exit_code == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "rate" / "figures").iterdir()}
+
+    def savefig(self, path, **options):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
+    result = cli("report", tmp_path)
+    assert (result.exit_code, "cannot write the figure rate-violation" in result.stderr) == (3, True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "rate" / "figures").iterdir()} == before
 
 
 @pytest.fixture

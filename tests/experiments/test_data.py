@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from gdpa.cli import app
 from gdpa.experiments import data
 from gdpa.experiments.data import FILES, DataNotAvailable, fetch, format_idx, load, parse_idx
 
@@ -81,6 +83,24 @@ def test_nothing_reachable_is_one_clear_error_and_leaves_nothing(monkeypatch, tm
     with pytest.raises(DataNotAvailable, match=r"(?s)no source served it.*first: no route.*second.*Copy the files"):
         fetch("mnist", tmp_path, lines.append)
     assert not (tmp_path / "mnist").exists()
+
+
+def test_a_damaged_file_that_nobody_replaces_is_named_and_left_alone(monkeypatch, tmp_path):
+    served = [tiny()]
+    monkeypatch.setitem(data.DATA_SETS, "mnist", entry([("the source", lambda folder: served.pop())]))
+    fetch("mnist", tmp_path, print)
+    path = tmp_path / "mnist" / FILES[2]
+    path.write_bytes(b"scratched")
+    monkeypatch.setenv("GDPA_CACHE", str(tmp_path))
+    out = tmp_path / "out"
+    answer = CliRunner().invoke(app, ["reproduce", "mnpc", "--jobs", "1", "--out", str(out)])
+    assert answer.exit_code == 4
+    for words in (f"the cache {tmp_path / 'mnist'}: {FILES[2]} is damaged: sha256", "the source: pop from empty list"):
+        assert words in answer.stderr
+    assert path.read_bytes() == b"scratched"
+    assert not [
+        path for path in out.rglob("*") if path.suffix in (".json", ".csv", ".part") and path.parent.name == "records"
+    ]
 
 
 def test_an_interrupted_write_leaves_no_half_file(monkeypatch, tmp_path, lines):

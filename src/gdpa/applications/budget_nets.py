@@ -77,7 +77,7 @@ class BudgetNet:
 
     def with_budgets(self, budgets: float | Sequence[float] | Tensor) -> BudgetNet:
         """Return the same network and data under other budgets: a number, m numbers, or a batch of shape (..., m)."""
-        return replace(self, budgets=as_thresholds(budgets, self.classes, self.samples))
+        return replace(self, budgets=as_thresholds(budgets, self.classes, self.samples, "budgets"))
 
     def to(self, dtype: torch.dtype) -> BudgetNet:
         """Return the same problem in another precision."""
@@ -216,7 +216,7 @@ def budget_net(
         counts=data.counts,
         classes=data.classes,
         prioritised=prioritised,
-        budgets=as_thresholds(budgets, data.classes, data.samples),
+        budgets=as_thresholds(budgets, data.classes, data.samples, "budgets"),
         widths=(int(data.samples.shape[1]), *hidden, outputs),
         reduction=reduction,
     )

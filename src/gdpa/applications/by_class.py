@@ -103,8 +103,12 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
 
 
-def as_thresholds(value: float | Sequence[float] | Tensor, classes: Sequence[int], like: Tensor) -> Tensor:
-    """Return one threshold per class but the prioritised one, of shape (m,) or (..., m), all positive.
+def as_thresholds(
+    value: float | Sequence[float] | Tensor, classes: Sequence[int], like: Tensor, name: str = "thresholds"
+) -> Tensor:
+    """Return one threshold per class but the prioritised one, of shape (m,) or (..., m), positive and finite.
+
+    ``name`` is what complaints call them.
 
     >>> as_thresholds(0.5, (1, 2, 3), torch.zeros(1)).tolist()
     [0.5, 0.5]
@@ -114,9 +118,11 @@ def as_thresholds(value: float | Sequence[float] | Tensor, classes: Sequence[int
     tensor = tensor.expand(m) if tensor.ndim == 0 else tensor
     if tensor.shape[-1] != m:
         raise ValueError(
-            f"thresholds must be one number or {m} of them, one per class other than the prioritised one, "
+            f"{name} must be one number or {m} of them, one per class other than the prioritised one, "
             f"got shape {tuple(tensor.shape)}"
         )
-    if not bool((tensor > 0).all()):
-        raise ValueError(f"thresholds must be positive, got {tensor.tolist()}: the losses are positive everywhere")
+    if not bool(((tensor > 0) & tensor.isfinite()).all()):
+        raise ValueError(
+            f"{name} must be positive and finite, got {tensor.tolist()}: the losses are positive everywhere"
+        )
     return tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -62,7 +63,10 @@ def select(
         raise ValueError(f"images_per_class must be a positive integer or None, got {images_per_class!r}")
     if not (isinstance(noise, (int, float)) and math.isfinite(noise) and noise >= 0):
         raise ValueError(f"noise must be a nonnegative finite number, got {noise!r}")
-    wanted = tuple(int(label) for label in classes)
+    try:
+        wanted = tuple(operator.index(label) for label in classes)
+    except TypeError:
+        raise ValueError(f"classes must be integers, the labels of the images, got {tuple(classes)!r}") from None
     if len(set(wanted)) != len(wanted):
         raise ValueError(f"classes must differ from each other, got {wanted}")
     present = sorted(set(labels.tolist()))

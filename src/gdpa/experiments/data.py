@@ -97,9 +97,12 @@ def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], 
     data_set = _data_set(name)
     say = progress if progress is not None else _to_stderr
     folder = (Path(cache) if cache is not None else cache_folder()) / name
-    if _intact(folder, data_set.hashes, say):
+    damage = _damage(folder, data_set.hashes)
+    if damage is None:
         return Fetched(folder, "cache")
-    tried = []
+    tried = [f"the cache {folder}: {damage}"]
+    if folder.is_dir():
+        say(f"{name}: {tried[-1]}; fetching it again")
     for source in data_set.sources:
         say(f"{name}: asking {source.name} ...")
         try:
@@ -114,7 +117,7 @@ def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], 
         say(f"{name}: {sum(map(len, files.values())) / 1e6:.1f} MB from {source.name}, sha256 as expected, in {folder}")
         return Fetched(folder, source.name)
     reasons = "".join(f"\n  - {reason}" for reason in tried)
-    raise DataNotAvailable(f"{name} is not in the cache {folder} and no source served it:{reasons}\n{data_set.hint}")
+    raise DataNotAvailable(f"{name} is not in the cache and no source served it:{reasons}\n{data_set.hint}")
 
 
 def load(name: str, cache: Path | str | None = None, progress: Callable[[str], None] | None = None) -> Images:
@@ -166,18 +169,16 @@ def _data_set(name: str) -> _DataSet:
     return DATA_SETS[name]
 
 
-def _intact(folder: Path, hashes: Mapping[str, str], say: Callable[[str], None]) -> bool:
-    if not folder.is_dir():
-        return False
+def _damage(folder: Path, hashes: Mapping[str, str]) -> str | None:
+    """Return what is wrong with the files in the cache; None where nothing is."""
     for file, expected in hashes.items():
-        path = folder / file
-        if not path.is_file():
-            return False
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        try:
+            found = hashlib.sha256((folder / file).read_bytes()).hexdigest()
+        except OSError as error:
+            return f"{file}: {error.strerror}"
         if found != expected:
-            say(f"{path} is damaged: sha256 {found[:12]}..., expected {expected[:12]}...; fetching it again")
-            return False
-    return True
+            return f"{file} is damaged: sha256 {found[:12]}..., expected {expected[:12]}..."
+    return None
 
 
 def _check(files: Files, hashes: Mapping[str, str]) -> None:

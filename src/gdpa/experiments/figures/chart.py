@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,11 @@ def save(chart: Chart, folder: Path) -> list[Path]:
     with matplotlib.rc_context({"svg.hashsalt": chart.name, "svg.fonttype": "none"}):
         for kind, metadata in (("png", {}), ("svg", {"Date": None})):
             path = folder / f"{chart.name}.{kind}"
-            figure.savefig(path, dpi=150, metadata=metadata)
+            part = path.with_name(f".{path.name}.{os.getpid()}.part")
+            try:  # whole or not at all
+                figure.savefig(part, format=kind, dpi=150, metadata=metadata)
+                os.replace(part, path)
+            finally:
+                part.unlink(missing_ok=True)
             paths.append(path)
     return paths
