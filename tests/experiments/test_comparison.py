@@ -294,8 +294,8 @@ def record(method, kkt, setting="tuned", seed=0, seconds=None, feasibility=None)
 
 def test_reached_is_a_median_and_infinite_where_half_fail():
     runs = [record("GDPA", values, seed=k) for k, values in enumerate([[1, 0.05], [0.05, 1], [1, 1]])]
-    assert claims.reached(runs, 0.1) == (2.0, 20.0)
-    assert claims.reached(runs[1:], 0.1) == (math.inf, math.inf)
+    assert claims.reached(runs, 0.1) == (2.0, 20.0, (1.0, math.inf), (10.0, math.inf))
+    assert claims.reached(runs[1:], 0.1)[:2] == (math.inf, math.inf)
     assert claims.reached(runs[:1], 1e-3).seconds == math.inf
 
 
@@ -325,6 +325,21 @@ def test_other_claims():
     assert claims.worse("c", runs, ("IALM (Li)", "IALM (Sahin)"), "IPPP").holds is None
     assert claims.regular("c", [record("GDPA", [2.0, 1.0])]).holds is True
     assert claims.regular("c", [record("GDPA", [2.0, 1e-3])]).holds is False
+
+
+def test_words_say_over_how_many_seeds():
+    runs = [
+        record(method, kkt, seed=seed)
+        for method, kkt in (("GDPA", [1, 0.05]), ("IPPP", [1, 1, 0.05]))
+        for seed in (0, 1)
+    ]
+    assert claims.faster("c", runs, 1.0).words.startswith("Medians over 2 seeds. tuned, to 0.1: GDPA 2 s, IPPP 3 s.")
+    assert "seeds" not in claims.faster("c", runs[::2], 1.0).words
+    assert claims.worse("c", runs, ("GDPA",), "IPPP").words.startswith(
+        "Smallest relative KKT residuals. Medians over 2"
+    )
+    # Each seed against its own beginning: 4 -> 2 and 0.03 -> 0.02 are both regular.
+    assert claims.regular("c", [record("GDPA", [4.0, 2.0]), record("GDPA", [0.03, 0.02], seed=1)]).holds is True
 
 
 def test_band_carries_values_forward():

@@ -29,7 +29,9 @@ def test_the_report_is_one_file_that_says_everything(filled):
     assert "gdpa reproduce toy --out &lt;here&gt;" in body
     assert "1 of 3 units have no record yet" in body
     assert re.search(r"<td>n 2</td><td>1</td>", body)  # 1/3 + 2/3
-    assert [word in body for word in ("Holds: It adds.", "Does not hold: It subtracts.", "Mixed: Hm.")] == [True] * 3
+    assert [word in body for word in ("Holds: It adds.", "Does not hold: It subtracts.", "Not clear-cut: Hm.")] == [
+        True
+    ] * 3
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=.(?!data:)", html)
     assert html.count("Plotly.newPlot(") >= 1
 

@@ -19,10 +19,17 @@ RIVALS = tuple(method for method in METHODS if method not in ("GDPA", UNTUNED))
 
 
 class Reached(NamedTuple):
-    """What a method needed to a level: medians over seeds, infinite where fewer than half of them got there."""
+    """What a method needed to a level: medians over seeds, infinite where fewer than half of them got there.
+
+    Attributes:
+        seconds, forwards: computing time and forward passes.
+        seconds_range, forwards_range: least and most over seeds, infinite where a seed did not get there.
+    """
 
     seconds: float
     forwards: float
+    seconds_range: tuple[float, float]
+    forwards_range: tuple[float, float]
 
 
 def settings(records: Sequence[Record]) -> list[str]:
@@ -43,12 +50,16 @@ def reached(records: Sequence[Record], level: float, column: str = "kkt") -> Rea
         hit = np.flatnonzero(record.columns[column] <= level) if record.columns else np.zeros(0, dtype=int)
         seconds.append(float(record.columns["seconds"][hit[0]]) if len(hit) else math.inf)
         forwards.append(float(record.columns["forwards"][hit[0]]) if len(hit) else math.inf)
-    return Reached(_median(seconds), _median(forwards))
+    return Reached(_median(seconds), _median(forwards), _range(seconds), _range(forwards))
 
 
 def _median(values: Sequence[float]) -> float:
     """The upper median: infinite as soon as half of the values are."""
     return sorted(values)[len(values) // 2] if values else math.inf
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    return min(values, default=math.inf), max(values, default=math.inf)
 
 
 def best(records: Sequence[Record]) -> float:
@@ -59,6 +70,12 @@ def best(records: Sequence[Record]) -> float:
 def _overall(marks: Sequence[bool]) -> bool | None:
     """True if every comparison says so, False if none does, None in between or where there is none."""
     return None if len(set(marks)) != 1 else marks[0]
+
+
+def _over(records: Sequence[Record]) -> str:
+    """Say over how many seeds medians were taken, where there are several."""
+    seeds = len({record.unit.seed for record in records})
+    return f"Medians over {seeds} seeds. " if seeds > 1 else ""
 
 
 def _show(seconds: float) -> str:
@@ -96,7 +113,7 @@ def faster(claim: str, records: Sequence[Record], factor: float) -> Verdict:
             words.append(f"{setting}, to {level:g}: {listed}.")
     if any(r.unit.method == UNTUNED for r in records):
         words.append(_beside(records))
-    return Verdict(claim, _overall(marks), " ".join(words))
+    return Verdict(claim, _overall(marks), _over(records) + " ".join(words))
 
 
 def _anyone(runs: dict[str, list[Record]], level: float) -> bool:
@@ -132,7 +149,7 @@ def sooner_feasible(claim: str, records: Sequence[Record], method: str) -> Verdi
         marks += [] if math.isinf(times[first]) else [first == method]
         listed = ", ".join(f"{name} {_show(seconds)}" for name, seconds in times.items())
         words.append(f"{setting}: to a violation of {level:.2g}, {listed}.")
-    return Verdict(claim, _overall(marks), " ".join(words))
+    return Verdict(claim, _overall(marks), _over(records) + " ".join(words))
 
 
 def worse(claim: str, records: Sequence[Record], losers: Sequence[str], winner: str) -> Verdict:
@@ -145,11 +162,11 @@ def worse(claim: str, records: Sequence[Record], losers: Sequence[str], winner: 
             continue
         marks += [ends[name] > ends[winner] for name in ends if name != winner]
         words.append(f"{setting}: {', '.join(f'{name} {_residual(value)}' for name, value in ends.items())}.")
-    return Verdict(claim, _overall(marks), "Smallest relative KKT residuals. " + " ".join(words))
+    return Verdict(claim, _overall(marks), f"Smallest relative KKT residuals. {_over(records)}{' '.join(words)}")
 
 
 def regular(claim: str, records: Sequence[Record]) -> Verdict:
-    """Judge whether ||J^T g_+|| / ||g_+|| stays above a hundredth of its first value along GDPA's runs."""
+    """Judge whether ||J^T g_+|| / ||g_+|| stays above a hundredth of its first value in each of GDPA's runs."""
     marks: list[bool] = []
     words = []
     for setting in dict.fromkeys(r.unit.setting for r in records):
@@ -161,8 +178,8 @@ def regular(claim: str, records: Sequence[Record]) -> Verdict:
         values = [column for column in values if len(column)]
         if not values:
             continue
-        first = min(float(column[0]) for column in values)
-        least = min(float(column.min()) for column in values)
+        first, least = min(((float(c[0]), float(c.min())) for c in values), key=lambda pair: pair[1] / pair[0])
         marks.append(least >= 0.01 * first)
         words.append(f"{setting}: from {first:.2g} down to {least:.2g}.")
-    return Verdict(claim, _overall(marks), "||J^T g_+|| / ||g_+|| along GDPA's run. " + " ".join(words))
+    which = "the seed in which it falls furthest" if len({r.unit.seed for r in records}) > 1 else "GDPA's run"
+    return Verdict(claim, _overall(marks), f"||J^T g_+|| / ||g_+|| along {which}. {' '.join(words)}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from gdpa.experiments.base import Section, Table, Verdict
 
-WORDS = {True: "Holds", False: "Does not hold", None: "Mixed"}
+WORDS = {True: "Holds", False: "Does not hold", None: "Not clear-cut"}
 
 
 def show(value: Any) -> str:

@@ -65,7 +65,7 @@ def _medians(records: Sequence[Record]) -> list[tuple[str, str, list[Record]]]:
 
 
 def speed_table(records: Sequence[Record]) -> Table:
-    """Return time and oracle calls to each level, medians over seeds."""
+    """Return time and oracle calls to each level, medians and ranges over seeds."""
     head = ["setting", "method"]
     head += [f"{what} to {level:g}" for level in LEVELS for what in ("seconds", "oracle calls")]
     rows = []
@@ -73,16 +73,29 @@ def speed_table(records: Sequence[Record]) -> Table:
         cells: list[Any] = [setting, method]
         for level in LEVELS:
             got = reached(found, level)
-            cells += [NOT_REACHED if math.isinf(value) else value for value in got]
+            cells += [_spread(got.seconds, *got.seconds_range), _spread(got.forwards, *got.forwards_range)]
         smallest = best(found)
         iterations = sorted(r.summary["steps"] for r in found)[len(found) // 2]
         cells += [None if math.isinf(smallest) else smallest, iterations, _endings(found)]
         rows.append(cells)
     return Table(
-        "Time and oracle calls to a relative KKT residual (medians over seeds)",
+        "Time and oracle calls to a relative KKT residual"
+        + (" (medians over seeds, in brackets least and most)" if len({r.unit.seed for r in records}) > 1 else ""),
         (*head, "smallest residual", "iterations", "how it ended"),
         rows,
     )
+
+
+def _spread(middle: float, least: float, most: float) -> Any:
+    """Return a median, with its range where there is one.
+
+    >>> _spread(2.0, 2.0, 2.0), _spread(2.0, 1.5, math.inf), _spread(math.inf, math.inf, math.inf)
+    (2.0, '2 (1.5 to not reached)', 'not reached')
+    """
+    if least == most:
+        return NOT_REACHED if math.isinf(middle) else middle
+    words = [NOT_REACHED if math.isinf(value) else f"{value:.3g}" for value in (middle, least, most)]
+    return f"{words[0]} ({words[1]} to {words[2]})"
 
 
 def _endings(records: Sequence[Record]) -> str:
