@@ -32,6 +32,8 @@ def supervised(context: Any, target: Callable[..., None], arguments: tuple[Any, 
         process.kill()
     process.join()
     here.close()
+    if len(row) == 1 and process.exitcode == 1:  # no solver's fault
+        raise RuntimeError(f"the process died before its run began, arguments {arguments!r}; it printed why")
     return row
 
 

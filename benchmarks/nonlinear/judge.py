@@ -54,13 +54,20 @@ class Judge:
 
     A forward is f and all of g at one point (asked in any order, counted once); backwards count one for grad f or a
     pullback and m for a Jacobian. Seconds are CPU seconds of the one thread, which are steady on a shared machine.
-    ``note`` is called at every level met.
+    ``note`` is called at every level met. With ``ends``
+    the judge ends a run that has met the tightest level or spent its budget; without, it only counts.
     """
 
     def __init__(
-        self, case: Case, max_forwards: int, max_seconds: float, note: Callable[[Judge], None] = lambda judge: None
+        self,
+        case: Case,
+        max_forwards: int,
+        max_seconds: float,
+        note: Callable[[Judge], None] = lambda judge: None,
+        ends: bool = True,
     ) -> None:
-        self.case, self.max_forwards, self.max_seconds, self._note = case, max_forwards, max_seconds, note
+        self.case, self.max_forwards, self.max_seconds = case, max_forwards, max_seconds
+        self._note, self._ends = note, ends
         self.forwards = self.backwards = 0
         self.hits: dict[float, dict[str, float]] = {}
         self._x: Vector | None = None
@@ -76,13 +83,14 @@ class Judge:
     def values(self, x: Vector) -> tuple[float, Vector]:
         """f and g at x, counted; judged there."""
         if self._x is None or not np.array_equal(x, self._x):
-            if self.forwards >= self.max_forwards or self.seconds > self.max_seconds:
+            if self._ends and (self.forwards >= self.max_forwards or self.seconds > self.max_seconds):
                 raise Finished
             self.forwards += 1
             self._x = np.array(x, dtype=float)
             self._values = self.case.values(self._x)
             self._gradient = self._jacobian = None
-            self._judge()
+            if self._ends:
+                self._judge()
         return self._values
 
     def gradient(self, x: Vector) -> Vector:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.nonlinear.judge import Finished, Judge
-from benchmarks.nonlinear.suite import load
+from benchmarks.nonlinear.judge import Finished, Judge, is_kkt
+from benchmarks.nonlinear.suite import Case, load
 from benchmarks.supervised import Connection, supervised
 
 Run = Callable[[Judge], None]
@@ -170,6 +170,28 @@ def run(name: str, judge: Judge) -> str:
     return "stopped by itself"
 
 
+#: What the library is asked to certify in `claim`, and the level its success is checked at.
+ASKED, CHECKED = 1e-6, 1e-4
+
+
+def claim(case: Case, forwards: int, seconds: float) -> dict[str, Any]:
+    """Solve as a user would, until the library says how it ended; where it says success, ask the judge at that x.
+
+    The library asks for `ASKED` relative to its own scale and the judge has another, hence the wider `CHECKED`.
+    """
+    import gdpa
+
+    judge = Judge(case, forwards, seconds, ends=False)
+    try:
+        stop = (gdpa.KKTBelow(ASKED), gdpa.MaxOracleCalls(forwards), gdpa.MaxTime(seconds))
+        result = gdpa.solve(as_problem(judge), case.x0, stop=stop, tolerance=ASKED, record=0)
+    except Exception as error:  # no success is claimed; what broke is told
+        return {"status": f"{type(error).__name__}: {str(error)[:200]}", "success": False}
+    x = np.asarray(result.x)
+    confirmed = is_kkt(case, x, CHECKED, case.values(x), case.gradient(x), case.jacobian(x))
+    return {"status": result.status.name, "success": result.success, "confirmed": confirmed}
+
+
 def unit(problem: str, solver: str, forwards: int, seconds: float) -> dict[str, Any]:
     """One solver on one problem in a process of its own; one that has long outrun its seconds is ended."""
     context: Any = multiprocessing.get_context("forkserver")  # modules are loaded once, in the server
@@ -195,4 +217,6 @@ def _child(pipe: Connection, problem: str, solver: str, forwards: int, seconds: 
     pipe.send(account(judge))
     ended = run(solver, judge)
     pipe.send({**account(judge), "ended": ended})
+    if solver == "AdaptiveGDPA":
+        pipe.send({"claim": claim(case, forwards, seconds)})
     pipe.close()
