@@ -63,8 +63,8 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, w: Array, mu
     components on both sides; beta doubles unless the right-hand side has halved since the last update; tau falls to
     a quarter. F_beta has then another gradient, one more backward pass.
 
-    Where x is not so stationary after `LONGEST_WAIT` points the multipliers are updated all the same. The violation then
-    says little about the penalty, which stays: a larger one would make F_beta harder still to minimise.
+    Where x is not so stationary after `LONGEST_WAIT` points the multipliers are updated all the same. The violation
+    then says little about the penalty, which stays: a larger one would make F_beta harder still to minimise.
     """
     merit = state.merit
     if isinstance(problem.domain, (Reals, Box)):
