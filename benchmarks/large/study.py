@@ -1,14 +1,14 @@
-"""One solver on one case in a process of its own, so that a solver deep in its own algebra can be ended on time."""
+"""One solver on one case, in a process of its own."""
 
 from __future__ import annotations
 
 import multiprocessing
-import multiprocessing.connection
 import platform
 import time
 from typing import Any
 
-Row = dict[str, Any]
+from benchmarks.supervised import Connection, Row, supervised
+
 #: A process tells at least every so many seconds how far it is, while it evaluates points.
 TELL = 2.0
 #: One that says nothing for so many times its budget on the wall, and so many seconds more, is ended.
@@ -24,26 +24,13 @@ def unit(
     seed: int = 0,
 ) -> Row:
     """Run one solver on one case; return its record. What it had reached when it was ended is kept."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(there, case, solver, seconds, constants or {}, forwards, seed))
-    process.start()
-    there.close()
     row: Row = {"case": case, "solver": solver, "seed": seed, "constants": constants or {}, "hits": {}}
-    row["ended"] = "ended from outside"
-    try:
-        while here.poll(PATIENCE * seconds + GRACE):
-            row.update(here.recv())
-    except EOFError:
-        pass
-    if process.is_alive():
-        process.terminate()
-    process.join()
-    return row
+    arguments = (case, solver, seconds, constants or {}, forwards, seed)
+    return row | supervised(multiprocessing.get_context("spawn"), _child, arguments, PATIENCE * seconds + GRACE)
 
 
 def _child(
-    pipe: multiprocessing.connection.Connection,
+    pipe: Connection,
     name: str,
     solver: str,
     seconds: float,

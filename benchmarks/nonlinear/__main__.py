@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import multiprocessing
-import platform
-import sys
-from pathlib import Path
+import os
 
-from benchmarks.nonlinear import report, suite
-from benchmarks.nonlinear.solvers import SOLVERS, unit
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before NumPy is loaded
+    os.environ[_name] = "1"
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import platform  # noqa: E402
+import sys  # noqa: E402
+from concurrent.futures import ThreadPoolExecutor, as_completed  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+from benchmarks.nonlinear import report, suite  # noqa: E402
+from benchmarks.nonlinear.solvers import SOLVERS, unit  # noqa: E402
 
 
 def main() -> None:
@@ -20,7 +25,7 @@ def main() -> None:
     parser.add_argument("--set", choices=("hs", "all", "fresh"), default="all", help="hs: the development set")
     parser.add_argument("--problems", nargs="*", help="names instead of a set")
     parser.add_argument("--forwards", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=20.0, help="limit for one solver on one problem")
+    parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds for one solver on one problem")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--again", action="store_true", help="run finished pairs again")
     options = parser.parse_args()
@@ -31,18 +36,20 @@ def main() -> None:
     path = options.out / "records.jsonl"
     rows = {} if not path.exists() else {(r["solver"], r["problem"]): r for r in map(json.loads, path.open())}
     tasks = [
-        (name, solver, options.forwards, options.seconds)
-        for solver in options.solvers
-        for name in names
-        if options.again or (solver, name) not in rows
+        (name, solver) for solver in options.solvers for name in names if options.again or (solver, name) not in rows
     ]
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool, path.open("a") as file:
-        for done, row in enumerate(pool.imap_unordered(unit, tasks), 1):
-            rows[row["solver"], row["problem"]] = row
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            if sys.stderr.isatty():
-                sys.stderr.write(f"\r{done}/{len(tasks)} {row['solver']:>14} {row['problem']:<12}")
+    with ThreadPoolExecutor(options.jobs) as pool, path.open("a") as file:
+        running = [pool.submit(unit, *task, options.forwards, options.seconds) for task in tasks]
+        try:
+            for done, future in enumerate(as_completed(running), 1):
+                row = future.result()
+                rows[row["solver"], row["problem"]] = row
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                if sys.stderr.isatty():
+                    sys.stderr.write(f"\r{done}/{len(tasks)} {row['solver']:>14} {row['problem']:<12}")
+        finally:  # Ctrl-C: what runs is finished and lost, what waits is not begun
+            pool.shutdown(wait=False, cancel_futures=True)
     about = {"command": " ".join(["python -m benchmarks.nonlinear", *sys.argv[1:]]), "machine": platform.platform()}
     (options.out / "about.json").write_text(json.dumps(about, indent=1))
     text = report.table(list(rows.values()), names)

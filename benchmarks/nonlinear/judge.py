@@ -11,6 +11,7 @@ Inactive constraints get no multiplier, so complementarity |min(-g_i, lambda_i)|
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import nnls
@@ -52,33 +53,44 @@ class Judge:
     """Counts a solver's passes over one problem and notes when each level is first met. Judging is off the clock.
 
     A forward is f and all of g at one point (asked in any order, counted once); backwards count one for grad f or a
-    pullback and m for a Jacobian.
+    pullback and m for a Jacobian. Seconds are CPU seconds of the one thread, which are steady on a shared machine.
+    ``note`` is called at every level met. With ``ends``
+    the judge ends a run that has met the tightest level or spent its budget; without, it only counts.
     """
 
-    def __init__(self, case: Case, max_forwards: int, max_seconds: float) -> None:
+    def __init__(
+        self,
+        case: Case,
+        max_forwards: int,
+        max_seconds: float,
+        note: Callable[[Judge], None] = lambda judge: None,
+        ends: bool = True,
+    ) -> None:
         self.case, self.max_forwards, self.max_seconds = case, max_forwards, max_seconds
+        self._note, self._ends = note, ends
         self.forwards = self.backwards = 0
         self.hits: dict[float, dict[str, float]] = {}
         self._x: Vector | None = None
         self._values: tuple[float, Vector] = (np.nan, np.zeros(0))
         self._gradient: Vector | None = None
         self._jacobian: Vector | None = None
-        self._start, self._off = time.perf_counter(), 0.0
+        self._start, self._off = time.process_time(), 0.0
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self._start - self._off
+        return time.process_time() - self._start - self._off
 
     def values(self, x: Vector) -> tuple[float, Vector]:
         """f and g at x, counted; judged there."""
         if self._x is None or not np.array_equal(x, self._x):
-            if self.forwards >= self.max_forwards or self.seconds > self.max_seconds:
+            if self._ends and (self.forwards >= self.max_forwards or self.seconds > self.max_seconds):
                 raise Finished
             self.forwards += 1
             self._x = np.array(x, dtype=float)
             self._values = self.case.values(self._x)
             self._gradient = self._jacobian = None
-            self._judge()
+            if self._ends:
+                self._judge()
         return self._values
 
     def gradient(self, x: Vector) -> Vector:
@@ -103,7 +115,7 @@ class Judge:
         return self._jacobian if here and self._jacobian is not None else self.case.jacobian(x)
 
     def _judge(self) -> None:
-        now, seconds, x = time.perf_counter(), self.seconds, self._x
+        seconds, x, met = self.seconds, self._x, len(self.hits)
         assert x is not None
         if np.max(self._values[1], initial=0.0) <= LEVELS[0]:
             grad, J = self.case.gradient(x), self.case.jacobian(x)
@@ -115,6 +127,8 @@ class Judge:
                         "seconds": seconds,
                         "objective": self._values[0],
                     }
-        self._off += time.perf_counter() - now
+        self._off += self.seconds - seconds
+        if len(self.hits) > met:
+            self._note(self)
         if LEVELS[-1] in self.hits:
             raise Finished

@@ -30,6 +30,15 @@ def table(rows: list[dict[str, Any]], names: list[str]) -> str:
         ]
         cells = [f"{s} ({100 * s / len(mine):.1f} %)" for s in shares]
         lines.append(f"| {solver} | {' | '.join(cells)} | {medians[0]:.0f} | {medians[1]:.0f} | {medians[2]:.3f} |")
+    claims = [r["claim"] for r in rows if r["problem"] in wanted and "claim" in r]
+    if claims:
+        said = [c for c in claims if c["success"]]
+        wrong = sum(not c["confirmed"] for c in said)
+        lines += [
+            "",
+            f"Asked for a certificate at 1e-6, AdaptiveGDPA said success on {len(said)} of {len(claims)} problems; "
+            f"the judge, asked about those points at 1e-4, disagreed on {wrong}.",
+        ]
     return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -9,10 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.nonlinear.judge import Finished, Judge
-from benchmarks.nonlinear.suite import load
+from benchmarks.nonlinear.judge import Finished, Judge, is_kkt
+from benchmarks.nonlinear.suite import Case, load
+from benchmarks.supervised import Connection, supervised
 
 Run = Callable[[Judge], None]
+#: A process that says nothing for so many times its budget, on the wall, and so many seconds more, is ended: a solver
+#: that does not come back from its own algebra, or a machine too busy.
+PATIENCE, GRACE = 4.0, 30.0
 
 
 def _scipy(method: str, options: dict[str, Any], judge: Judge) -> None:
@@ -165,20 +170,53 @@ def run(name: str, judge: Judge) -> str:
     return "stopped by itself"
 
 
-def unit(task: tuple[str, str, int, float]) -> dict[str, Any]:
-    """One solver on one problem."""
-    problem, solver, forwards, seconds = task
+#: What the library is asked to certify in `claim`, and the level its success is checked at.
+ASKED, CHECKED = 1e-6, 1e-4
+
+
+def claim(case: Case, forwards: int, seconds: float) -> dict[str, Any]:
+    """Solve as a user would, until the library says how it ended; where it says success, ask the judge at that x.
+
+    The library asks for `ASKED` relative to its own scale and the judge has another, hence the wider `CHECKED`.
+    """
+    import gdpa
+
+    judge = Judge(case, forwards, seconds, ends=False)
+    try:
+        stop = (gdpa.KKTBelow(ASKED), gdpa.MaxOracleCalls(forwards), gdpa.MaxTime(seconds))
+        result = gdpa.solve(as_problem(judge), case.x0, stop=stop, tolerance=ASKED, record=0)
+    except Exception as error:  # no success is claimed; what broke is told
+        return {"status": f"{type(error).__name__}: {str(error)[:200]}", "success": False}
+    x = np.asarray(result.x)
+    confirmed = is_kkt(case, x, CHECKED, case.values(x), case.gradient(x), case.jacobian(x))
+    return {"status": result.status.name, "success": result.success, "confirmed": confirmed}
+
+
+def unit(problem: str, solver: str, forwards: int, seconds: float) -> dict[str, Any]:
+    """One solver on one problem in a process of its own; one that has long outrun its seconds is ended."""
+    context: Any = multiprocessing.get_context("forkserver")  # modules are loaded once, in the server
+    context.set_forkserver_preload(["benchmarks.nonlinear.preload"])
+    row = {"problem": problem, "solver": solver, "budget": {"forwards": forwards, "seconds": seconds}, "hits": {}}
+    return row | supervised(context, _child, (problem, solver, forwards, seconds), PATIENCE * seconds + GRACE)
+
+
+def _child(pipe: Connection, problem: str, solver: str, forwards: int, seconds: float) -> None:
     case = load(problem)
-    judge = Judge(case, forwards, seconds)
+
+    def account(judge: Judge) -> dict[str, Any]:
+        return {
+            "n": len(case.x0),
+            "m": case.m,
+            "forwards": judge.forwards,
+            "backwards": judge.backwards,
+            "seconds": judge.seconds,
+            "hits": {f"{level:g}": hit for level, hit in judge.hits.items()},
+        }
+
+    judge = Judge(case, forwards, seconds, note=lambda judge: pipe.send(account(judge)))
+    pipe.send(account(judge))
     ended = run(solver, judge)
-    return {
-        "problem": problem,
-        "n": len(case.x0),
-        "m": case.m,
-        "solver": solver,
-        "forwards": judge.forwards,
-        "backwards": judge.backwards,
-        "seconds": judge.seconds,
-        "ended": ended,
-        "hits": {f"{level:g}": hit for level, hit in judge.hits.items()},
-    }
+    pipe.send({**account(judge), "ended": ended})
+    if solver == "AdaptiveGDPA":
+        pipe.send({"claim": claim(case, forwards, seconds)})
+    pipe.close()

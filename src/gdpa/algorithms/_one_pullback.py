@@ -62,6 +62,9 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, w: Array, mu
     lambda <- w = [(1 - tau) lambda + beta g]_+ when ||x - P_X(x - grad F)|| <= ||max(g, -lambda/beta)||, largest
     components on both sides; beta doubles unless the right-hand side has halved since the last update; tau falls to
     a quarter. F_beta has then another gradient, one more backward pass.
+
+    Where x is not so stationary after `LONGEST_WAIT` points the multipliers are updated all the same. The violation
+    then says little about the penalty, which stays: a larger one would make F_beta harder still to minimise.
     """
     merit = state.merit
     if isinstance(problem.domain, (Reals, Box)):
@@ -71,10 +74,12 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, w: Array, mu
     measure = merit.residual(state.window.constraints[-1])
     if not (measure > 0 and (stationarity <= measure or state.since >= LONGEST_WAIT)):
         return state
-    beta = 2 * merit.beta if measure > 0.5 * state.measure and merit.beta < LARGEST_BETA else merit.beta
+    due = stationarity <= measure
+    stagnates = due and measure > 0.5 * state.measure
+    beta = 2 * merit.beta if stagnates and merit.beta < LARGEST_BETA else merit.beta
     merit = merit._replace(multipliers=w, beta=beta, tau=merit.tau / 4)
     gradient = state.scaling.pullback(now, merit.weights(state.window.constraints[-1]))
-    watch = state.watch._replace(waited=state.watch.waited + 4)
+    watch = state.watch._replace(waited=state.watch.waited + (4 if due else 1))
     return replace(
         state, merit=merit, multipliers=multipliers, gradient=gradient, measure=measure, since=0, watch=watch
     )
