@@ -15,7 +15,7 @@ ROOT = Path(gdpa.__file__).parent
 FLOORS = (
     ("version", "typing", "arrays", "differences"),
     ("sets", "problem", "slack", "schedules", "perturbed"),
-    ("kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
+    ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
     ("algorithms", "methods", "progress", "observers", "trajectory", "theory"),
     ("checkpoint", "solve"),
     ("canonical", "minimize", "frontier", "compare", "torch"),

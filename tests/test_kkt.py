@@ -170,6 +170,25 @@ def test_one_step_of_the_gradient_map_does_not_certify_near_the_boundary():
     assert certify(own, np.array([1e-9])).x.tolist() == [0.0]
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_point_the_boundary_does_not_suit_is_certified_where_it_is(batch):
+    # min (x - a)^2 / 2 in X = [0, 1] under g = 1e6 (a - x) <= 0: at x = a all holds, at the boundary, a step of
+    # a = 1e-8 away, g is violated by 0.01.
+    a = 1e-8
+    own = Problem(
+        lambda x: Evaluation(
+            ((x - a) ** 2 / 2).sum(-1), 1e6 * (a - x), lambda w, objective=1.0: objective * (x - a) - 1e6 * w
+        ),
+        domain=Box(0.0, 1.0),
+    )
+    x = np.array([[a], [0.5]]) if batch else np.array([a])
+    certificate = certify(own, x)
+    assert certificate.x.tolist() == x.tolist()
+    first = np.ravel(certificate.relative.worst)[0]
+    assert first == 0.0
+    assert np.ravel(certify(own, 0 * x).relative.worst)[0] == pytest.approx(0.01)
+
+
 # Certificates
 
 

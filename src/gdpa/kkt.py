@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import from_numpy, max_norm, namespace, norm, positive_part, to_numpy
+from gdpa.arrays import max_norm, namespace, norm, positive_part
+from gdpa.multipliers import fit
 from gdpa.problem import Evaluation, Problem, jacobian
-from gdpa.sets import ConvexSet, Reals
+from gdpa.sets import ConvexSet
 from gdpa.typing import Array
 
 #: Above this many entries of J, `certify` keeps the multipliers it is given and forms no Jacobian.
@@ -188,7 +189,8 @@ class Certificate:
     """The KKT conditions at one point, computed from the problem alone.
 
     Attributes:
-        x: the certified point: the given one with coordinates nearly on the boundary of X moved onto it.
+        x: the certified point: the given one, with coordinates nearly on the boundary of X moved onto it where that
+            certifies better.
         multipliers: the best multipliers found for it.
         objective: f(x).
         constraints: g(x).
@@ -239,7 +241,8 @@ def certify(
 
     The multipliers solve ``min ||P_T(-grad f - J^T lambda)||^2 / s_f^2 + sum (lambda_i g_i)^2 / (s_f s_g)^2`` over
     lambda >= 0 (free for equalities) by nonnegative least squares; ``multipliers``, where given, compete
-    with them and the better ones are kept. Costs one forward and m + 1 backward passes.
+    with them and the better ones are kept. A point nearly on the boundary of X is certified there and where it is, and
+    the better certificate returned. Each costs one forward and m + 1 backward passes (one more with ``multipliers``).
 
     Args:
         problem: the problem.
@@ -256,8 +259,34 @@ def certify(
         ([0.5], True)
     """
     xp = namespace(x)
-    snap = float(xp.finfo(x.dtype).eps) ** 0.5 if snap is None else snap
-    x = problem.domain.snap(x, snap)
+    snapped = problem.domain.snap(x, float(xp.finfo(x.dtype).eps) ** 0.5 if snap is None else snap)
+    certificate = _certify_at(problem, snapped, multipliers, scale)
+    inside = problem.domain.project(x)
+    if not bool(xp.any(inside != snapped)):
+        return certificate
+    # Where g is steep the way to the boundary, however short, may cost more than it gains.
+    return better(_certify_at(problem, inside, multipliers, scale), certificate)
+
+
+def better(a: Certificate, b: Certificate) -> Certificate:
+    """Return the certificate with the smaller relative residual, ``b`` in a tie (member by member in a batch)."""
+    old, new = a.relative.worst, b.relative.worst
+    if isinstance(old, float):
+        return b if new <= old or old != old else a
+    xp = namespace(old)
+    mask = (new <= old) | (old != old)
+
+    def pick(u: Any, v: Any) -> Any:
+        if isinstance(u, tuple):
+            return type(u)(*(pick(s, t) for s, t in zip(u, v, strict=True)))
+        return xp.where(mask if v.ndim == mask.ndim else mask[..., None], v, u)
+
+    return Certificate(**{name: pick(getattr(a, name), getattr(b, name)) for name in a.__dataclass_fields__})
+
+
+def _certify_at(problem: Problem, x: Array, multipliers: Array | None, scale: Scale | None) -> Certificate:
+    """Return the certificate of exactly this point."""
+    xp = namespace(x)
     now = problem.evaluate(x)
     g, p, domain = now.constraints, problem.num_equalities, problem.domain
     zero = xp.zeros_like(g)
@@ -278,7 +307,7 @@ def certify(
     if multipliers is None or m * x.shape[-1] <= JACOBIAN_LIMIT:
         if m:
             J = problem.jacobian(x) if problem.jacobian is not None else jacobian(now)
-            fitted = _fit(domain, x, grad_f, J, g, p, size, scale)
+            fitted = fit(domain, x, grad_f, J, g, p, xp.maximum(size, 0 * size + scale.gradient), scale.constraints)
             candidates.append((fitted, grad_f + xp.sum(fitted[..., None] * J, axis=-2)))
         else:
             candidates.append((zero, grad_f))
@@ -302,77 +331,3 @@ def certify(
         relative=measure(lam, gradient),
         scale=scale,
     )
-
-
-def _fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, p: int, size: Array, scale: Scale) -> Array:
-    """Best multipliers of every member of a batch, on the host in double precision."""
-    host = [np.asarray(to_numpy(a), dtype=float) for a in (x, grad_f, J, g)]
-    lead = host[3].shape[:-1]
-    s_f = np.maximum(np.broadcast_to(_host(size), lead), _host(scale.gradient))
-    s_g = np.broadcast_to(_host(scale.constraints), lead)
-    out = np.zeros(host[3].shape)
-    for index in np.ndindex(*lead):
-        x_i, grad_i, J_i, g_i = (a[index] for a in host)
-        if all(np.isfinite(a).all() for a in (x_i, grad_i, J_i, g_i)):
-            out[index] = _fit_one(domain, x_i, grad_i, J_i, g_i, p, float(s_f[index]), float(s_g[index]))
-    return from_numpy(out, like=g)
-
-
-def _host(value: Any) -> Any:
-    return value if isinstance(value, float) else to_numpy(value)
-
-
-def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, s_f: float, s_g: float) -> Any:
-    """Nonnegative least squares for the multipliers of one point.
-
-    phi(lambda) = ||P_T(-grad f - J^T lambda)||^2 + ||slack lambda||^2 is convex, and quadratic between the kinks of
-    P_T, for the tangent cones of our sets are polyhedral: solve the piece at hand, and halve the step while it
-    leaves the piece for the worse (Newton's method for piecewise quadratics).
-    """
-    slack = np.minimum(np.abs(g) / s_g, 1e8)
-    slack[len(g) - p :] = 0.0
-    grad_f, J, slack = grad_f / s_f, J / s_f, slack / s_f
-    if isinstance(domain, Reals):
-        return _nnls(np.vstack([J.T, np.diag(slack)]), np.concatenate([-grad_f, 0 * g]), p)
-
-    def phi(lam: Any) -> float:
-        t = domain.tangent(x, -(grad_f + J.T @ lam))
-        return float(t @ t + (slack * lam) @ (slack * lam))
-
-    multipliers = np.zeros(len(g))
-    value = phi(multipliers)
-    lengths = np.maximum(np.abs(J).max(axis=1, keepdims=True), np.finfo(float).tiny)
-    for _ in range(100):
-        v = -(grad_f + J.T @ multipliers)
-        t = domain.tangent(x, v)
-        h = 1e-6 * np.abs(v).max() / lengths
-        if value == 0 or not h.all():
-            break
-        # The derivative of P_T along the rows of J: exact between kinks up to rounding, which the next turn removes.
-        D = (domain.tangent(np.broadcast_to(x, J.shape), v + h * J) - t) / h
-        step = _nnls(np.vstack([D.T, np.diag(slack)]), np.concatenate([t + D.T @ multipliers, 0 * g]), p) - multipliers
-        least = 1e-9 * (1 + np.abs(multipliers).max())
-        while (lower := phi(multipliers + step)) >= value:
-            step = step / 2
-            if np.abs(step).max() <= least:
-                return multipliers
-        multipliers, value = multipliers + step, lower
-        if np.abs(step).max() <= least:
-            break
-    return multipliers
-
-
-def _nnls(A: Any, b: Any, p: int) -> Any:
-    """Solve min ||A y - b|| with y >= 0 except its last p entries, which are free (split in two)."""
-    from scipy.optimize import nnls
-
-    if A.shape[0] > A.shape[1] + 1:  # the same least squares on a triangle of m + 1 rows
-        R: Any = np.linalg.qr(np.column_stack([A, b]), mode="r")
-        A, b = R[:, :-1], R[:, -1]
-    m = A.shape[1]
-    size = np.linalg.norm(A, axis=0)
-    size[size == 0] = 1.0
-    A = A / size
-    y, _ = nnls(np.column_stack([A, -A[:, m - p :]]), b, maxiter=max(100, 30 * m))
-    y[m - p : m] -= y[m:]
-    return y[:m] / size

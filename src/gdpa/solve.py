@@ -11,7 +11,7 @@ import numpy as np
 from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, Probe, State
 from gdpa.arrays import is_floating, max_norm, namespace
-from gdpa.kkt import Certificate, certify, scale_at
+from gdpa.kkt import Certificate, better, certify, scale_at
 from gdpa.observers import Recorder
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation, Problem
@@ -250,23 +250,8 @@ def _best_certificate(progress: Progress, x_last: Array, multipliers_last: Array
         certificates.append(certify(problem, best.x, best.multipliers, scale=scale))
     chosen = certificates[0]
     for other in certificates[1:]:
-        chosen = _better(chosen, other)
+        chosen = better(chosen, other)
     return chosen
-
-
-def _better(a: Certificate, b: Certificate) -> Certificate:
-    old, new = a.relative.worst, b.relative.worst
-    if isinstance(old, float):
-        return b if new <= old or old != old else a
-    xp = namespace(old)
-    mask = (new <= old) | (old != old)
-
-    def pick(u: Any, v: Any) -> Any:
-        if isinstance(u, tuple):
-            return type(u)(*(pick(s, t) for s, t in zip(u, v, strict=True)))
-        return xp.where(mask if v.ndim == mask.ndim else mask[..., None], v, u)
-
-    return Certificate(**{name: pick(getattr(a, name), getattr(b, name)) for name in a.__dataclass_fields__})
 
 
 def _unknown(progress: Progress, x: Array) -> tuple[Array, Array, Array]:

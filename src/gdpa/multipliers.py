@@ -1,0 +1,95 @@
+"""The best multipliers for a point, by nonnegative least squares on the host in double precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdpa.arrays import from_numpy, to_numpy
+from gdpa.sets import ConvexSet, Reals
+from gdpa.typing import Array
+
+
+def fit(
+    domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int, s_f: Any, s_g: Any
+) -> Array:
+    """Return argmin ``||P_T(-grad f - J^T lambda)||^2 / s_f^2 + sum (lambda_i g_i)^2 / (s_f s_g)^2``, lambda >= 0.
+
+    Args:
+        domain: the set X.
+        x: the point, or a batch of them.
+        grad_f, J, g: the gradient of f, the Jacobian and the values of g there.
+        num_equalities: how many of the last multipliers are free.
+        s_f, s_g: the units, one for all or one for each member of the batch.
+
+    >>> from gdpa.sets import REALS
+    >>> fit(REALS, np.zeros(1), np.array([-2.0]), np.array([[1.0]]), np.zeros(1), 0, 1.0, 1.0).tolist()
+    [2.0]
+    """
+    host = [np.asarray(to_numpy(a), dtype=float) for a in (x, grad_f, J, g)]
+    lead = host[3].shape[:-1]
+    s_f, s_g = (np.broadcast_to(s if isinstance(s, float) else to_numpy(s), lead) for s in (s_f, s_g))
+    out = np.zeros(host[3].shape)
+    for index in np.ndindex(*lead):
+        x_i, grad_i, J_i, g_i = (a[index] for a in host)
+        if all(np.isfinite(a).all() for a in (x_i, grad_i, J_i, g_i)):
+            units = float(s_f[index]), float(s_g[index])
+            out[index] = _fit_one(domain, x_i, grad_i, J_i, g_i, num_equalities, *units)
+    return from_numpy(out, like=g)
+
+
+def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, s_f: float, s_g: float) -> Any:
+    """Nonnegative least squares for the multipliers of one point.
+
+    phi(lambda) = ||P_T(-grad f - J^T lambda)||^2 + ||slack lambda||^2 is convex, and quadratic between the kinks of
+    P_T, for the tangent cones of our sets are polyhedral: solve the piece at hand, and halve the step while it
+    leaves the piece for the worse (Newton's method for piecewise quadratics).
+    """
+    slack = np.minimum(np.abs(g) / s_g, 1e8)
+    slack[len(g) - p :] = 0.0
+    grad_f, J, slack = grad_f / s_f, J / s_f, slack / s_f
+    if isinstance(domain, Reals):
+        return _nnls(np.vstack([J.T, np.diag(slack)]), np.concatenate([-grad_f, 0 * g]), p)
+
+    def phi(lam: Any) -> float:
+        t = domain.tangent(x, -(grad_f + J.T @ lam))
+        return float(t @ t + (slack * lam) @ (slack * lam))
+
+    multipliers = np.zeros(len(g))
+    value = phi(multipliers)
+    lengths = np.maximum(np.abs(J).max(axis=1, keepdims=True), np.finfo(float).tiny)
+    for _ in range(100):
+        v = -(grad_f + J.T @ multipliers)
+        t = domain.tangent(x, v)
+        h = 1e-6 * np.abs(v).max() / lengths
+        if value == 0 or not h.all():
+            break
+        # The derivative of P_T along the rows of J: exact between kinks up to rounding, which the next turn removes.
+        D = (domain.tangent(np.broadcast_to(x, J.shape), v + h * J) - t) / h
+        step = _nnls(np.vstack([D.T, np.diag(slack)]), np.concatenate([t + D.T @ multipliers, 0 * g]), p) - multipliers
+        least = 1e-9 * (1 + np.abs(multipliers).max())
+        while (lower := phi(multipliers + step)) >= value:
+            step = step / 2
+            if np.abs(step).max() <= least:
+                return multipliers
+        multipliers, value = multipliers + step, lower
+        if np.abs(step).max() <= least:
+            break
+    return multipliers
+
+
+def _nnls(A: Any, b: Any, p: int) -> Any:
+    """Solve min ||A y - b|| with y >= 0 except its last p entries, which are free (split in two)."""
+    from scipy.optimize import nnls
+
+    if A.shape[0] > A.shape[1] + 1:  # the same least squares on a triangle of m + 1 rows
+        R: Any = np.linalg.qr(np.column_stack([A, b]), mode="r")
+        A, b = R[:, :-1], R[:, -1]
+    m = A.shape[1]
+    size = np.linalg.norm(A, axis=0)
+    size[size == 0] = 1.0
+    A = A / size
+    y, _ = nnls(np.column_stack([A, -A[:, m - p :]]), b, maxiter=max(100, 30 * m))
+    y[m - p : m] -= y[m:]
+    return y[:m] / size
