@@ -299,8 +299,8 @@ def test_few_and_many_constraints_follow_one_rule(g, lam, seed):
     values = torch.tensor(g, dtype=torch.float64)
     order = torch.randperm(m, generator=torch.Generator().manual_seed(seed))
     for make_one in (
-        lambda: gdpa.torch.GDPA([torch.nn.Parameter(torch.zeros(1))], m),
-        lambda: gdpa.torch.GDPA(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1), m),
+        lambda **kw: gdpa.torch.GDPA([torch.nn.Parameter(torch.zeros(1))], m, **kw),
+        lambda **kw: gdpa.torch.GDPA(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1), m, **kw),
     ):
         opt = make_one()
         slot = opt.param_groups[0]
@@ -314,6 +314,12 @@ def test_few_and_many_constraints_follow_one_rule(g, lam, seed):
         assert w_each == w.tolist()
         assert each["multipliers"] == whole["multipliers"].tolist()
         assert (w >= 0).all()
+        with_equality = make_one(equalities=[m - 1])
+        with_equality.param_groups[0].update({k: v for k, v in slot.items() if k != "params"})
+        each, w_each = with_equality._advance_each(values.tolist())
+        signed, w_signed = with_equality._advance(values.numpy(), None)
+        assert w_each == w_signed.tolist()
+        assert each["multipliers"] == signed["multipliers"].tolist()
         assert (whole["multipliers"] >= 0).all()
         if "gate" in slot:
             slot["gate"] = slot["gate"][order]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gdpa.arrays import namespace
-from gdpa.perturbed import weights
+from gdpa.perturbed import pressure, weights
 from gdpa.torch.core import ConstrainedOptimizer
 from gdpa.torch.optimizer import check_domain
 from gdpa.torch.roster import Constraints
@@ -183,15 +183,21 @@ class MinibatchGDPA(ConstrainedOptimizer):
         return {"multipliers": moved, "size": size, "dual_steps": done + 1}, w
 
     def _advance_each(self, values: list[float]) -> tuple[dict[str, Any], list[float]]:
-        slot = self._slot
-        done, rate, damping, first = slot["dual_steps"], slot["dual_rate"], slot["damping"], self._first_equality
-        multipliers, ratio, size = slot["multipliers"].tolist(), slot["ratio"].tolist(), slot["size"].tolist()
+        slot, first = self._slot, self._first_equality
+        done, rate, damping = slot["dual_steps"], slot["dual_rate"], slot["damping"]
+        multipliers, ratio = self._numbers("multipliers").tolist(), self._numbers("ratio").tolist()
+        size = self._numbers("size").tolist()
         updates, w = {"multipliers": multipliers, "dual_steps": done + 1}, values.copy()
         for i, g in enumerate(values):
+            lam, equality = multipliers[i], i >= first
             if done >= _WARM and abs(g) > size[i]:
                 size[i] = abs(g)
                 updates["size"] = size
-            multipliers[i], w[i] = _damped(multipliers[i], g, rate * ratio[i] / size[i], damping, i >= first)
+            beta = rate * ratio[i] / size[i]
+            q = pressure(lam, g, beta, 0.0)  # `_damped` of one number
+            lam = multipliers[i] = lam + damping * ((q if equality or q > 0 else 0.0) - lam)
+            q = pressure(lam, g, beta, 0.0)
+            w[i] = q if equality or q > 0 else 0.0
         return updates, w
 
     def _descend(self, stage: Stage | None) -> None:

@@ -158,17 +158,20 @@ class GDPA(ConstrainedOptimizer):
         return {"multipliers": moved, "gate": inside, "dual_steps": r, "beta_r": beta}, w
 
     def _advance_each(self, values: list[float]) -> tuple[dict[str, Any], list[float]]:
-        slot = self._slot
-        done, tau, last, first = slot["dual_steps"], _plain(slot["tau"]), slot["beta_r"], self._first_equality
+        slot, first = self._slot, self._first_equality
+        done, beta, tau, last = slot["dual_steps"], _plain(slot["beta"]), _plain(slot["tau"]), slot["beta_r"]
         r = done + 1
-        beta = _plain(slot["beta"]) * r ** slot["beta_power"]
-        multipliers, gate, w = slot["multipliers"].tolist(), slot["gate"].tolist(), values.copy()
-        updates = {"multipliers": multipliers, "dual_steps": r, "beta_r": beta}
+        beta = beta * r ** slot["beta_power"]
+        multipliers, gate = self._numbers("multipliers").tolist(), self._numbers("gate").tolist()
+        updates, w = {"multipliers": multipliers, "dual_steps": r, "beta_r": beta}, values.copy()
         for i, g in enumerate(values):
-            p = i >= first
+            lam, equality = multipliers[i], i >= first
             if done:
-                multipliers[i] = dual_update(multipliers[i], g, last, tau, gate[i], p)
-            w[i], inside = _weigh(multipliers[i], g, beta, tau, p)
+                q = pressure(lam, g, last, tau)
+                lam = multipliers[i] = q if gate[i] and (equality or q > 0) else 0.0  # `dual_update` of one number
+            q = pressure(lam, g, beta, tau)
+            inside = equality or q > 0
+            w[i] = q if inside else 0.0  # [q]_+ of one number
             if inside is not gate[i]:
                 gate[i] = inside
                 updates["gate"] = gate
@@ -177,12 +180,19 @@ class GDPA(ConstrainedOptimizer):
     def _descend(self, stage: Stage | None) -> None:
         r = self._slot["dual_steps"] + 1
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
+            params: list[torch.Tensor] = []
+            grads: list[torch.Tensor] = []
+            for p in group["params"]:
+                grad = p.grad
+                if grad is not None:
+                    if grad.is_sparse:
+                        raise RuntimeError(
+                            "GDPA does not support sparse gradients; build the embedding with sparse=False"
+                        )
+                    params.append(p)
+                    grads.append(grad)
             if not params:
                 continue
-            grads = [p.grad for p in params]
-            if any(g.is_sparse for g in grads):
-                raise RuntimeError("GDPA does not support sparse gradients; build the embedding with sparse=False")
             alpha = group["lr"] * r ** group["lr_power"]
             if self._capturable and stage is not None:  # a step that is not finite moves nothing
                 grads = [torch.where(stage.check, g, torch.zeros_like(g)) for g in grads]
@@ -219,7 +229,7 @@ def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value
+    return value.item() if type(value) is not float and isinstance(value, torch.Tensor) else value
 
 
 def check_domain(domain: Any) -> ConvexSet | None:

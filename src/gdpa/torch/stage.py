@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
 
 from gdpa.torch.pooling import Pooled
+from gdpa.torch.roster import Roster
 
 
 class NonFiniteWarning(RuntimeWarning):
@@ -87,3 +89,18 @@ class Stage:
         except RuntimeError:
             return True
         return False
+
+
+def warn_skipped(stage: Stage, roster: Roster) -> None:
+    """Say which numbers of a step that is not taken were not finite."""
+    finite = torch.isfinite(torch.as_tensor(stage.values))
+    bad = [roster.name(i) for i in torch.nonzero(~finite).flatten().tolist()]
+    if not math.isfinite(float(stage.objective)):
+        bad.insert(0, "the objective")
+    text = ", ".join(bad[:8]) or "the weighted sum of objective and constraints"
+    warnings.warn(
+        f"step skipped: {text} was not a finite number; parameters and multipliers are as they were. "
+        'A group absent from a batch is declared with counts= or nan="absent"',
+        NonFiniteWarning,
+        stacklevel=4,
+    )
