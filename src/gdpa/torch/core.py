@@ -176,7 +176,9 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
         if vector.is_cpu and not self._capturable and roster.size <= FEW:
             self._quick_dtype = vector.dtype  # everything looked at above holds for the calls to come
             return self._lagrangian_of_few(f, vector)
-        values = vector.detach().clone()  # g may be a view of the parameters, which the step will change
+        values = vector.detach()
+        if vector.is_leaf or vector._is_view():  # of the parameters, perhaps, which the step will change
+            values = values.clone()
         updates, weights = self._advance(view(values, self._capturable), None)
         product = torch.dot(vector, tensor(weights))
         total = f + product
@@ -227,7 +229,7 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
             raise RuntimeError(_TWICE)
         if self._accumulate is not None:
             self._close_round(stage)
-        if not self._capturable and not stage.finite():
+        if not stage.guarded and not stage.finite():
             self.skipped += 1
             warn_skipped(stage, self._roster)
             return loss
@@ -286,10 +288,7 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
         if not self._capturable:
             stage.prefetch()
             return
-        slot, ok = self._slot, torch.isfinite(stage.check)
-        stage.check = ok
-        for key, new in stage.updates.items():
-            stage.updates[key] = torch.where(ok, new, slot[key])
+        stage.guarded, stage.check = True, (stage.check - stage.check) == 0  # isfinite in half the kernels
 
     def _commit(self, stage: Stage) -> None:
         slot = self._slot
@@ -298,8 +297,8 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
                 numbers = self._numbers(key)
                 for i, number in enumerate(value):
                     numbers[i] = number
-            elif self._capturable and not stage.measuring:
-                slot[key].copy_(value)  # where a captured graph will look for it
+            elif stage.guarded:  # in place, where a captured graph will look for it
+                torch.where(stage.check, value, slot[key], out=slot[key])
             else:
                 slot[key] = tensor(value)
         self._last = (stage.objective, stage.values)

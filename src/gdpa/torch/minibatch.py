@@ -52,7 +52,9 @@ class MinibatchGDPA(ConstrainedOptimizer):
             balances that of f in about ``1 / (theta k)`` steps.
         damping: theta in (0, 1].
         calibration: how many batches to measure.
-        equalities, accumulate, nan, process_group, capturable: as for `GDPA`.
+        equalities, accumulate, nan, process_group, capturable: as for `GDPA`. With ``capturable`` a step that is not
+            finite is skipped by the base optimizer's own kernels where it is built with ``fused=True``; another one
+            is given gradients of zero, and its momentum goes on.
 
     Example:
         >>> import gdpa.torch
@@ -201,7 +203,22 @@ class MinibatchGDPA(ConstrainedOptimizer):
         return updates, w
 
     def _descend(self, stage: Stage | None) -> None:
-        self.base.step()
+        if stage is None or not stage.guarded:
+            self.base.step()
+        elif all(group.get("fused") for group in self.param_groups):
+            base: Any = self.base
+            base.found_inf = (~stage.check).float()  # the switch that fused kernels have
+            try:
+                base.step()
+            finally:
+                del base.found_inf
+        else:
+            bad = ~stage.check
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        p.grad.masked_fill_(bad.to(p.device), 0.0)
+            self.base.step()
 
     # Calibration.
 

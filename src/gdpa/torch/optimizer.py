@@ -178,7 +178,7 @@ class GDPA(ConstrainedOptimizer):
         return updates, w
 
     def _descend(self, stage: Stage | None) -> None:
-        r = self._slot["dual_steps"] + 1
+        r = self._slot["dual_steps"] + 1 if stage is None else stage.updates["dual_steps"]
         for group in self.param_groups:
             params: list[torch.Tensor] = []
             grads: list[torch.Tensor] = []
@@ -194,9 +194,10 @@ class GDPA(ConstrainedOptimizer):
             if not params:
                 continue
             alpha = group["lr"] * r ** group["lr_power"]
-            if self._capturable and stage is not None:  # a step that is not finite moves nothing
-                grads = [torch.where(stage.check, g, torch.zeros_like(g)) for g in grads]
-            _subtract(params, grads, alpha, group["foreach"] is not False)  # eq. (primal)
+            if stage is not None and stage.guarded:
+                _subtract_where(stage.check, params, grads, torch.as_tensor(alpha))
+            else:
+                _subtract(params, grads, alpha, group["foreach"] is not False)  # eq. (primal)
 
 
 def _weigh(multipliers: Any, g: Any, beta: Any, tau: Any, num_equalities: int) -> tuple[Any, Any]:
@@ -226,6 +227,34 @@ def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach:
     else:
         for p, g in zip(params, grads, strict=True):
             p.sub_(alpha * g)
+
+
+def _subtract_where(ok: torch.Tensor, params: list[torch.Tensor], grads: list[torch.Tensor], alpha: Any) -> None:
+    """``x <- x - alpha grad`` if ``ok`` on the device, else x as it is, whatever the gradient holds.
+
+    torch's fused SGD has such a switch (``found_inf``) and goes over the memory once; where its kernel does not serve
+    (double precision, sharded parameters, odd strides) the gradient is masked first.
+    """
+    fused: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for p, g in zip(params, grads, strict=True):
+        if _fusable(p, g):
+            group = fused.setdefault((p.device, p.dtype), ([], []))
+            group[0].append(p)
+            group[1].append(g)
+        else:
+            move = alpha.to(p.device) * g
+            p.sub_(torch.where(ok.to(p.device), move, torch.zeros_like(move)))
+    for (device, _), (some, theirs) in fused.items():
+        torch._fused_sgd_(
+            some, theirs, [], weight_decay=0.0, momentum=0.0, dampening=0.0, nesterov=False, maximize=False,
+            is_first_step=False, lr=alpha.to(device, torch.float32), found_inf=(~ok).to(device, torch.float32),
+        )  # fmt: skip
+
+
+def _fusable(p: torch.Tensor, g: torch.Tensor) -> bool:
+    if hasattr(p, "full_tensor") or p.dtype != g.dtype or p.stride() != g.stride() or not p.is_contiguous():
+        return False
+    return p.dtype is torch.float32 if p.is_cpu else p.is_cuda and p.dtype is not torch.float64
 
 
 def _plain(value: Any) -> Any:

@@ -37,7 +37,8 @@ class Stage:
     """A step in waiting.
 
     Attributes:
-        check: a number that is finite exactly if the objective and all constraints are.
+        check: a number that is finite exactly if the objective and all constraints are; where ``guarded``, whether it
+            is, as a tensor on the device.
         objective, values: f and g of the step (means over all its samples), g in internal order.
         present: which constraints had samples; None for all.
         updates: what `step` writes into the dual state.
@@ -46,6 +47,7 @@ class Stage:
         pooled: sums over ranks and micro-batches, where there were any.
         packed: this rank's running sums (``accumulate="stale"``).
         calls: calls of ``lagrangian`` so far.
+        guarded: the host does not look at ``check``: where it is False, the kernels of the step change nothing.
         measuring: a calibration batch: nothing is trained.
         cleared: gradients were cleared since, before the backward pass (many loops have this order).
         suspect: an earlier call's gradients may still be in ``.grad``; a step now would add the two up.
@@ -56,6 +58,7 @@ class Stage:
     pooled: Pooled | None = None
     packed: torch.Tensor | None = None
     calls = 1
+    guarded = False
     measuring = False
     cleared = False
     suspect = False
