@@ -287,13 +287,3 @@ def test_gradient_clipping_between_backward_and_step(kind):
             torch.nn.utils.clip_grad_norm_(clipped.parameters(), 1e-6)
             other.step()
         assert torch.equal(other.param_groups[0]["ratio"], ratios)
-
-
-@pytest.mark.parametrize("kind", ["paper", "sgd"])
-def test_compiled_model(kind):
-    torch._dynamo.reset()
-    net, twin = network(), network()
-    opt, other = make(kind, net.parameters()), make(kind, twin.parameters())
-    train(torch.compile(net, backend="eager"), opt, 5)
-    train(twin, other, 5)
-    assert torch.allclose(flat(net), flat(twin), atol=1e-6)

@@ -24,6 +24,11 @@ _PROBES = 32
 _PATIENCE = 64
 #: The sizes G_i follow the largest |g_i| seen from this step on; earlier values are the start's transient.
 _WARM = 20
+_SEVERAL_PASSES = (
+    "calibration takes several backward passes through one batch's graph. A compiled model that was trained before "
+    "allows them with torch._functorch.config.donated_buffer = False, set before its first call; or calibrate with the "
+    "model that is not compiled: opt.calibrate((f, g) of a few batches)"
+)
 
 
 class MinibatchGDPA(ConstrainedOptimizer):
@@ -252,6 +257,13 @@ class MinibatchGDPA(ConstrainedOptimizer):
 
     def _measure(self, f: torch.Tensor, g: torch.Tensor, counts: torch.Tensor | None) -> Stage:
         """Add squared gradient norms of f and each g_i, and squares of their values, to the running sums."""
+        try:
+            return self._measure_each(f, g, counts)
+        except RuntimeError as error:
+            error.add_note(_SEVERAL_PASSES)
+            raise
+
+    def _measure_each(self, f: torch.Tensor, g: torch.Tensor, counts: torch.Tensor | None) -> Stage:
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         m, values = self._roster.size, g.detach()
         present = torch.ones_like(values) if counts is None else (counts > 0).to(values.dtype)
