@@ -29,6 +29,26 @@ def test_compiled_model(kind, backend):
     train_both(kind, backend)
 
 
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("kind", ["paper", "sgd"])
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_compiled_step(kind, capturable):
+    torch._dynamo.reset()
+    nets = [network(), network()]
+    opts = [make(kind, net.parameters(), capturable=capturable) for net in nets]
+    steps = [torch.compile(opts[0].step, backend="aot_eager"), opts[1].step]
+    for net, opt, step in zip(nets, opts, steps, strict=True):
+        if kind != "paper":
+            opt.calibrate(terms(net, batch(i)) for i in range(2))
+        for i in range(5):
+            opt.zero_grad()
+            opt.lagrangian(*terms(net, batch(i))).backward()
+            step()
+    assert torch.allclose(flat(nets[0]), flat(nets[1]), atol=1e-6)
+    assert torch.allclose(opts[0].multipliers, opts[1].multipliers, atol=1e-6)
+    assert opts[0].dual_steps == 5
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler's own imports
 def test_model_of_compiled_kernels(monkeypatch, tmp_path):

@@ -233,7 +233,7 @@ def _subtract_where(ok: torch.Tensor, params: list[torch.Tensor], grads: list[to
     """``x <- x - alpha grad`` if ``ok`` on the device, else x as it is, whatever the gradient holds.
 
     torch's fused SGD has such a switch (``found_inf``) and goes over the memory once; where its kernel does not serve
-    (double precision, sharded parameters, odd strides) the gradient is masked first.
+    (double precision, sharded parameters, odd strides, a compiler that will fuse by itself) the gradient is masked.
     """
     fused: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
     for p, g in zip(params, grads, strict=True):
@@ -252,7 +252,13 @@ def _subtract_where(ok: torch.Tensor, params: list[torch.Tensor], grads: list[to
 
 
 def _fusable(p: torch.Tensor, g: torch.Tensor) -> bool:
-    if hasattr(p, "full_tensor") or p.dtype != g.dtype or p.stride() != g.stride() or not p.is_contiguous():
+    if (
+        torch.compiler.is_compiling()
+        or hasattr(p, "full_tensor")
+        or p.dtype != g.dtype
+        or p.stride() != g.stride()
+        or not p.is_contiguous()
+    ):
         return False
     return p.dtype is torch.float32 if p.is_cpu else p.is_cuda and p.dtype is not torch.float64
 
