@@ -11,19 +11,22 @@ ARGS ?=
 # One thread per process: tests and experiments run side by side in processes, and small problems lose by more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test lint format reproduce docs bench clean
+.PHONY: help setup integrations test lint format reproduce docs bench clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make setup      a virtual environment in $(VENV) with everything the tests need"
-	@echo "make test       ruff, mypy, tests and doctests, line coverage of at least 95 %"
-	@echo "make reproduce  run every experiment and write $(OUT)/report.html"
-	@echo "make lint       ruff and mypy alone"
-	@echo "make docs       build the documentation in site/, warnings are errors"
-	@echo "make bench      print the speed figures quoted in the documentation"
-	@echo "make clean      remove what these targets made"
+	@echo "make setup         a virtual environment in $(VENV) with everything the tests need"
+	@echo "make integrations  add Lightning, Transformers, Accelerate and TensorBoard, whose examples the tests then run"
+	@echo "make test          ruff, mypy, tests and doctests, line coverage of at least 95 %"
+	@echo "make reproduce     run every experiment and write $(OUT)/report.html"
+	@echo "make lint          ruff and mypy alone"
+	@echo "make docs          build the documentation in site/, warnings are errors"
+	@echo "make bench         print the speed figures quoted in the documentation"
+	@echo "make clean         remove what these targets made"
 
 setup: $(VENV)/.test
+
+integrations: $(VENV)/.test $(VENV)/.integrations
 
 # $(VENV)/.NAME is the stamp of "the extra NAME is installed under constraints.txt".
 $(VENV)/.%: pyproject.toml constraints.txt | $(BIN)/python
@@ -37,7 +40,7 @@ $(BIN)/python:
 
 test: $(VENV)/.test lint
 	@echo "== tests and doctests"
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=95
+	$(BIN)/python -m pytest -n 2 -rs --cov --cov-report=term:skip-covered --cov-fail-under=95
 	@echo "== all passed: lint, types, tests, doctests, coverage"
 
 lint: $(VENV)/.test

@@ -100,27 +100,46 @@ def captured_steps(width: int, batch: int) -> list[dict[str, Any]]:
     return rows
 
 
-def captured_equals_eager() -> dict[str, Any]:
-    """The same 40 steps, eager and replayed."""
+def gaps(nets: list[torch.nn.Sequential], opts: list[Any]) -> dict[str, float]:
+    torch.cuda.synchronize()
+    pairs = zip(nets[0].parameters(), nets[1].parameters(), strict=True)
+    gap = max(float((a - b).detach().abs().max()) for a, b in pairs)
+    return {"largest gap in x": gap, "in multipliers": float((opts[0].multipliers - opts[1].multipliers).abs().max())}
+
+
+def captured_equals_eager(kind: str, make: Callable[[Any, bool], Any]) -> list[dict[str, Any]]:
+    """The same 40 steps replayed, eager, and eager with the numbers on the host; then a batch that is not finite."""
     x, y = torch.randn(96, 784, device="cuda"), torch.randint(10, (96,), device="cuda")
-    nets = [network(64), network(64)]
-    opts = [gdpa.torch.GDPA(net.parameters(), 2, lr=0.05, capturable=True) for net in nets]
+    nets = [network(64), network(64), network(64)]
+    opts = [make(net.parameters(), capturable) for net, capturable in zip(nets, (True, True, False), strict=True)]
+    measured = 0 if kind == "GDPA" else 8
 
     def step(net: Any, opt: Any) -> None:
         opt.zero_grad(set_to_none=False)
         opt.lagrangian(*losses(net, x, y)).backward()
         opt.step()
 
+    for _ in range(measured):
+        step(nets[0], opts[0])
     replay = captured(lambda: step(nets[0], opts[0]))  # 3 warm-up steps; capturing itself runs nothing
     for _ in range(37):
         replay()
-    for _ in range(40):
-        step(nets[1], opts[1])
-    torch.cuda.synchronize()
-    pairs = zip(nets[0].parameters(), nets[1].parameters(), strict=True)
-    gap = max(float((a - b).detach().abs().max()) for a, b in pairs)
-    duals = float((opts[0].multipliers - opts[1].multipliers).abs().max())
-    return {"figure": "captured graph against eager, 40 steps", "largest gap in x": gap, "in multipliers": duals}
+    for net, opt in zip(nets[1:], opts[1:], strict=True):
+        for _ in range(40 + measured):
+            step(net, opt)
+    rows = [
+        {"figure": f"{kind}: captured graph against eager, 40 steps", **gaps(nets, opts)},
+        {"figure": f"{kind}: captured graph against not capturable, 40 steps", **gaps(nets[::2], opts[::2])},
+    ]
+    kept, good = nets[1], x.clone()
+    kept.load_state_dict(nets[0].state_dict())
+    x.fill_(torch.nan)
+    replay()
+    rows.append({"figure": f"{kind}: what a replay with NaN in the data moves", **gaps(nets, opts)})
+    x.copy_(good)
+    replay()
+    rows.append({"figure": f"{kind}: what the next one moves", **gaps(nets, opts)})
+    return rows
 
 
 def solve_agrees(samples: int) -> list[dict[str, Any]]:
@@ -185,7 +204,14 @@ def main() -> None:
     rows: list[dict[str, Any]] = [
         {"figure": "machine", "device": torch.cuda.get_device_name(), "torch": torch.__version__}
     ]
-    for part in (lambda: captured_steps(options.width, options.batch), lambda: [captured_equals_eager()],
+    kinds: dict[str, Callable[[Any, bool], Any]] = {
+        "GDPA": lambda p, capturable: gdpa.torch.GDPA(p, 2, lr=0.002, capturable=capturable),
+        "GDPA(AdamW fused)": lambda p, capturable: gdpa.torch.GDPA(
+            torch.optim.AdamW(p, lr=1e-3, fused=True, capturable=True), 2, capturable=capturable
+        ),
+    }
+    for part in (lambda: captured_steps(options.width, options.batch),
+                 *(lambda kind=kind: captured_equals_eager(kind, kinds[kind]) for kind in kinds),
                  lambda: solve_agrees(options.samples)):  # fmt: skip
         for row in part():
             rows.append(row)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 import gdpa.torch
 from gdpa.sets import Box
-from tests.torch.helpers import batch, flat, make, network, terms
+from tests.torch.helpers import NAMES, batch, flat, make, network, terms
 from tests.torch.helpers import train as train_net
 
 
@@ -287,6 +289,34 @@ def test_capturable_keeps_to_tensors_and_to_the_same_numbers():
     assert torch.allclose(results[0][1], results[1][1], rtol=1e-10)
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_capturable_skips_what_is_not_finite(fused):
+    net = network()
+    opt = gdpa.torch.GDPA(
+        torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused), NAMES, calibration=2, capturable=True
+    )
+    f, g = terms(net, batch(0))
+    opt.lagrangian(f, {**g, "norm": g["norm"] * math.nan}).backward()
+    with pytest.warns(gdpa.torch.NonFiniteWarning, match="norm"):  # calibration is on the host
+        opt.step()
+    train_net(net, opt, 6)
+    state = {key: value.clone() for key, value in opt.state[net[0].weight].items()}
+    point, multipliers, steps = flat(net), opt.multipliers, opt.dual_steps
+    opt.zero_grad()
+    f, g = terms(net, batch(9))
+    opt.lagrangian(f * math.inf, g).backward()
+    opt.step()
+    assert torch.equal(opt.multipliers, multipliers)
+    assert opt.dual_steps == steps == 4
+    if fused:
+        assert torch.equal(flat(net), point)
+        assert all(torch.equal(opt.state[net[0].weight][key], value) for key, value in state.items())
+    assert torch.isfinite(flat(net)).all()
+    train_net(net, opt, 1)
+    assert not torch.equal(flat(net), point)
+    assert opt.dual_steps == 5
+
+
 @settings(max_examples=25)
 @given(
     g=st.lists(st.floats(-3, 3, width=32), min_size=2, max_size=12),
@@ -299,8 +329,8 @@ def test_few_and_many_constraints_follow_one_rule(g, lam, seed):
     values = torch.tensor(g, dtype=torch.float64)
     order = torch.randperm(m, generator=torch.Generator().manual_seed(seed))
     for make_one in (
-        lambda: gdpa.torch.GDPA([torch.nn.Parameter(torch.zeros(1))], m),
-        lambda: gdpa.torch.GDPA(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1), m),
+        lambda **kw: gdpa.torch.GDPA([torch.nn.Parameter(torch.zeros(1))], m, **kw),
+        lambda **kw: gdpa.torch.GDPA(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1), m, **kw),
     ):
         opt = make_one()
         slot = opt.param_groups[0]
@@ -314,6 +344,12 @@ def test_few_and_many_constraints_follow_one_rule(g, lam, seed):
         assert w_each == w.tolist()
         assert each["multipliers"] == whole["multipliers"].tolist()
         assert (w >= 0).all()
+        with_equality = make_one(equalities=[m - 1])
+        with_equality.param_groups[0].update({k: v for k, v in slot.items() if k != "params"})
+        each, w_each = with_equality._advance_each(values.tolist())
+        signed, w_signed = with_equality._advance(values.numpy(), None)
+        assert w_each == w_signed.tolist()
+        assert each["multipliers"] == signed["multipliers"].tolist()
         assert (whole["multipliers"] >= 0).all()
         if "gate" in slot:
             slot["gate"] = slot["gate"][order]

@@ -259,6 +259,35 @@ def test_capturable_keeps_to_tensors_and_to_the_same_numbers():
     assert opt.param_groups[0]["multipliers"].data_ptr() == address
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, DOUBLE])
+@pytest.mark.parametrize("layout", ["dense", "odd strides"])
+def test_capturable_takes_the_same_step_or_none(dtype, layout):
+    """Whichever kernel the precision and the layout of the parameters allow."""
+    start = torch.linspace(-1, 1, 42).to(dtype).reshape(6, 7)
+    nets = []
+    for capturable in (False, True):
+        x = torch.nn.Parameter(start.clone() if layout == "dense" else start.t().contiguous().t())
+        still = torch.nn.Parameter(torch.ones(2, dtype=dtype))  # without a gradient
+        opt = gdpa.torch.GDPA([x, still], 2, lr=0.05, capturable=capturable)
+        for _ in range(5):
+            opt.zero_grad()
+            opt.lagrangian((x - 1).square().sum(), torch.stack([x.sum() - 1, -x[0, 0]])).backward()
+            opt.step()
+        nets.append((x, opt))
+    (x, plain), (y, opt) = nets
+    tolerance = 1e-2 if dtype is torch.bfloat16 else 1e-5
+    assert torch.allclose(x, y, rtol=tolerance, atol=tolerance)
+    assert torch.allclose(plain.multipliers, opt.multipliers, rtol=tolerance, atol=tolerance)
+    assert not torch.allclose(y, start, rtol=0.1)
+    kept = y.detach().clone()
+    opt.zero_grad()
+    opt.lagrangian((y * math.inf).square().sum(), torch.stack([y.sum() - 1, -y[0, 0]])).backward()
+    assert not torch.isfinite(y.grad).any()
+    opt.step()
+    assert torch.equal(y, kept)
+    assert opt.dual_steps == 5
+
+
 def test_infeasible_multipliers_stay_bounded():
     # x <= -1 and x >= 1: lambda is bounded by beta max(g) / tau.
     x = torch.nn.Parameter(torch.zeros(1, dtype=DOUBLE))

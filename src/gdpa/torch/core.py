@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
+from torch._C._autograd import _profiler_enabled
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from gdpa.sets import ConvexSet
 from gdpa.torch import state as dual_state
+from gdpa.torch.few import FEW, FewConstraints
 from gdpa.torch.microbatches import MicroBatches, view
 from gdpa.torch.pooling import Group, initialized
 from gdpa.torch.projection import project_
 from gdpa.torch.report import Report, Snapshot, make_report
 from gdpa.torch.roster import Constraints, Roster
-from gdpa.torch.stage import NonFiniteWarning, Stage, tensor
+from gdpa.torch.stage import Stage, tensor, warn_skipped
 
-#: Up to this many constraints on the CPU the dual update goes number by number.
-FEW = 8
 _TWICE = (
     "lagrangian was called twice without a step between. To add up gradients of several micro-batches build the "
     'optimizer with accumulate="exact" or "stale"; to drop the first call use opt.zero_grad() or opt.discard()'
 )
-_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 #: Steps that `report` looks back on.
 WINDOW = 200
 
 
-class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
+class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
     """An optimizer with multipliers. Use `GDPA` (the paper's method) or `MinibatchGDPA` (around a base optimizer).
 
     One step is one forward and one backward pass::
@@ -72,6 +69,7 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         self._group = Group(process_group)
         self._plain = accumulate is None and nan == "skip"
         self._quick_dtype: torch.dtype | None = None
+        self._windows = {}
         self._first_equality = self._roster.size - self._roster.num_equalities
         self._stage = None
         self._observed: torch.Tensor | None = None
@@ -107,10 +105,6 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
     @abstractmethod
     def _advance(self, values: Any, present: Any) -> tuple[dict[str, Any], Any]:
         """Return the dual state after seeing g (``present`` masks it; None for all there) and the weights w."""
-
-    @abstractmethod
-    def _advance_each(self, values: list[float]) -> tuple[dict[str, Any], list[float]]:
-        """Do the same, number by number: lists for vectors, all constraints present."""
 
     @abstractmethod
     def _descend(self, stage: Stage | None) -> None:
@@ -149,7 +143,6 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
             and counts is None
             and self._stage is None
             and type(f) is torch.Tensor
-            and f.requires_grad
             and not f.ndim
             and f.is_cpu
             and vector.is_cpu
@@ -162,15 +155,6 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         if suspect and self._stage is not None:
             self._stage.suspect = True
         return loss
-
-    def _lagrangian_of_few(self, f: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-        """The same for a handful of constraints on the CPU, where a vector costs more than its numbers."""
-        values = vector.tolist()
-        updates, weights = self._advance_each(values)
-        product = torch.dot(vector, torch.from_numpy(np.array(weights, _NUMPY[vector.dtype])))
-        total = f + product
-        self._stage = Stage(total.item(), f.item(), values, updates, product)
-        return total
 
     def _lagrangian(self, f: torch.Tensor, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
         roster = self._roster
@@ -192,7 +176,9 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         if vector.is_cpu and not self._capturable and roster.size <= FEW:
             self._quick_dtype = vector.dtype  # everything looked at above holds for the calls to come
             return self._lagrangian_of_few(f, vector)
-        values = vector.detach().clone()  # g may be a view of the parameters, which the step will change
+        values = vector.detach()
+        if vector.is_leaf or vector._is_view():  # of the parameters, perhaps, which the step will change
+            values = values.clone()
         updates, weights = self._advance(view(values, self._capturable), None)
         product = torch.dot(vector, tensor(weights))
         total = f + product
@@ -200,12 +186,33 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         self._settle(self._stage)
         return total
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the primal step and commit the multipliers staged by `lagrangian`.
 
         ``closure`` is evaluated once, with gradients on, before the step; it may call `lagrangian` itself.
         """
+        if (
+            _profiler_enabled()
+            or self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
+        ):
+            return self._step_attended(closure)
+        # torch.no_grad() is the same at several times the cost.
+        enabled = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
+            return self._step(closure)
+        finally:
+            torch._C._set_grad_enabled(enabled)
+
+    # torch wraps every optimizer's step in a profiler's label and its hooks; ours asks for it where somebody listens.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    @torch.optim.Optimizer.profile_hook_step
+    @torch.no_grad()
+    def _step_attended(self, closure: Callable[[], Any] | None) -> Any:
         return self._step(closure)
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
@@ -222,8 +229,9 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
             raise RuntimeError(_TWICE)
         if self._accumulate is not None:
             self._close_round(stage)
-        if not self._capturable and not stage.finite():
-            self._skip(stage)
+        if not stage.guarded and not stage.finite():
+            self.skipped += 1
+            warn_skipped(stage, self._roster)
             return loss
         if not stage.measuring:
             self._descend(stage)
@@ -242,7 +250,12 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
                 self.discard()
             else:
                 stage.cleared, stage.suspect = True, False
-        super().zero_grad(set_to_none)
+        if not set_to_none or _profiler_enabled():
+            super().zero_grad(set_to_none)
+            return
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = None
 
     def discard(self) -> None:
         """Forget what `lagrangian` staged; the multipliers stay as they are."""
@@ -275,18 +288,17 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         if not self._capturable:
             stage.prefetch()
             return
-        slot, ok = self._slot, torch.isfinite(stage.check)
-        stage.check = ok
-        for key, new in stage.updates.items():
-            stage.updates[key] = torch.where(ok, new, slot[key])
+        stage.guarded, stage.check = True, (stage.check - stage.check) == 0  # isfinite in half the kernels
 
     def _commit(self, stage: Stage) -> None:
         slot = self._slot
         for key, value in stage.updates.items():
-            if self._capturable and not stage.measuring:
-                slot[key].copy_(value)  # where a captured graph will look for it
-            elif type(value) is list:
-                slot[key].numpy()[:] = value
+            if type(value) is list:
+                numbers = self._numbers(key)
+                for i, number in enumerate(value):
+                    numbers[i] = number
+            elif stage.guarded:  # in place, where a captured graph will look for it
+                torch.where(stage.check, value, slot[key], out=slot[key])
             else:
                 slot[key] = tensor(value)
         self._last = (stage.objective, stage.values)
@@ -299,20 +311,6 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
         for observer, every in self._observers:
             if slot["dual_steps"] % every == 0:
                 observer(self.snapshot())
-
-    def _skip(self, stage: Stage) -> None:
-        self.skipped += 1
-        finite = torch.isfinite(torch.as_tensor(stage.values))
-        bad = [self._roster.name(i) for i in torch.nonzero(~finite).flatten().tolist()]
-        if not math.isfinite(float(stage.objective)):
-            bad.insert(0, "the objective")
-        text = ", ".join(bad[:8]) or "the weighted sum of objective and constraints"
-        warnings.warn(
-            f"step skipped: {text} was not a finite number; parameters and multipliers are as they were. "
-            'A group absent from a batch is declared with counts= or nan="absent"',
-            NonFiniteWarning,
-            stacklevel=4,
-        )
 
     def _project(self) -> None:
         if self._domains.count(None) < len(self._domains):
@@ -359,12 +357,12 @@ class ConstrainedOptimizer(MicroBatches, torch.optim.Optimizer):
     # State: everything survives deepcopy and pickle; dictionaries are cloned both ways and matched by name.
 
     def __getstate__(self) -> dict[str, Any]:
-        drop = {"step", "_stage", "_observed", "_observers", "_history", "_last"}
+        drop = {"step", "_stage", "_observed", "_observers", "_history", "_last", "_windows"}
         return {k: v for k, v in self.__dict__.items() if k not in drop and not k.startswith("_optimizer_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._stage, self._quick_dtype = None, None
+        self._stage, self._quick_dtype, self._windows = None, None, {}
         self._observed, self._observations = None, 0
         if "_observers" not in self.__dict__:
             self._observers = []

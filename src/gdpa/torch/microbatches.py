@@ -84,7 +84,7 @@ class MicroBatches:
                 packed = self._observed.clone()
             else:
                 packed = pack(f.detach(), safe.detach(), n, c)
-            pooled = unpack(self._group.sum_(packed))
+            pooled = unpack(self._group.sum_(packed), vector.dtype)
             updates, weights = self._advance(
                 view(pooled.values, self._capturable), view(pooled.present, self._capturable)
             )
@@ -128,7 +128,7 @@ class MicroBatches:
                 )
             return
         assert stage.packed is not None
-        pooled = unpack(self._group.sum_(stage.packed.clone()))
+        pooled = unpack(self._group.sum_(stage.packed.clone()), stage.values.dtype)
         updates, weights = self._advance(view(pooled.values, self._capturable), view(pooled.present, self._capturable))
         stage.updates = {**updates, "stale_weights": weights}
         stage.objective, stage.values, stage.present = pooled.objective, pooled.values, pooled.present

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gdpa.arrays import namespace
-from gdpa.perturbed import weights
+from gdpa.perturbed import pressure, weights
 from gdpa.torch.core import ConstrainedOptimizer
 from gdpa.torch.optimizer import check_domain
 from gdpa.torch.roster import Constraints
@@ -24,6 +24,11 @@ _PROBES = 32
 _PATIENCE = 64
 #: The sizes G_i follow the largest |g_i| seen from this step on; earlier values are the start's transient.
 _WARM = 20
+_SEVERAL_PASSES = (
+    "calibration takes several backward passes through one batch's graph. A compiled model that was trained before "
+    "allows them with torch._functorch.config.donated_buffer = False, set before its first call; or calibrate with the "
+    "model that is not compiled: opt.calibrate((f, g) of a few batches)"
+)
 
 
 class MinibatchGDPA(ConstrainedOptimizer):
@@ -52,7 +57,9 @@ class MinibatchGDPA(ConstrainedOptimizer):
             balances that of f in about ``1 / (theta k)`` steps.
         damping: theta in (0, 1].
         calibration: how many batches to measure.
-        equalities, accumulate, nan, process_group, capturable: as for `GDPA`.
+        equalities, accumulate, nan, process_group, capturable: as for `GDPA`. With ``capturable`` a step that is not
+            finite is skipped by the base optimizer's own kernels where it is built with ``fused=True``; another one
+            is given gradients of zero, and its momentum goes on.
 
     Example:
         >>> import gdpa.torch
@@ -183,19 +190,40 @@ class MinibatchGDPA(ConstrainedOptimizer):
         return {"multipliers": moved, "size": size, "dual_steps": done + 1}, w
 
     def _advance_each(self, values: list[float]) -> tuple[dict[str, Any], list[float]]:
-        slot = self._slot
-        done, rate, damping, first = slot["dual_steps"], slot["dual_rate"], slot["damping"], self._first_equality
-        multipliers, ratio, size = slot["multipliers"].tolist(), slot["ratio"].tolist(), slot["size"].tolist()
+        slot, first = self._slot, self._first_equality
+        done, rate, damping = slot["dual_steps"], slot["dual_rate"], slot["damping"]
+        multipliers, ratio = self._numbers("multipliers").tolist(), self._numbers("ratio").tolist()
+        size = self._numbers("size").tolist()
         updates, w = {"multipliers": multipliers, "dual_steps": done + 1}, values.copy()
         for i, g in enumerate(values):
+            lam, equality = multipliers[i], i >= first
             if done >= _WARM and abs(g) > size[i]:
                 size[i] = abs(g)
                 updates["size"] = size
-            multipliers[i], w[i] = _damped(multipliers[i], g, rate * ratio[i] / size[i], damping, i >= first)
+            beta = rate * ratio[i] / size[i]
+            q = pressure(lam, g, beta, 0.0)  # `_damped` of one number
+            lam = multipliers[i] = lam + damping * ((q if equality or q > 0 else 0.0) - lam)
+            q = pressure(lam, g, beta, 0.0)
+            w[i] = q if equality or q > 0 else 0.0
         return updates, w
 
     def _descend(self, stage: Stage | None) -> None:
-        self.base.step()
+        if stage is None or not stage.guarded:
+            self.base.step()
+        elif all(group.get("fused") for group in self.param_groups):
+            base: Any = self.base
+            base.found_inf = (~stage.check).float()  # the switch that fused kernels have
+            try:
+                base.step()
+            finally:
+                del base.found_inf
+        else:
+            bad = ~stage.check
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        p.grad.masked_fill_(bad.to(p.device), 0.0)
+            self.base.step()
 
     # Calibration.
 
@@ -229,6 +257,13 @@ class MinibatchGDPA(ConstrainedOptimizer):
 
     def _measure(self, f: torch.Tensor, g: torch.Tensor, counts: torch.Tensor | None) -> Stage:
         """Add squared gradient norms of f and each g_i, and squares of their values, to the running sums."""
+        try:
+            return self._measure_each(f, g, counts)
+        except RuntimeError as error:
+            error.add_note(_SEVERAL_PASSES)
+            raise
+
+    def _measure_each(self, f: torch.Tensor, g: torch.Tensor, counts: torch.Tensor | None) -> Stage:
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         m, values = self._roster.size, g.detach()
         present = torch.ones_like(values) if counts is None else (counts > 0).to(values.dtype)

@@ -158,35 +158,46 @@ class GDPA(ConstrainedOptimizer):
         return {"multipliers": moved, "gate": inside, "dual_steps": r, "beta_r": beta}, w
 
     def _advance_each(self, values: list[float]) -> tuple[dict[str, Any], list[float]]:
-        slot = self._slot
-        done, tau, last, first = slot["dual_steps"], _plain(slot["tau"]), slot["beta_r"], self._first_equality
+        slot, first = self._slot, self._first_equality
+        done, beta, tau, last = slot["dual_steps"], _plain(slot["beta"]), _plain(slot["tau"]), slot["beta_r"]
         r = done + 1
-        beta = _plain(slot["beta"]) * r ** slot["beta_power"]
-        multipliers, gate, w = slot["multipliers"].tolist(), slot["gate"].tolist(), values.copy()
-        updates = {"multipliers": multipliers, "dual_steps": r, "beta_r": beta}
+        beta = beta * r ** slot["beta_power"]
+        multipliers, gate = self._numbers("multipliers").tolist(), self._numbers("gate").tolist()
+        updates, w = {"multipliers": multipliers, "dual_steps": r, "beta_r": beta}, values.copy()
         for i, g in enumerate(values):
-            p = i >= first
+            lam, equality = multipliers[i], i >= first
             if done:
-                multipliers[i] = dual_update(multipliers[i], g, last, tau, gate[i], p)
-            w[i], inside = _weigh(multipliers[i], g, beta, tau, p)
+                q = pressure(lam, g, last, tau)
+                lam = multipliers[i] = q if gate[i] and (equality or q > 0) else 0.0  # `dual_update` of one number
+            q = pressure(lam, g, beta, tau)
+            inside = equality or q > 0
+            w[i] = q if inside else 0.0  # [q]_+ of one number
             if inside is not gate[i]:
                 gate[i] = inside
                 updates["gate"] = gate
         return updates, w
 
     def _descend(self, stage: Stage | None) -> None:
-        r = self._slot["dual_steps"] + 1
+        r = self._slot["dual_steps"] + 1 if stage is None else stage.updates["dual_steps"]
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
+            params: list[torch.Tensor] = []
+            grads: list[torch.Tensor] = []
+            for p in group["params"]:
+                grad = p.grad
+                if grad is not None:
+                    if grad.is_sparse:
+                        raise RuntimeError(
+                            "GDPA does not support sparse gradients; build the embedding with sparse=False"
+                        )
+                    params.append(p)
+                    grads.append(grad)
             if not params:
                 continue
-            grads = [p.grad for p in params]
-            if any(g.is_sparse for g in grads):
-                raise RuntimeError("GDPA does not support sparse gradients; build the embedding with sparse=False")
             alpha = group["lr"] * r ** group["lr_power"]
-            if self._capturable and stage is not None:  # a step that is not finite moves nothing
-                grads = [torch.where(stage.check, g, torch.zeros_like(g)) for g in grads]
-            _subtract(params, grads, alpha, group["foreach"] is not False)  # eq. (primal)
+            if stage is not None and stage.guarded:
+                _subtract_where(stage.check, params, grads, torch.as_tensor(alpha))
+            else:
+                _subtract(params, grads, alpha, group["foreach"] is not False)  # eq. (primal)
 
 
 def _weigh(multipliers: Any, g: Any, beta: Any, tau: Any, num_equalities: int) -> tuple[Any, Any]:
@@ -218,8 +229,42 @@ def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach:
             p.sub_(alpha * g)
 
 
+def _subtract_where(ok: torch.Tensor, params: list[torch.Tensor], grads: list[torch.Tensor], alpha: Any) -> None:
+    """``x <- x - alpha grad`` if ``ok`` on the device, else x as it is, whatever the gradient holds.
+
+    torch's fused SGD has such a switch (``found_inf``) and goes over the memory once; where its kernel does not serve
+    (double precision, sharded parameters, odd strides, a compiler that will fuse by itself) the gradient is masked.
+    """
+    fused: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for p, g in zip(params, grads, strict=True):
+        if _fusable(p, g):
+            group = fused.setdefault((p.device, p.dtype), ([], []))
+            group[0].append(p)
+            group[1].append(g)
+        else:
+            move = alpha.to(p.device) * g
+            p.sub_(torch.where(ok.to(p.device), move, torch.zeros_like(move)))
+    for (device, _), (some, theirs) in fused.items():
+        torch._fused_sgd_(
+            some, theirs, [], weight_decay=0.0, momentum=0.0, dampening=0.0, nesterov=False, maximize=False,
+            is_first_step=False, lr=alpha.to(device, torch.float32), found_inf=(~ok).to(device, torch.float32),
+        )  # fmt: skip
+
+
+def _fusable(p: torch.Tensor, g: torch.Tensor) -> bool:
+    if (
+        torch.compiler.is_compiling()
+        or hasattr(p, "full_tensor")
+        or p.dtype != g.dtype
+        or p.stride() != g.stride()
+        or not p.is_contiguous()
+    ):
+        return False
+    return p.dtype is torch.float32 if p.is_cpu else p.is_cuda and p.dtype is not torch.float64
+
+
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value
+    return value.item() if type(value) is not float and isinstance(value, torch.Tensor) else value
 
 
 def check_domain(domain: Any) -> ConvexSet | None:

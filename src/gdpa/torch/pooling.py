@@ -17,7 +17,7 @@ initialized: Callable[[], bool] = dist.is_initialized if dist.is_available() els
 
 
 class Pooled(NamedTuple):
-    """Means over all samples of a step, and what they were taken over."""
+    """Means over all samples of a step in the precision of g, and what they were taken over."""
 
     objective: torch.Tensor
     values: torch.Tensor
@@ -27,27 +27,33 @@ class Pooled(NamedTuple):
 
 
 def pack(f: Any, g: torch.Tensor, samples: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return the vector (f n, n, g_i c_i, c_i) that ranks and micro-batches add up; absent groups add nothing."""
-    zero = torch.zeros_like(g)
-    f = torch.as_tensor(f, dtype=g.dtype, device=g.device).reshape(1)
-    n = samples.reshape(1)
-    f = torch.where(n > 0, f, torch.zeros_like(f))
-    return torch.cat([f * n, n, torch.where(counts > 0, g, zero) * counts, counts])
+    """Return the vector (f n, n, g_i c_i, c_i) that ranks and micro-batches add up; absent groups add nothing.
+
+    In double precision, so that the mean of many parts is as good as that of the whole.
+    """
+    wide = torch.float32 if g.device.type == "mps" else torch.float64  # which knows no other
+    f, n = torch.as_tensor(f, device=g.device).to(wide).reshape(1), samples.to(wide).reshape(1)
+    g, c = g.to(wide), counts.to(wide)
+    f, g = torch.where(n > 0, f, torch.zeros_like(f)), torch.where(c > 0, g, torch.zeros_like(g))
+    return torch.cat([f * n, n, g * c, c])
 
 
-def unpack(packed: torch.Tensor) -> Pooled:
+def unpack(packed: torch.Tensor, dtype: torch.dtype) -> Pooled:
     """Return the means of a sum of packed vectors."""
     m = (packed.shape[0] - 2) // 2
     n, counts = packed[1], packed[2 + m :]
     present = counts > 0
-    one = torch.ones_like(counts)
-    values = packed[2 : 2 + m] / torch.where(present, counts, one)
-    return Pooled(packed[0] / torch.where(n > 0, n, torch.ones_like(n)), values, present, n, counts)
+    values = packed[2 : 2 + m] / torch.where(present, counts, torch.ones_like(counts))
+    objective = packed[0] / torch.where(n > 0, n, torch.ones_like(n))
+    return Pooled(objective.to(dtype), values.to(dtype), present, n, counts)
 
 
 def share(part: torch.Tensor, whole: torch.Tensor, world: int) -> torch.Tensor:
     """Return the weight of a local mean in the loss: part / whole, times the ranks that gradients are averaged over."""
-    return torch.where(whole > 0, part / torch.where(whole > 0, whole, torch.ones_like(whole)), part * 0) * world
+    ratio = torch.where(
+        whole > 0, part / torch.where(whole > 0, whole, torch.ones_like(whole)), torch.zeros_like(whole)
+    )
+    return (ratio * world).to(part.dtype)
 
 
 class Group:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
 
 from gdpa.torch.pooling import Pooled
+from gdpa.torch.roster import Roster
 
 
 class NonFiniteWarning(RuntimeWarning):
@@ -35,7 +37,8 @@ class Stage:
     """A step in waiting.
 
     Attributes:
-        check: a number that is finite exactly if the objective and all constraints are.
+        check: a number that is finite exactly if the objective and all constraints are; where ``guarded``, whether it
+            is, as a tensor on the device.
         objective, values: f and g of the step (means over all its samples), g in internal order.
         present: which constraints had samples; None for all.
         updates: what `step` writes into the dual state.
@@ -44,6 +47,7 @@ class Stage:
         pooled: sums over ranks and micro-batches, where there were any.
         packed: this rank's running sums (``accumulate="stale"``).
         calls: calls of ``lagrangian`` so far.
+        guarded: the host does not look at ``check``: where it is False, the kernels of the step change nothing.
         measuring: a calibration batch: nothing is trained.
         cleared: gradients were cleared since, before the backward pass (many loops have this order).
         suspect: an earlier call's gradients may still be in ``.grad``; a step now would add the two up.
@@ -54,6 +58,7 @@ class Stage:
     pooled: Pooled | None = None
     packed: torch.Tensor | None = None
     calls = 1
+    guarded = False
     measuring = False
     cleared = False
     suspect = False
@@ -87,3 +92,18 @@ class Stage:
         except RuntimeError:
             return True
         return False
+
+
+def warn_skipped(stage: Stage, roster: Roster) -> None:
+    """Say which numbers of a step that is not taken were not finite."""
+    finite = torch.isfinite(torch.as_tensor(stage.values))
+    bad = [roster.name(i) for i in torch.nonzero(~finite).flatten().tolist()]
+    if not math.isfinite(float(stage.objective)):
+        bad.insert(0, "the objective")
+    text = ", ".join(bad[:8]) or "the weighted sum of objective and constraints"
+    warnings.warn(
+        f"step skipped: {text} was not a finite number; parameters and multipliers are as they were. "
+        'A group absent from a batch is declared with counts= or nan="absent"',
+        NonFiniteWarning,
+        stacklevel=4,
+    )
