@@ -385,6 +385,24 @@ def test_a_tolerance_below_rounding_stalls_or_runs_out_but_is_no_success():
     assert max(result.certificate.relative) < 1e-8
 
 
+def test_small_coordinates_beside_a_large_one_are_not_called_still():
+    # Rosenbrock's function in units of 1e-4 beside a coordinate of 1e4, whose rounding in float32 is ten such units.
+    unit = np.float32(1e-4)
+
+    def gradient(x):
+        u, v = x[:2] / unit
+        return np.stack([-400 * u * (v - u * u) - 2 * (1 - u), 200 * (v - u * u), x[2] - 10_000])
+
+    def value(x):
+        u, v = x[:2] / unit
+        return unit * (100 * (v - u * u) ** 2 + (1 - u) ** 2) + (x[2] - 10_000) ** 2 / 2
+
+    problem = from_functions(value, lambda x: x[:0], gradient=gradient, jacobian=lambda x: np.zeros((0, 3), x.dtype))
+    result = solve(problem, np.array([-1.2e-4, 1e-4, 1e4], dtype=np.float32), tolerance=1e-3)
+    assert result.success
+    assert result.x[:2] / unit == pytest.approx(np.ones(2), rel=1e-2)
+
+
 def test_no_step_left_is_called_stalled():
     # The gradient lies: no step along it descends, however short.
     problem = from_functions(lambda x: abs(x[0]) ** 0.5, gradient=lambda x: np.array([-1.0]))

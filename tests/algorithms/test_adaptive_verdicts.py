@@ -1,10 +1,14 @@
 """What AdaptiveGDPA says of problems without a solution, and that it never says it of problems with one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from gdpa import AdaptiveGDPA, KKTBelow, MaxOracleCalls, MaxSteps, Status, solve
+from gdpa import AdaptiveGDPA, Evaluation, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, solve
+from gdpa.algorithms import _infeasibility
+from gdpa.algorithms._acceptance import Window
 from gdpa.arrays import max_norm, positive_part
 from tests.algorithms.adaptive_cases import AWKWARD, HOLES, INFEASIBLE, UNBOUNDED, WALLS
 
@@ -86,3 +90,32 @@ def test_a_hole_that_cannot_be_avoided_is_named(case, step):
     assert case.culprit in result.message
     assert not result.success
     assert torch.isfinite(result.x).all()
+
+
+def sigmoid_problem():
+    """Return min x^2/2 subject to 1/(1 + e^x) <= 0.1, feasible from x = log 9 on and flat far to the left."""
+
+    def evaluate(x):
+        e = np.exp(-np.abs(x))
+        value, slope = np.where(x > 0, e, 1) / (1 + e), e / (1 + e) ** 2
+        return Evaluation(x @ x / 2, value - 0.1, lambda w, objective=1.0: objective * x - w * slope)
+
+    return Problem(evaluate, num_constraints=1)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("x", [-16.0, -20.0])
+def test_a_plateau_with_a_slope_is_no_verdict(x, dtype):
+    # The violation's gradient, 1e-6 and less of what it is at the start, still leads down; the phase must follow it.
+    problem, algorithm = sigmoid_problem(), AdaptiveGDPA()
+    state = algorithm.init(problem, np.zeros(1, dtype))
+    point = np.full(1, x, dtype)
+    now = problem.evaluate(point)
+    window = Window(now.objective[None], state.scaling.constraints * now.constraints[None, :])
+    state = _infeasibility.enter(problem, replace(state, x=point, evaluation=now, window=window))
+    for _ in range(100):
+        state = algorithm.update(problem, state)
+        assert state.verdict is None
+        if state.restoration is None:
+            break
+    assert problem.evaluate(state.x).constraints[0] <= 0.1

@@ -61,7 +61,9 @@ class Restoration(NamedTuple):
     merit: Merit
     violation: float
     steps: int = 0
-    probed: float | None = None
+    probes: int = 0
+    probed: float = math.inf
+    until: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 In the phase f has weight 0, lambda = 0 and beta = 1, so F_beta is ||[g]_+||^2 / 2 and the one-pullback step minimises
 it. It ends back in the problem where the violation has fallen to a tenth, and with the verdict where the violation is
-stationary and positive, twice: a shove away from the first such point leads to no lower one. (A point of symmetry
-is stationary without being a minimum; the shove leaves it.)
+positive and stationary: moving x by its own size would, to first order, change it by a millionth. Two probes must
+agree, each followed by twenty steps that lead to no lower violation: a step as long as x down the slope that is left (a
+plateau is flat without being a minimum) and a shove (so is a point of symmetry).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ FALLEN = 0.9
 ENOUGH = 0.1
 #: The phase is left after so many accepted points without a decision.
 LONGEST = 300
+#: So many accepted points after a probe it is judged.
+PROBE = 20
 #: The penalty with which the problem is taken up again is at most this times the patience.
 MODERATE = 50.0
 
@@ -77,16 +80,22 @@ def judge(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     g = state.window.constraints[-1]
     size = float(norm(positive_part(g, state.merit.num_equalities)))
     stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
-    if stationarity > max(1e-6, 10 * floor**1.5) * size:
+    reach = 1 + float(max_norm(state.x))
+    if entry.probes and entry.steps < entry.until:
         return state
-    if entry.probed is None:
-        shove = 0.01 * (1 + float(max_norm(state.x))) * wave(state.x)
-        p = problem.domain.project(state.x + shove) - state.x
-        entry = entry._replace(probed=violation)
-        return replace(state, restoration=entry, memory=Memory(), trial=Trial(p, 0.0, forced=True))
-    if violation > 0.99 * entry.probed:
+    if stationarity * reach > max(1e-6, 10 * floor**1.5) * size * min(size, 1.0):
+        return state
+    if entry.probes and violation <= 0.99 * entry.probed:  # there was a way down: begin again
+        return replace(state, restoration=entry._replace(probes=0))
+    if entry.probes == 2:
         return replace(state, verdict=Status.LOCALLY_INFEASIBLE)
-    return replace(state, restoration=entry._replace(probed=None))
+    after = entry._replace(probes=entry.probes + 1, probed=violation, until=entry.steps + PROBE)
+    state = replace(state, restoration=after)
+    if entry.probes == 0:  # a step as long as x, to begin with, down the slope that is left
+        sigma = max(float(max_norm(state.gradient)) / reach, float(namespace(g).finfo(g.dtype).smallest_normal))
+        return _one_pullback.aim(problem.domain, replace(state, memory=Memory(sigma=sigma)))
+    p = problem.domain.project(state.x + 0.01 * reach * wave(state.x)) - state.x
+    return replace(state, memory=Memory(), trial=Trial(p, 0.0, forced=True))
 
 
 def leave(problem: Problem, state: AdaptiveState) -> AdaptiveState:

@@ -140,7 +140,8 @@ class AdaptiveGDPA:
         violated = state.violation > negligible(state.x) * size
         if float(state.window.objectives[-1]) < -DEEP:  # without bound, or the penalty was too weak to hold it
             return _infeasibility.enter(problem, state) if violated else replace(state, verdict=Status.DIVERGING)
-        moved = float(max_norm(state.x - old.x)) > float(namespace(state.x).finfo(state.x.dtype).eps) * size
+        xp = namespace(state.x)
+        moved = bool(xp.any(xp.abs(state.x - old.x) > 4 * float(xp.finfo(state.x.dtype).eps) * xp.abs(state.x)))
         state = replace(state, still=0 if moved else old.still + 1)
         if state.knowledge is None:
             state = _one_pullback.arrive(problem, old, state, self.memory)
