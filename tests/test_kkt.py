@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy.optimize import lsq_linear, minimize
 
 import gdpa.kkt
 from gdpa import GDPA, KKTBelow, MaxSteps, Status, certify, solve
@@ -20,6 +20,7 @@ from gdpa.kkt import (
     relative_residuals,
     scale_at,
 )
+from gdpa.multipliers import fit
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation, Problem
 from gdpa.problems import get, names
@@ -254,6 +255,19 @@ def test_the_fit_is_the_least_squares_it_says(domain, seed):
     )
     least, loss = fitted_worst(domain, x, c, A, b)
     assert loss(certify(own, x).multipliers) <= least + 1e-6
+
+
+@pytest.mark.parametrize(("m", "d", "p"), [(101, 5, 0), (400, 30, 0), (400, 30, 3), (250, 300, 2)])
+def test_many_multipliers_fitted_on_a_working_set_are_those_of_the_whole(m, d, p):
+    rng = np.random.default_rng(m + p)
+    J, grad_f, g = rng.normal(size=(m, d)), 5 * rng.normal(size=d), -rng.exponential(size=m)
+    g[m - p :] = 0.0
+    found = fit(REALS, np.zeros(d), grad_f, J, g, p, 1.0, 1.0)
+    slack = np.where(np.arange(m) < m - p, np.abs(g), 0.0)
+    lower = np.where(np.arange(m) < m - p, 0.0, -np.inf)
+    whole = np.vstack([J.T, np.diag(slack)])
+    reference = lsq_linear(whole, np.concatenate([-grad_f, np.zeros(m)]), bounds=(lower, np.inf), method="bvls")
+    np.testing.assert_allclose(found, reference.x, atol=1e-8 * (1 + np.abs(reference.x).max()))
 
 
 def test_the_better_multipliers_are_kept():

@@ -50,7 +50,7 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, s_f
     slack[len(g) - p :] = 0.0
     grad_f, J, slack = grad_f / s_f, J / s_f, slack / s_f
     if isinstance(domain, Reals):
-        return _nnls(np.vstack([J.T, np.diag(slack)]), np.concatenate([-grad_f, 0 * g]), p)
+        return _least_squares(J, slack, -grad_f, p)
 
     def phi(lam: Any) -> float:
         t = domain.tangent(x, -(grad_f + J.T @ lam))
@@ -67,7 +67,7 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, s_f
             break
         # The derivative of P_T along the rows of J: exact between kinks up to rounding, which the next turn removes.
         D = (domain.tangent(np.broadcast_to(x, J.shape), v + h * J) - t) / h
-        step = _nnls(np.vstack([D.T, np.diag(slack)]), np.concatenate([t + D.T @ multipliers, 0 * g]), p) - multipliers
+        step = _least_squares(D, slack, t + D.T @ multipliers, p) - multipliers
         least = 1e-9 * (1 + np.abs(multipliers).max())
         while (lower := phi(multipliers + step)) >= value:
             step = step / 2
@@ -77,6 +77,33 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, s_f
         if np.abs(step).max() <= least:
             break
     return multipliers
+
+
+#: Above so many multipliers a working set, grown by so many at a time, is solved in the place of the whole.
+WORKING_SET = 100
+
+
+def _least_squares(D: Any, slack: Any, b: Any, p: int) -> Any:
+    """Solve min ||D^T y - b||^2 + ||slack y||^2 with y >= 0 except its last p entries, which are free.
+
+    Of many multipliers few are positive. Those of least slack are solved for first; then those join whose derivative is
+    negative, the most negative first, until there are none.
+    """
+    m = len(slack)
+    inside = np.arange(m) >= m - p
+    inside[np.argsort(slack)[: WORKING_SET + p]] = True
+    inside = inside if m > WORKING_SET + p else np.ones(m, dtype=bool)
+    y = np.zeros(m)
+    while True:
+        A = np.vstack([D[inside].T, np.diag(slack[inside])])
+        y[inside] = _nnls(A, np.concatenate([b, np.zeros(int(inside.sum()))]), p)
+        slope = np.where(inside, 0.0, D @ (D.T @ y - b))
+        floor = 1e-13 * np.linalg.norm(D, axis=1) * (1 + np.linalg.norm(b))
+        joining = np.argsort(slope)[:WORKING_SET]
+        joining = joining[slope[joining] < -floor[joining]]
+        if not len(joining):
+            return y
+        inside[joining] = True
 
 
 def _nnls(A: Any, b: Any, p: int) -> Any:

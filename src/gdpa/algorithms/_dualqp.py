@@ -34,13 +34,21 @@ def dual_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
     m = len(b)
     free = np.arange(m) >= m - num_equalities
     tolerance = 1e-13 * (1 + np.abs(b).max(initial=0.0))
-    solve = _grow if m > num_equalities + WORKING_SET else _pivot
-    return solve(A, b, free, tolerance)
+    if m > num_equalities + WORKING_SET:
+        return _grow(A, b, free, tolerance)
+    return _pivot(A, b, free, tolerance, (b > 0) | free)
 
 
-def _pivot(A: Matrix, b: Matrix, free: Any, tolerance: float) -> Matrix:
-    """Exchange all wrong guesses at once while that helps."""
-    positive = (b > 0) | free
+def _pivot(A: Matrix, b: Matrix, free: Any, tolerance: float, positive: Any, known: Matrix | None = None) -> Matrix:
+    """Exchange all wrong guesses at once while that helps.
+
+    Args:
+        A, b: the programme.
+        free: the components without a sign.
+        tolerance: of the gradient.
+        positive: the first guess.
+        known: a solution where some components are held at zero, from which the active-set method may start.
+    """
     fewest, patience = len(b) + 1, PATIENCE
     while patience:
         solution = _on(positive, A, b)
@@ -53,7 +61,7 @@ def _pivot(A: Matrix, b: Matrix, free: Any, tolerance: float) -> Matrix:
         else:
             patience -= 1
         positive = positive ^ wrong
-    return _active_set(A, b, free, tolerance)
+    return _active_set(A, b, free, tolerance, known)
 
 
 def _grow(A: Matrix, b: Matrix, free: Any, tolerance: float) -> Matrix:
@@ -64,9 +72,10 @@ def _grow(A: Matrix, b: Matrix, free: Any, tolerance: float) -> Matrix:
     while gradient.min(initial=0.0) < -tolerance:
         worst = np.argsort(gradient)[:WORKING_SET]
         inside[worst[gradient[worst] < -tolerance]] = True
-        part = np.ix_(inside, inside)
+        part, known = np.ix_(inside, inside), solution[inside]
+        guess = (known > 0) | (gradient[inside] < -tolerance) | free[inside]
         solution = np.zeros(len(b))
-        solution[inside] = _pivot(A[part], b[inside], free[inside], tolerance)
+        solution[inside] = _pivot(A[part], b[inside], free[inside], tolerance, guess, known)
         gradient = np.where(inside, np.inf, A @ solution - b)
     return solution
 
@@ -78,10 +87,10 @@ def _on(positive: Any, A: Matrix, b: Matrix) -> Matrix:
     return solution
 
 
-def _active_set(A: Matrix, b: Matrix, free: Any, tolerance: float) -> Matrix:
+def _active_set(A: Matrix, b: Matrix, free: Any, tolerance: float, known: Matrix | None = None) -> Matrix:
     """Lawson and Hanson: admit the component of steepest descent; drop those that would turn negative on the way."""
-    positive = free.copy()
-    current = _on(positive, A, b)
+    positive = free.copy() if known is None else free | (known > 0)
+    current = _on(positive, A, b) if known is None else known
     for _ in range(3 * len(b)):
         gradient = np.where(positive, np.inf, A @ current - b)
         if not gradient.min() < -tolerance:

@@ -52,15 +52,14 @@ class _Span(NamedTuple):
         """
         E, sigma, rows = self.E, self.sigma, self.rows
         WZ = E.T @ gram
-        H = np.eye(len(gram)) / sigma + E @ solve_symmetric(self.K - WZ @ E / sigma, WZ) / sigma**2
+        X = solve_symmetric(self.K - WZ @ E / sigma, WZ) / sigma**2  # H = I/sigma + E X in coefficients: never formed
         a = self.curvature(u)
         a[0] += 1.0
-        images = gram @ H
-        A = images[rows, rows]
-        b = self.offset + u[rows] - images[rows] @ a
+        A = gram[rows, rows] / sigma + WZ[:, rows].T @ X[:, rows]
+        b = self.offset + u[rows] - gram[rows] @ (a / sigma + E @ (X @ a))
         multipliers = dual_qp((A + A.T) / 2 + np.eye(len(b)) / self.beta, b, self.num_equalities)
         a[rows] += multipliers
-        return -H @ a, multipliers
+        return -(a / sigma + E @ (X @ a)), multipliers
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
