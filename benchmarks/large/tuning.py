@@ -15,7 +15,8 @@ from benchmarks.large.study import unit
 
 HELD_OUT, FORWARDS, SECONDS = 10_000, 1000, 60.0
 #: The grid: step lengths, penalties, and tolerances of IQRC. Multipliers here are of order 10 to 100.
-STEPS, PENALTIES, TOLERANCES = (0.01, 0.03, 0.1, 0.3), (1.0, 3.0, 10.0, 30.0), (1.0, 0.1, 0.01, 0.001)
+STEPS, PENALTIES = (0.01, 0.03, 0.1, 0.3), (1.0, 3.0, 10.0, 30.0, 100.0)
+TOLERANCES = (1.0, 0.3, 0.1, 0.03, 0.01)
 #: Family -> the case on which its constants are chosen.
 PILOTS = {"mnpc": "mnpc-500", "disjoint": "disjoint-3", "shared": "shared-3"}
 
