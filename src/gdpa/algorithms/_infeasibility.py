@@ -30,6 +30,8 @@ ENOUGH = 0.1
 LONGEST = 300
 #: So many accepted points after a probe it is judged.
 PROBE = 20
+#: Steps of the phase are at most so many times as long as x: on a plateau the matrix knows no limit.
+FARTHEST = 10.0
 #: The penalty with which the problem is taken up again is at most this times the patience.
 MODERATE = 50.0
 
@@ -72,7 +74,10 @@ def judge(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     entry = state.restoration
     assert entry is not None
     entry = entry._replace(steps=entry.steps + 1)
-    state = replace(state, restoration=entry)
+    reach = 1 + float(max_norm(state.x))
+    size = float(max_norm(state.trial.direction))
+    length = min(1.0, FARTHEST * reach / size) if size > 0 else 1.0
+    state = replace(state, restoration=entry, trial=state.trial._replace(length=length))
     violation = state.violation
     floor = negligible(state.x)
     if violation <= max(ENOUGH * entry.violation, floor) or entry.steps > LONGEST:
@@ -80,7 +85,6 @@ def judge(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     g = state.window.constraints[-1]
     size = float(norm(positive_part(g, state.merit.num_equalities)))
     stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
-    reach = 1 + float(max_norm(state.x))
     if entry.probes and entry.steps < entry.until:
         return state
     if stationarity * reach > max(1e-6, 10 * floor**1.5) * size * min(size, 1.0):

@@ -14,6 +14,7 @@ from gdpa.algorithms._dualqp import dual_qp
 from gdpa.algorithms._lbfgs import host, remember
 from gdpa.algorithms._model import Step, model_step
 from gdpa.algorithms._one_pullback import LARGEST_BETA
+from gdpa.algorithms._rescaling import renew
 from gdpa.algorithms.base import Probe
 from gdpa.arrays import from_numpy, max_norm, namespace, to_numpy
 from gdpa.kkt import relative_residuals
@@ -26,6 +27,8 @@ SHARE = 0.25
 RAISES = 4
 #: A violation below this share of the Lagrangian's gradient is not what keeps x from a solution.
 MINOR = 1e-3
+#: Multipliers of least squares replace lambda where both they and their KKT residual are below this share of the model's.
+ADOPTED = 0.1
 #: Up to so many constraints every row is worth its backward pass.
 ALL_ROWS = 10
 #: Up to so many constraints the probe's multipliers are fitted; above, the model's own do (certificates always fit).
@@ -84,7 +87,12 @@ def scaled_rows(problem: Problem, state: AdaptiveState, now: Evaluation) -> Arra
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
 def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: Array) -> AdaptiveState:
-    """Return the state with its next trial, beta raised until the model's step removes enough of the violation."""
+    """Return the state with its next trial, beta raised until the model's step removes enough of the violation.
+
+    Where lambda is far too large, for a constraint that is not active any more, lambda + beta g falls slowly: the
+    multipliers of least squares then take its place.
+    """
+    state, c, J = renew(state, c, J)
     merit, g = state.merit, state.window.constraints[-1]
     p = merit.num_equalities
     violation, goal = state.violation, SHARE * state.violation
@@ -97,6 +105,10 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
             break
         merit = merit._replace(beta=2 * merit.beta)
         step = _solve(problem, state, merit, c, J, g)
+    estimate, share = _best_multipliers(problem, state.x, c, J, g, step.multipliers)
+    if share < ADOPTED and float(max_norm(estimate)) < ADOPTED * float(max_norm(step.multipliers)):
+        merit = merit._replace(multipliers=estimate)
+        step = _solve(problem, state, merit, c, J, g)
     direction, multipliers = step
     gradient = c + merit.weights(g) @ J
     slope = float(namespace(c).sum(gradient * direction))
@@ -104,7 +116,6 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
         direction = problem.domain.project(state.x - gradient / state.memory.sigma) - state.x
         slope = float(namespace(c).sum(gradient * direction))
     scaling = state.scaling
-    estimate = _best_multipliers(problem, state.x, c, J, g, multipliers)
     lagrangian = (c + estimate @ J) / scaling.objective
     probe = Probe(state.x, scaling.unscale(estimate), now.objective, now.constraints, lagrangian)
     return replace(
@@ -117,14 +128,16 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
     )
 
 
-def _best_multipliers(problem: Problem, x: Array, c: Array, J: Array, g: Array, multipliers: Array) -> Array:
-    """Return the model's multipliers, or those of least squares where they certify x better.
+def _best_multipliers(
+    problem: Problem, x: Array, c: Array, J: Array, g: Array, multipliers: Array
+) -> tuple[Array, float]:
+    """Return the model's multipliers, or those of least squares where they certify x better, and by which factor.
 
     They minimise ||c + J'l||^2 + sum (l_i [-g_i]_+)^2 over the coordinates that the first do not hold at a bound.
     Where no constraint qualification holds the model's multipliers lag behind; these do not.
     """
     if g.shape[-1] > FITTED:
-        return multipliers
+        return multipliers, 1.0
     p = problem.num_equalities
     gradient = c + multipliers @ J
     held = problem.domain.tangent(x, -gradient) == 0
@@ -138,8 +151,8 @@ def _best_multipliers(problem: Problem, x: Array, c: Array, J: Array, g: Array, 
     def residual(lam: Array, gradient: Array) -> float:
         return float(relative_residuals(problem.domain, x, gradient, g, lam, p).worst)
 
-    better = residual(other, c + other @ J) < residual(multipliers, gradient)
-    return other if better else multipliers
+    new, old = residual(other, c + other @ J), residual(multipliers, gradient)
+    return (other, new / old) if new < old else (multipliers, 1.0)
 
 
 def correct(problem: Problem, state: AdaptiveState, constraints: Array) -> Array:

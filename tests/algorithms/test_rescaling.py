@@ -1,0 +1,120 @@
+"""Units renewed on the way: what stays, what changes, and what it is good for."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from gdpa import AdaptiveGDPA, Box, solve
+from gdpa.algorithms import _jacobian_step
+from gdpa.algorithms._rescaling import DRIFT, renew
+from gdpa.backends import from_functions
+from gdpa.problems import get
+
+
+def drifted(factor_f, factor_g):
+    """Return HS43's state after some steps as if its units had been chosen where the gradients were other."""
+    case = get("HS43")
+    algorithm = AdaptiveGDPA()
+    state = algorithm.init(case.problem, case.x0)
+    for _ in range(6):
+        state = algorithm.update(case.problem, state)
+    return case.problem, state, factor_f * state.knowledge.gradient, factor_g[:, None] * state.knowledge.rows
+
+
+def as_if(state, a, b):
+    """Return the state in units of f and g that are a and b times as large."""
+    memory, window, merit = state.memory, state.window, state.merit
+    return replace(
+        state,
+        scaling=state.scaling._replace(
+            objective=a * state.scaling.objective, constraints=b * state.scaling.constraints
+        ),
+        merit=merit._replace(multipliers=a * merit.multipliers / b),
+        memory=memory._replace(changes=tuple(a * y for y in memory.changes), sigma=a * memory.sigma),
+        window=window._replace(objectives=a * window.objectives, constraints=b * window.constraints),
+    )
+
+
+def test_units_that_suit_are_left_alone():
+    _, state, c, J = drifted(1.0, np.ones(3))
+    assert renew(state, c, J)[0] is state
+
+
+def test_new_units_change_neither_the_point_nor_the_multipliers_nor_the_lagrangian():
+    a, b = 1e-5, np.array([1e-6, 1.0, 1e4])
+    problem, state, c, J = drifted(a, b)
+    strange = as_if(state, a, b)
+    new, c_new, J_new = renew(strange, c, J)
+    assert (new.x == state.x).all()
+    s, t = strange.scaling, new.scaling
+    assert t.unscale(new.merit.multipliers) == pytest.approx(s.unscale(strange.merit.multipliers), rel=1e-12)
+    # gradients in the new units: of size one, up to the drift that is allowed
+    now = problem.evaluate(state.x)
+    w = new.merit.multipliers
+    assert c_new + w @ J_new == pytest.approx(t.pullback(now, w), rel=1e-9)
+    sizes = np.abs(J_new).max(axis=1)
+    assert ((sizes >= 1 / DRIFT) & (sizes <= DRIFT)).all()
+    f, g = t.values(now)
+    assert new.window.objectives[-1] == pytest.approx(f)
+    assert new.window.constraints[-1] == pytest.approx(g)
+    # the Lagrangian's matrix is that of the same function in other units
+    ratio = t.objective / s.objective
+    assert new.memory.sigma == pytest.approx(ratio * strange.memory.sigma)
+    assert new.memory.changes[-1] == pytest.approx(ratio * strange.memory.changes[-1])
+
+
+def test_rows_that_were_not_evaluated_keep_their_units():
+    _, state, c, J = drifted(1.0, np.array([1e-6, 0.0, 1.0]))
+    new, _, J_new = renew(state, c, J)
+    assert new.scaling.constraints[1] == state.scaling.constraints[1]
+    assert new.scaling.constraints[0] > state.scaling.constraints[0]
+    assert (J_new[1] == 0).all()
+
+
+@pytest.mark.parametrize("start", [(10.6, 19.9, 10.0), (3.0, 12.0, 8.0)])
+def test_a_start_where_the_constraints_are_steep_does_not_hide_them_later(start):
+    # Hock and Schittkowski 66. At the first start grad g has components of 1e8; at the solution, 1.
+    bounds = [(0, 100), (0, 100), (0, 10)]
+
+    def g(x):
+        return np.array([np.exp(x[0]) - x[1], np.exp(x[1]) - x[2]])
+
+    def J(x):
+        return np.array([[np.exp(x[0]), -1.0, 0.0], [0.0, np.exp(x[1]), -1.0]])
+
+    gradient = np.array([-0.8, 0.0, 0.2])
+    domain = Box(*np.transpose(bounds).astype(float))
+    problem = from_functions(lambda x: gradient @ x, g, gradient=lambda x: gradient, jacobian=J, domain=domain)
+    result = solve(problem, np.array(start), tolerance=1e-6)
+    constraint = {"type": "ineq", "fun": lambda x: -g(x), "jac": lambda x: -J(x)}
+    truth = minimize(
+        lambda x: gradient @ x,
+        [0, 1.05, 2.9],
+        jac=lambda x: gradient,
+        bounds=bounds,
+        constraints=constraint,
+        options={"ftol": 1e-14},
+    )
+    assert truth.success
+    assert result.success
+    assert result.x == pytest.approx(truth.x, abs=1e-4)
+    assert result.forwards <= 100
+
+
+def test_a_multiplier_far_too_large_is_let_go():
+    # min (x - 3)^2/2 subject to x <= 1e3: inactive at the solution, multiplier zero. By lambda + beta g alone 1e9 would
+    # fall by 1e4 a step.
+    problem = from_functions(
+        lambda x: (x[0] - 3) ** 2 / 2, lambda x: x - 1e3, gradient=lambda x: x - 3, jacobian=lambda x: np.eye(1)
+    )
+    algorithm = AdaptiveGDPA()
+    state = algorithm.init(problem, np.array([2.0]))
+    state = replace(state, merit=state.merit._replace(multipliers=np.array([1e9])))
+    now = problem.evaluate(state.x)
+    state = _jacobian_step.plan(problem, state, now, state.knowledge.gradient, state.knowledge.rows)
+    assert state.merit.multipliers[0] == pytest.approx(0.0, abs=1e-5)
+    for _ in range(10):
+        state = algorithm.update(problem, state)
+    assert state.x[0] == pytest.approx(3.0, abs=1e-6)
