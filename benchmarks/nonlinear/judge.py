@@ -49,6 +49,29 @@ def is_kkt(case: Case, x: Vector, tolerance: float, f_g: tuple[float, Vector], g
     return bool(np.abs(grad + (columns / size) @ y).max() <= limit)
 
 
+def certificate_holds(case: Case, x: Vector, multipliers: Vector, tolerance: float) -> bool:
+    """Tell whether (x, lambda) meets the library's stated measure, computed here from its formulas alone.
+
+    With s_f = max(min(1, |grad f(x0)|), |grad f(x)|) and s_g = |g(x0)| between 1e-3 and 1, largest components::
+
+        |P_T(-grad f - J^T lambda)| <= t s_f,   |g_+| <= t s_g,   sum |lambda_i g_i| <= t s_g max(s_f, sum lambda_i)
+    """
+    at_start = float(np.abs(case.gradient(case.x0)).max())
+    size = float(np.abs(case.values(case.x0)[1]).max())
+    gradient, g = case.gradient(x), case.values(x)[1]
+    s_f = max(min(1.0, at_start) if at_start > 0 else 1.0, float(np.abs(gradient).max()))
+    s_g = min(max(size, 1e-3), 1.0) if size > 0 else 1.0
+    descent = -(gradient + multipliers @ case.jacobian(x))
+    # The tangent cone of the box: no way out at a bound, nor within rounding of one.
+    near = 1e-8 * (1 + np.abs(x))
+    descent[(x - case.lower <= near) & (descent < 0)] = 0.0
+    descent[(case.upper - x <= near) & (descent > 0)] = 0.0
+    slack = float(np.abs(multipliers * g).sum()) / (s_g * max(s_f, float(multipliers.sum())))
+    inside = bool((x >= case.lower).all() and (x <= case.upper).all() and (multipliers >= 0).all())
+    residual = max(float(np.abs(descent).max()) / s_f, float(np.max(g, initial=0.0)) / s_g, slack)
+    return inside and residual <= tolerance
+
+
 class Judge:
     """Counts a solver's passes over one problem and notes when each level is first met. Judging is off the clock.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.nonlinear.judge import Finished, Judge, is_kkt
+from benchmarks.nonlinear.judge import Finished, Judge, certificate_holds, is_kkt
 from benchmarks.nonlinear.suite import Case, load
 from benchmarks.supervised import Connection, supervised
 
@@ -170,26 +170,31 @@ def run(name: str, judge: Judge) -> str:
     return "stopped by itself"
 
 
-#: What the library is asked to certify in `claim`, and the level its success is checked at.
+#: What the library is asked to certify in `claim`, and the level the judge's own rule is tried at.
 ASKED, CHECKED = 1e-6, 1e-4
 
 
 def claim(case: Case, forwards: int, seconds: float) -> dict[str, Any]:
-    """Solve as a user would, until the library says how it ended; where it says success, ask the judge at that x.
+    """Solve as a user would, until the library says how it ended; check its success by two rules apart from it.
 
-    The library asks for `ASKED` relative to its own scale and the judge has another, hence the wider `CHECKED`.
+    ``confirmed``: the measure the library states, computed anew. ``strict``: the judge's own rule at `CHECKED`, for
+    which a constraint with a multiplier has to be active, however small the multiplier is beside grad f.
     """
     import gdpa
 
     judge = Judge(case, forwards, seconds, ends=False)
+    stop = (gdpa.KKTBelow(ASKED), gdpa.MaxOracleCalls(forwards), gdpa.MaxTime(seconds))
     try:
-        stop = (gdpa.KKTBelow(ASKED), gdpa.MaxOracleCalls(forwards), gdpa.MaxTime(seconds))
         result = gdpa.solve(as_problem(judge), case.x0, stop=stop, tolerance=ASKED, record=0)
     except Exception as error:  # no success is claimed; what broke is told
         return {"status": f"{type(error).__name__}: {str(error)[:200]}", "success": False}
     x = np.asarray(result.x)
-    confirmed = is_kkt(case, x, CHECKED, case.values(x), case.gradient(x), case.jacobian(x))
-    return {"status": result.status.name, "success": result.success, "confirmed": confirmed}
+    return {
+        "status": result.status.name,
+        "success": result.success,
+        "confirmed": certificate_holds(case, x, np.asarray(result.multipliers), ASKED * (1 + 1e-6)),
+        "strict": is_kkt(case, x, CHECKED, case.values(x), case.gradient(x), case.jacobian(x)),
+    }
 
 
 def unit(problem: str, solver: str, forwards: int, seconds: float) -> dict[str, Any]:
