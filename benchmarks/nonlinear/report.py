@@ -37,8 +37,8 @@ def table(rows: list[dict[str, Any]], names: list[str]) -> str:
         lines += [
             "",
             f"Asked for a certificate at 1e-6, AdaptiveGDPA said success on {len(said)} of {len(claims)} problems. The "
-            f"same measure computed anew, apart from the library, disagreed on {wrong} of them; the judge's own rule at "
-            f"1e-4, for which every constraint with a multiplier has to be active to 1e-4, on {loose}.",
+            f"same measure computed anew, apart from the library, disagreed on {wrong} of them; the judge's own rule "
+            f"at 1e-4, for which every constraint with a multiplier has to be active to 1e-4, on {loose}.",
         ]
     return "\n".join(lines)
 
