@@ -27,7 +27,7 @@ SHARE = 0.25
 RAISES = 4
 #: A violation below this share of the Lagrangian's gradient is not what keeps x from a solution.
 MINOR = 1e-3
-#: Multipliers of least squares replace lambda where both they and their KKT residual are below this share of the model's.
+#: Multipliers of least squares replace lambda where they and their KKT residual are below this share of the model's.
 ADOPTED = 0.1
 #: Up to so many constraints every row is worth its backward pass.
 ALL_ROWS = 10
