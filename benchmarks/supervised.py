@@ -26,8 +26,8 @@ def supervised(context: Any, target: Callable[..., None], arguments: tuple[Any, 
     try:
         while here.poll(silence):
             row.update(here.recv())
-    except EOFError:
-        pass
+    except EOFError:  # it has ended, or is about to
+        process.join(silence)
     if process.is_alive():
         process.kill()
     process.join()
