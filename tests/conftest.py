@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 
+# A shell starts what it runs in the background with interrupts ignored, and children inherit that; the tests of Ctrl-C
+# must not depend on how the tests were started.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")

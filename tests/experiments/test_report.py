@@ -82,7 +82,7 @@ def test_the_report_opens_offline_without_a_console_error(filled):
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
+        page.goto(path.as_uri(), timeout=120_000)  # a busy machine takes its time
         page.wait_for_selector(".js-plotly-plot .main-svg")
         plots = page.locator(".js-plotly-plot")
         assert plots.count() == 1
