@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-# A shell starts what it runs in the background with interrupts ignored, and children inherit that; the tests of Ctrl-C
-# must not depend on how the tests were started.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -20,6 +17,10 @@ from tests.libraries import LIBRARIES, Library
 
 settings.register_profile("gdpa", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("gdpa")
+
+# A shell starts what it runs in the background with interrupts ignored, and children inherit that; the tests of Ctrl-C
+# must not depend on how the tests were started.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=LIBRARIES)
