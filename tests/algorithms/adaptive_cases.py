@@ -71,6 +71,7 @@ INFEASIBLE = [
     Case("small gap", lambda x: (x[0] ** 2 + x[1], [x @ x + 1e-2]), [1.0, 2.0]),
     Case("an objective that pulls", lambda x: (-x[0], [x @ x + 0.1]), [1.0, 1.0]),
     Case("ring", lambda x: (x[0], [x @ x - 1, 4 - x @ x]), [1.5, 0.5]),
+    Case("a constant", lambda x: (x @ x, [1 + 0 * x[0]]), [1.0, 2.0]),
     Case("small units", lambda x: (x[0], [1e-3 * (x[0] ** 2 + 1)]), [3.0]),
 ]
 

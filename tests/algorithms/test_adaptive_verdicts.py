@@ -103,19 +103,37 @@ def sigmoid_problem():
     return Problem(evaluate, num_constraints=1)
 
 
+def in_phase(problem, algorithm, start, x):
+    """Return the state at the beginning of the feasibility phase at x, of a run that began at ``start``."""
+    state = algorithm.init(problem, start)
+    point = np.full_like(start, x)
+    now = problem.evaluate(point)
+    window = Window(now.objective[None], state.scaling.constraints * now.constraints[None, :])
+    return _infeasibility.enter(problem, replace(state, x=point, evaluation=now, window=window))
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("x", [-16.0, -20.0])
 def test_a_plateau_with_a_slope_is_no_verdict(x, dtype):
     # The violation's gradient, 1e-6 and less of what it is at the start, still leads down; the phase must follow it.
     problem, algorithm = sigmoid_problem(), AdaptiveGDPA()
-    state = algorithm.init(problem, np.zeros(1, dtype))
-    point = np.full(1, x, dtype)
-    now = problem.evaluate(point)
-    window = Window(now.objective[None], state.scaling.constraints * now.constraints[None, :])
-    state = _infeasibility.enter(problem, replace(state, x=point, evaluation=now, window=window))
+    state = in_phase(problem, algorithm, np.zeros(1, dtype), x)
     for _ in range(100):
         state = algorithm.update(problem, state)
         assert state.verdict is None
         if state.restoration is None:
             break
     assert problem.evaluate(state.x).constraints[0] <= 0.1
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_plateau_without_a_slope_is_left_to_the_objective(dtype):
+    # exp(-800) = 0: the violation says nothing there, but f leads back to where it does.
+    problem, algorithm = sigmoid_problem(), AdaptiveGDPA()
+    state = in_phase(problem, algorithm, np.zeros(1, dtype), -800.0)
+    for _ in range(200):
+        state = algorithm.update(problem, state)
+        assert state.verdict in (None, Status.STALLED)
+        if state.verdict is Status.STALLED:
+            break
+    assert state.x[0] == pytest.approx(np.log(9), abs=1e-3)

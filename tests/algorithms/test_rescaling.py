@@ -66,11 +66,21 @@ def test_new_units_change_neither_the_point_nor_the_multipliers_nor_the_lagrangi
 
 
 def test_rows_that_were_not_evaluated_keep_their_units():
-    _, state, c, J = drifted(1.0, np.array([1e-6, 0.0, 1.0]))
-    new, _, J_new = renew(state, c, J)
-    assert new.scaling.constraints[1] == state.scaling.constraints[1]
-    assert new.scaling.constraints[0] > state.scaling.constraints[0]
+    small = np.array([1e-6, 1e-6, 1.0])
+    _, state, c, J = drifted(1.0, small)
+    J[1] = 0
+    new, _, J_new = renew(as_if(state, 1.0, small), c, J)
+    assert new.scaling.constraints[1] == 1e-6 * state.scaling.constraints[1]
+    assert new.scaling.constraints[0] > 0.1 * state.scaling.constraints[0]
     assert (J_new[1] == 0).all()
+
+
+def test_a_vanishing_gradient_enlarges_its_constraint_to_its_own_units_at_most():
+    small = np.array([1e-2, 1.0, 1.0])
+    _, state, c, J = drifted(1.0, small)
+    J[0] *= 1e-12
+    new, _, _ = renew(as_if(state, 1.0, small), c, J)
+    assert new.scaling.constraints[0] == 1.0
 
 
 @pytest.mark.parametrize("start", [(10.6, 19.9, 10.0), (3.0, 12.0, 8.0)])

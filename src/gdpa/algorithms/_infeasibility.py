@@ -4,7 +4,8 @@ In the phase f has weight 0, lambda = 0 and beta = 1, so F_beta is ||[g]_+||^2 /
 it. It ends back in the problem where the violation has fallen to a tenth, and with the verdict where the violation is
 positive and stationary: moving x by its own size would, to first order, change it by a millionth. Two probes must
 agree, each followed by twenty steps that lead to no lower violation: a step as long as x down the slope that is left (a
-plateau is flat without being a minimum) and a shove (so is a point of symmetry).
+plateau is flat without being a minimum) and a shove (so is a point of symmetry). Where the shove leads to a point that
+is as flat the phase ends without a verdict, the first three times: the objective may lead off that plateau.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ ENOUGH = 0.1
 LONGEST = 300
 #: So many accepted points after a probe it is judged.
 PROBE = 20
+#: Plateaus are left in this way until the patience has come to so many steps.
+PATIENT = 160
 #: Steps of the phase are at most so many times as long as x: on a plateau the matrix knows no limit.
 FARTHEST = 10.0
 #: The penalty with which the problem is taken up again is at most this times the patience.
@@ -85,9 +88,11 @@ def judge(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     g = state.window.constraints[-1]
     size = float(norm(positive_part(g, state.merit.num_equalities)))
     stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
-    if entry.probes and entry.steps < entry.until:
-        return state
-    if stationarity * reach > max(1e-6, 10 * floor**1.5) * size * min(size, 1.0):
+    flat = stationarity * reach <= max(1e-6, 10 * floor**1.5) * size * min(size, 1.0)
+    shoved = entry.probes == 2 and entry.steps == entry.until - PROBE + 1
+    if flat and shoved and state.watch.patience < PATIENT:
+        return leave(problem, state)  # as flat as before the shove: a plateau, no minimum
+    if not flat or (entry.probes and entry.steps < entry.until):
         return state
     if entry.probes and violation <= 0.99 * entry.probed:  # there was a way down: begin again
         return replace(state, restoration=entry._replace(probes=0))

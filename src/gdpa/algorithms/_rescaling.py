@@ -30,7 +30,8 @@ def renew(state: AdaptiveState, c: Array, J: Array) -> tuple[AdaptiveState, Arra
     here = scaling_from(c / scaling.objective, units, J / units[:, None], enlarge=False)
     a = here.objective / scaling.objective if float(max_norm(c)) > 0 else 1.0
     a = a if not 1 / DRIFT <= a <= DRIFT else 1.0
-    b = here.constraints / units
+    # A gradient that vanishes on the way, at a double root or on a plateau, enlarges g_i up to its own units only.
+    b = xp.minimum(here.constraints, xp.maximum(units, xp.ones_like(units))) / units
     b = xp.where(((b < 1 / DRIFT) | (b > DRIFT)) & (max_norm(J) > 0), b, xp.ones_like(b))
     if a == 1.0 and not bool(xp.any(b != 1)):
         return state, c, J
