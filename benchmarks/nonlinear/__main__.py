@@ -9,13 +9,13 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # 
 
 import argparse  # noqa: E402
 import json  # noqa: E402
-import platform  # noqa: E402
 import sys  # noqa: E402
 from concurrent.futures import ThreadPoolExecutor, as_completed  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from benchmarks.nonlinear import report, suite  # noqa: E402
 from benchmarks.nonlinear.solvers import SOLVERS, unit  # noqa: E402
+from benchmarks.provenance import origin  # noqa: E402
 
 
 def main() -> None:
@@ -38,11 +38,12 @@ def main() -> None:
     tasks = [
         (name, solver) for solver in options.solvers for name in names if options.again or (solver, name) not in rows
     ]
+    place = origin("benchmarks.nonlinear")
     with ThreadPoolExecutor(options.jobs) as pool, path.open("a") as file:
         running = [pool.submit(unit, *task, options.forwards, options.seconds) for task in tasks]
         try:
             for done, future in enumerate(as_completed(running), 1):
-                row = future.result()
+                row = future.result() | {"about": place}
                 rows[row["solver"], row["problem"]] = row
                 file.write(json.dumps(row) + "\n")
                 file.flush()
@@ -50,12 +51,11 @@ def main() -> None:
                     sys.stderr.write(f"\r{done}/{len(tasks)} {row['solver']:>14} {row['problem']:<12}")
         finally:  # Ctrl-C: what runs is finished and lost, what waits is not begun
             pool.shutdown(wait=False, cancel_futures=True)
-    about = {"command": " ".join(["python -m benchmarks.nonlinear", *sys.argv[1:]]), "machine": platform.platform()}
-    (options.out / "about.json").write_text(json.dumps(about, indent=1))
-    text = report.table(list(rows.values()), names)
+    ordered = sorted(rows.values(), key=lambda row: list(SOLVERS).index(row["solver"]))
+    text = report.table(ordered, names)
     (options.out / "table.md").write_text(text + "\n")
     print(text)
-    report.figures(list(rows.values()), names, options.out)
+    report.figures(ordered, names, options.out)
 
 
 if __name__ == "__main__":

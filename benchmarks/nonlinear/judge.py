@@ -92,6 +92,7 @@ class Judge:
         self.case, self.max_forwards, self.max_seconds = case, max_forwards, max_seconds
         self._note, self._ends = note, ends
         self.forwards = self.backwards = 0
+        self.finished = False
         self.hits: dict[float, dict[str, float]] = {}
         self._x: Vector | None = None
         self._values: tuple[float, Vector] = (np.nan, np.zeros(0))
@@ -107,6 +108,7 @@ class Judge:
         """f and g at x, counted; judged there."""
         if self._x is None or not np.array_equal(x, self._x):
             if self._ends and (self.forwards >= self.max_forwards or self.seconds > self.max_seconds):
+                self.finished = True
                 raise Finished
             self.forwards += 1
             self._x = np.array(x, dtype=float)
@@ -154,4 +156,5 @@ class Judge:
         if len(self.hits) > met:
             self._note(self)
         if LEVELS[-1] in self.hits:
+            self.finished = True
             raise Finished

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.provenance import told
+
 LEVELS = ("0.01", "0.0001", "1e-06")
 
 
@@ -29,10 +31,11 @@ def table(rows: list[dict[str, Any]], names: list[str]) -> str:
         shares = [sum(level in r["hits"] for r in mine) for level in LEVELS]
         hits = [r["hits"]["0.0001"] for r in mine if "0.0001" in r["hits"]]
         medians = [
-            np.median([h[key] for h in hits]) if hits else np.nan for key in ("forwards", "backwards", "seconds")
+            f"{np.median([h[key] for h in hits]):{form}}" if hits else "none"
+            for key, form in (("forwards", ".0f"), ("backwards", ".0f"), ("seconds", ".3f"))
         ]
         cells = [str(len(mine)), *(f"{s} ({100 * s / len(mine):.1f} %)" for s in shares)]
-        lines.append(f"| {solver} | {' | '.join(cells)} | {medians[0]:.0f} | {medians[1]:.0f} | {medians[2]:.3f} |")
+        lines.append(f"| {solver} | {' | '.join([*cells, *medians])} |")
     claims = [r["claim"] for r in rows if r["problem"] in wanted and "claim" in r]
     if claims:
         said = [c for c in claims if c["success"]]
@@ -43,7 +46,8 @@ def table(rows: list[dict[str, Any]], names: list[str]) -> str:
             f"same measure computed anew, apart from the library, disagreed on {wrong} of them; the judge's own rule "
             f"at 1e-4, for which every constraint with a multiplier has to be active to 1e-4, on {loose}.",
         ]
-    return "\n".join(lines)
+    origin = told([r for r in rows if r["problem"] in wanted])
+    return "\n".join([*lines, "", origin] if origin else lines)
 
 
 def figures(rows: list[dict[str, Any]], names: list[str], out: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.nonlinear.judge import Finished, Judge, certificate_holds, is_kkt
+from benchmarks.nonlinear.judge import Judge, certificate_holds, is_kkt
 from benchmarks.nonlinear.suite import Case, load
 from benchmarks.supervised import Connection, supervised
 
@@ -163,11 +163,12 @@ def run(name: str, judge: Judge) -> str:
         warnings.simplefilter("ignore")
         try:
             SOLVERS[name](judge)
-        except Finished:
-            return "budget or tightest level"
         except Exception as error:  # a solver that breaks has not solved the problem; the record says how
-            return f"{type(error).__name__}: {str(error)[:200]}"
-    return "stopped by itself"
+            ended = f"{type(error).__name__}: {str(error)[:200]}"
+        else:
+            ended = "stopped by itself"
+    # Solvers in C and Fortran hand the judge's own exception on as one of theirs.
+    return "budget or tightest level" if judge.finished else ended
 
 
 #: What the library is asked to certify in `claim`, and the level the judge's own rule is tried at.

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.nonlinear.judge import Finished, Judge, certificate_holds, is_kkt
+from benchmarks.nonlinear.report import table
+from benchmarks.nonlinear.solvers import run
 from benchmarks.nonlinear.suite import Case
 from benchmarks.supervised import supervised
 
@@ -69,6 +71,28 @@ def test_the_judge_counts_notes_and_ends():
         counting.values(np.array([1.0, 0.0]))
         counting.values(np.array([0.0, 0.0]))
     assert counting.forwards == 6
+
+
+@pytest.mark.parametrize("solver", ["SLSQP", "NLopt MMA", "IPOPT", "GDPA"])
+def test_a_run_the_judge_ends_says_so_however_the_solver_hands_it_on(solver):
+    pytest.importorskip({"NLopt MMA": "nlopt", "IPOPT": "ipyopt"}.get(solver, "scipy"))
+    judge = Judge(Disc(), 2, 60.0)
+    assert run(solver, judge) == "budget or tightest level"
+    assert judge.forwards == 2
+
+
+def test_invocations_are_told_below_the_table():
+    rows = [
+        {
+            "problem": "P",
+            "solver": "SLSQP",
+            "hits": {},
+            "about": {"command": "c", "commit": "1a", "machine": {"cores": 2}},
+        }
+    ]
+    text = table(rows, ["P"])
+    assert "| SLSQP | 1 | 0 (0.0 %) | 0 (0.0 %) | 0 (0.0 %) | none | none | none |" in text
+    assert text.endswith("- `c`: 1 runs, commit 1a, 2 cores")
 
 
 def _says_and_hangs(pipe, value):
