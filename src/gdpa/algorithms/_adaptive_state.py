@@ -50,7 +50,7 @@ class Watch(NamedTuple):
     """How the violation goes: what it was some multiplier updates ago, how many, and after how many it is due."""
 
     violation: float = math.inf
-    waited: int = 0
+    waited: float = 0
     patience: int = 20
 
 
@@ -83,6 +83,7 @@ class AdaptiveState(State):
         still: accepted points in a row that did not move.
         watch: how the violation goes.
         restoration: what waits while the violation alone is minimised; None otherwise.
+        changed: ``step`` when the one of the two steps that is in use was taken up.
     """
 
     scaling: Scaling
@@ -97,6 +98,7 @@ class AdaptiveState(State):
     still: int
     watch: Watch
     restoration: Restoration | None
+    changed: int = 0
 
     @property
     def violation(self) -> float:

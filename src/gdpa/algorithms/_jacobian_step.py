@@ -27,6 +27,8 @@ SHARE = 0.25
 RAISES = 4
 #: A violation below this share of the Lagrangian's gradient is not what keeps x from a solution.
 MINOR = 1e-3
+#: A violation below this share of it is not yet what the step is about: the watch on it runs four times slower.
+DOMINANT = 0.1
 #: Multipliers of least squares replace lambda where they and their KKT residual are below this share of the model's.
 ADOPTED = 0.1
 #: Up to so many constraints every row is worth its backward pass.
@@ -53,36 +55,40 @@ def arrive(problem: Problem, old: AdaptiveState, state: AdaptiveState, memory: i
     c = scaling.pullback(now, namespace(dual).zeros_like(dual))
     J = scaled_rows(problem, replace(state, merit=merit), now)
     change = c + dual @ J - (known.gradient + dual @ known.rows)
-    state = replace(
-        state,
-        merit=merit,
-        multipliers=scaling.unscale(dual),
-        memory=remember(state.memory, state.x - old.x, change, memory),
-        watch=state.watch._replace(waited=state.watch.waited + 1),
-    )
+    dominant = state.violation > DOMINANT * float(max_norm(c + dual @ J))
+    watch = state.watch._replace(waited=state.watch.waited + (1 if dominant else 0.25))
+    pairs = remember(state.memory, state.x - old.x, change, memory)
+    state = replace(state, merit=merit, multipliers=scaling.unscale(dual), memory=pairs, watch=watch)
     return plan(problem, state, now, c, J)
 
 
-def scaled_rows(problem: Problem, state: AdaptiveState, now: Evaluation) -> Array:
-    """Return J' at x: from `Problem.jacobian` where given, else by one backward pass for each row that may matter.
+def near(state: AdaptiveState) -> Array:
+    """Return which constraints may matter in the next step: the others are left out of J where a row is a pass.
 
-    Of more than `ALL_ROWS` one is left at zero where its multiplier is zero and its constraint is further from
+    Of more than `ALL_ROWS` one may be left out where it is no equality, its multiplier is zero and it is further from
     active than twice what any constraint moved in the last step.
     """
+    g, xp = state.window.constraints, namespace(state.x)
+    m = g.shape[1]
+    if m <= ALL_ROWS or g.shape[0] < 2:
+        return g[-1] >= -math.inf
+    moved = float(max_norm(g[-1] - g[-2]))
+    index = xp.arange(m, device=array_api_compat.device(g))
+    return (state.merit.multipliers != 0) | (g[-1] >= -2 * moved) | (index >= m - state.merit.num_equalities)
+
+
+def scaled_rows(problem: Problem, state: AdaptiveState, now: Evaluation) -> Array:
+    """Return J' at x: from `Problem.jacobian` where given, else by one backward pass for each row that is near."""
     units = state.scaling.constraints
     if problem.jacobian is not None:
         return problem.jacobian(state.x) * units[:, None]
     xp = namespace(units)
-    recent, m = state.window.constraints, units.shape[0]
-    near = recent[-1] >= -math.inf
-    if m > ALL_ROWS and recent.shape[0] > 1:
-        moved = float(max_norm(recent[-1] - recent[-2]))
-        near = (state.merit.multipliers != 0) | (recent[-1] >= -2 * moved)
-    index = xp.arange(m, device=array_api_compat.device(units))
-    wanted = [bool(v) or i >= m - problem.num_equalities for i, v in enumerate(to_numpy(near))]
+    index = xp.arange(units.shape[0], device=array_api_compat.device(units))
     zero = xp.zeros_like(state.x)
-    unit = [units * xp.astype(index == i, units.dtype) for i in range(m)]
-    return xp.stack([now.pullback(unit[i], 0.0) if wanted[i] else zero for i in range(m)])
+    rows = enumerate(to_numpy(near(state)))
+    return xp.stack(
+        [now.pullback(units * xp.astype(index == i, units.dtype), 0.0) if wanted else zero for i, wanted in rows]
+    )
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
@@ -167,5 +173,14 @@ def correct(problem: Problem, state: AdaptiveState, constraints: Array) -> Array
 
 
 def _solve(problem: Problem, state: AdaptiveState, merit: Merit, c: Array, J: Array, g: Array) -> Step:
-    bounds = room(problem.domain, state.x)
-    return model_step(state.memory, c, J, merit.shifted(g), merit.beta, merit.num_equalities, bounds)
+    """Return the model's step. Rows of zeros are no part of it: their constraints' multipliers are beta [r]_+."""
+    r, p, bounds = merit.shifted(g), merit.num_equalities, room(problem.domain, state.x)
+    live = to_numpy(max_norm(J) != 0) | (np.arange(len(r)) >= len(r) - p)
+    if live.all():
+        return model_step(state.memory, c, J, r, merit.beta, p, bounds)
+    xp = namespace(J)
+    index = xp.asarray(np.flatnonzero(live), device=array_api_compat.device(J))
+    step = model_step(state.memory, c, xp.take(J, index, axis=0), xp.take(r, index, axis=0), merit.beta, p, bounds)
+    multipliers = merit.beta * np.maximum(host(r), 0.0)
+    multipliers[live] = host(step.multipliers)
+    return Step(step.direction, from_numpy(multipliers, c))

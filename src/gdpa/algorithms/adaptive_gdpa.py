@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gdpa.algorithms import _infeasibility, _jacobian_step, _one_pullback
+from gdpa.algorithms import _choice, _infeasibility, _jacobian_step, _one_pullback
 from gdpa.algorithms._acceptance import Window, shorten, sufficient
 from gdpa.algorithms._adaptive_state import AdaptiveState, begin, largest_violation, negligible
 from gdpa.algorithms._lbfgs import Memory
@@ -15,15 +15,10 @@ from gdpa.algorithms.base import Probe
 from gdpa.arrays import max_norm, namespace
 from gdpa.problem import Evaluation, Problem, jacobian
 from gdpa.result import Status
-from gdpa.sets import Box, Reals
 from gdpa.typing import Array
 
-#: Without `Problem.jacobian`, up to so many constraints the Jacobian is worth its m backward passes.
-FEW = 30
 #: Up to so many constraints, measuring each one's gradient at the start is worth m backward passes.
 SCALING_LIMIT = 100
-#: Entries of J above which it is not formed.
-LARGEST_JACOBIAN = 50_000_000
 #: A scaled objective below minus this has no lower bound, as far as we can see.
 DEEP = 1e15
 #: Accepted points in a row that did not move: after the first number a violation is looked into, after the second
@@ -52,7 +47,7 @@ class AdaptiveGDPA:
         beta: the first penalty beta_0, on the scaled problem. Raised where the violation does not fall.
         memory: how many pairs the limited-memory BFGS matrix keeps.
         step: "pullback", "jacobian" (in boxes and the whole space), or "auto": the Jacobian where `Problem.jacobian`
-            gives it or m <= 30.
+            gives it or m <= 30; of more constraints the rows near active, once their passes pay.
         tau: the perturbation tau_0; it falls to a quarter with every multiplier update, so that no bias is left.
 
     Example:
@@ -95,7 +90,7 @@ class AdaptiveGDPA:
             )
         now = problem.evaluate(x0)
         m = now.constraints.shape[-1]
-        knows = self._knows_jacobian(problem, m, x0.shape[-1])
+        knows = _choice.begins_with_jacobian(problem, m, x0.shape[-1], self.step)
         J = None
         if m and (knows or m <= SCALING_LIMIT):
             J = jacobian(now) if problem.jacobian is None else problem.jacobian(x0)
@@ -104,12 +99,6 @@ class AdaptiveGDPA:
             assert J is not None
             return _jacobian_step.plan(problem, replace(state, memory=Memory()), now, c, J)
         return _one_pullback.aim(problem.domain, state)
-
-    def _knows_jacobian(self, problem: Problem, m: int, d: int) -> bool:
-        if m == 0 or not isinstance(problem.domain, (Reals, Box)):
-            return False
-        cheap = (problem.jacobian is not None or m <= FEW) and m * d <= LARGEST_JACOBIAN
-        return self.step == "jacobian" or (self.step == "auto" and cheap)
 
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point; move there and plan the next one, or shorten the step."""
@@ -135,7 +124,11 @@ class AdaptiveGDPA:
         """Return the state at the accepted point: multipliers, penalty, next trial, or a verdict."""
         if state.restoration is not None:
             state = _infeasibility.judge(problem, _one_pullback.arrive(problem, old, state, self.memory))
-            return state if state.restoration is not None else self._resume(problem, state)
+            back = state.restoration is None and state.verdict is None
+            m, d = state.multipliers.shape[-1], state.x.shape[-1]
+            if back and _choice.begins_with_jacobian(problem, m, d, self.step):
+                return _choice.take_jacobian(problem, state)
+            return state
         size = 1 + float(max_norm(state.x))
         violated = state.violation > negligible(state.x) * size
         if float(state.window.objectives[-1]) < -DEEP:  # without bound, or the penalty was too weak to hold it
@@ -147,20 +140,12 @@ class AdaptiveGDPA:
             state = _one_pullback.arrive(problem, old, state, self.memory)
         else:
             state = _jacobian_step.arrive(problem, old, state, self.memory, self.beta)
+        if self.step == "auto":
+            state = _choice.choose(problem, state)
         state = _infeasibility.observe(state)
         if violated and (state.still >= STILL or state.watch.waited >= state.watch.patience):
             return _infeasibility.enter(problem, state)
         return replace(state, verdict=Status.STALLED) if state.still >= STALLED else state
-
-    def _resume(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
-        """Return the state after the feasibility phase with the step that its problem calls for."""
-        now = state.evaluation
-        assert now is not None
-        g = now.constraints
-        if not self._knows_jacobian(problem, g.shape[-1], state.x.shape[-1]):
-            return state
-        c = state.scaling.pullback(now, namespace(g).zeros_like(g))
-        return _jacobian_step.plan(problem, state, now, c, _jacobian_step.scaled_rows(problem, state, now))
 
     def _refuse(
         self, problem: Problem, state: AdaptiveState, now: Evaluation, constraints: Array, rise: float
