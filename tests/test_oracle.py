@@ -19,6 +19,13 @@ def test_forwards_and_backwards_are_counted_apart():
     assert (oracle.forwards, oracle.backwards) == (2, 2)
 
 
+def test_a_jacobian_of_another_shape_is_refused():
+    oracle = make(jacobian=lambda x: np.ones((3, 2)))
+    oracle.problem.evaluate(np.ones(2))
+    with pytest.raises(ValueError, match=r"jacobian has shape \(3, 2\), expected \(1, 2\)"):
+        oracle.problem.jacobian(np.ones(2))
+
+
 def test_a_jacobian_counts_as_one_backward():
     oracle = make(jacobian=lambda x: np.array([[1.0, 0.0]]))
     assert oracle.problem.jacobian(np.ones(2)).tolist() == [[1.0, 0.0]]

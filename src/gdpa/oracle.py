@@ -49,7 +49,13 @@ class CountingOracle:
     def _jacobian(self, x: Array) -> Array:
         assert self._inner.jacobian is not None
         self.backwards += 1  # the problem says J costs about one backward pass
-        return self._inner.jacobian(x)
+        J = self._inner.jacobian(x)
+        if self._length is not None and J.shape != (*x.shape[:-1], self._length, x.shape[-1]):
+            raise ValueError(
+                f"the jacobian has shape {tuple(J.shape)}, expected {(*x.shape[:-1], self._length, x.shape[-1])}: "
+                "one row for each constraint, one column for each component of x"
+            )
+        return J
 
     def _check_values(self, x: Array, f: Array, g: Array) -> None:
         for name, value in (("objective", f), ("constraints", g)):

@@ -45,7 +45,7 @@ class Problem:
         domain: the convex set X, see `gdpa.sets`.
         names: one name per constraint, used by messages and reports.
         jacobian: optional; maps x to J(x) of shape (..., m, d) where that costs about one backward pass.
-            Without it, rows are pulled back one at a time, see `jacobian`.
+            Without it, rows are pulled back one at a time, see `jacobian`. It belongs to ``evaluate``: replace both.
 
     Example:
         The projection of (2, 0) on the unit disc.

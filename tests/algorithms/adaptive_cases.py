@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,3 +120,8 @@ WALLS = [
     Case("constraint", lambda x: (x[0], [-1 - 0 * torch.sqrt(x[0])]), [1.0], culprit="the constraint g[0] is nan"),
     Case("objective", lambda x: (x[0] + 0 * torch.sqrt(x[0]), [x[1] - 1]), [1.0, 0.5], culprit="the objective is nan"),
 ]
+
+
+def row_by_row(problem):
+    """The problem without its Jacobian in one piece: every row is a backward pass."""
+    return dataclasses.replace(problem, jacobian=None)

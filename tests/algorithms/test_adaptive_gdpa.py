@@ -16,7 +16,7 @@ from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation
 from gdpa.problems import get, names
 from gdpa.sets import Ball, Box, Product, Simplex
-from tests.algorithms.adaptive_cases import INFEASIBLE
+from tests.algorithms.adaptive_cases import INFEASIBLE, row_by_row
 
 STEPS = ("pullback", "jacobian")
 SOLVABLE = names("solvable")
@@ -118,7 +118,9 @@ def test_the_units_of_f_and_g_hardly_matter(name, scale):
     units = np.ones(len(case.problem.evaluate(case.x0).constraints))
     units[0] = scale
     for s_f, s_g in ((scale, np.ones_like(units)), (1.0, units)):
-        own = dataclasses.replace(case.problem, evaluate=lambda x, s_f=s_f, s_g=s_g: evaluate(x, s_f, s_g))
+        own = dataclasses.replace(
+            case.problem, evaluate=lambda x, s_f=s_f, s_g=s_g: evaluate(x, s_f, s_g), jacobian=None
+        )
         assert solve(own, case.x0, AdaptiveGDPA(), tolerance=1e-6).success
 
 
@@ -243,7 +245,7 @@ def test_single_precision_reaches_three_digits(name, step):
 @pytest.mark.parametrize("name", ["HS43", "HS76", "portfolio"])
 def test_one_forward_a_trial_and_one_backward_an_accepted_point(name):
     case = get(name)
-    oracle = CountingOracle(case.problem)
+    oracle = CountingOracle(row_by_row(case.problem))
     states = walk(AdaptiveGDPA(step="pullback"), oracle.problem, case.x0, 40)
     m = states[0].multipliers.shape[-1]
     assert all(s.restoration is None for s in states)
@@ -253,52 +255,6 @@ def test_one_forward_a_trial_and_one_backward_an_accepted_point(name):
     assert ascents > 0
     assert oracle.forwards == 1 + 40
     assert oracle.backwards == (1 + m) + accepted + ascents
-
-
-def test_a_given_jacobian_costs_two_backwards_a_point():
-    case = get("HS43")
-    matrix = {}
-
-    def jacobian(x):
-        e = case.problem.evaluate(x)
-        matrix["calls"] = matrix.get("calls", 0) + 1
-        return np.stack([e.pullback(row, objective=0.0) for row in np.eye(3)])
-
-    oracle = CountingOracle(dataclasses.replace(case.problem, jacobian=jacobian))
-    states = walk(AdaptiveGDPA(), oracle.problem, case.x0, 10)
-    accepted = sum(s.probe is not None for s in states)  # the start's included
-    assert matrix["calls"] == accepted
-    assert oracle.backwards == 2 * accepted
-
-
-def test_of_many_constraints_only_those_that_may_matter_are_pulled_back():
-    # min ||x - 2||^2/2 with x_0 <= 1 and 19 constraints far from active.
-    levels = np.array([1.0] + [1e3] * 19)
-    rows = np.eye(20)
-    problem = from_functions(
-        lambda x: (x - 2) @ (x - 2) / 2,
-        lambda x: rows @ x - levels,
-        gradient=lambda x: x - 2,
-        jacobian=lambda x: rows,
-    )
-    oracle = CountingOracle(problem)
-    method = AdaptiveGDPA()
-    state = method.init(oracle.problem, np.zeros(20))
-    assert oracle.backwards == 21
-    for _ in range(3):
-        state = method.update(oracle.problem, state)
-    assert state.knowledge is not None
-    assert oracle.backwards <= 21 + 3 * 2
-
-
-def test_the_jacobian_is_not_formed_for_many_constraints():
-    rows = np.eye(200)
-    problem = from_functions(lambda x: x @ x, lambda x: 1 - x, gradient=lambda x: 2 * x, jacobian=lambda x: -rows)
-    oracle = CountingOracle(problem)
-    state = AdaptiveGDPA().init(oracle.problem, np.zeros(200))
-    assert state.knowledge is None
-    assert oracle.backwards == 2  # no scaling of each constraint either
-    assert solve(problem, np.zeros(200), AdaptiveGDPA(), tolerance=1e-6).success
 
 
 # Resumption
@@ -322,7 +278,7 @@ def test_a_saved_run_goes_on_bit_for_bit(name, step, tmp_path):
 def test_a_run_saved_in_the_feasibility_phase_goes_on_bit_for_bit(tmp_path):
     case = next(c for c in INFEASIBLE if c.name == "two discs")
     method, problem = AdaptiveGDPA(), case.problem()
-    straight = walk(method, problem, case.start(), 60)
+    straight = walk(method, problem, case.start(), 80)
     inside = [i for i, s in enumerate(straight) if s.restoration is not None and s.verdict is None]
     assert inside
     for cut in (inside[0] - 1, inside[0], inside[-1]):

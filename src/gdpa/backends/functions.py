@@ -59,12 +59,16 @@ def from_functions(
                 stacklevel=2,
             )
 
+    length = 0  # m, once g has been evaluated
+
     def values(x: Vector) -> Vector:
+        nonlocal length
         if constraints is None:
             return np.zeros(0, dtype=x.dtype)
         g = np.asarray(constraints(x), dtype=x.dtype)
         if g.ndim != 1:
             raise ValueError(f"constraints must return a vector, got shape {g.shape}; wrap a single value in an array")
+        length = g.shape[0]
         return g
 
     def number(x: Vector) -> Vector:
@@ -72,6 +76,12 @@ def from_functions(
         if f.size != 1:
             raise ValueError(f"objective must return one number, got shape {f.shape}")
         return f.reshape(())
+
+    def whole(x: Vector, g: Vector | None = None) -> Vector:
+        """J(x), in one call of ``jacobian``, or d of ``constraints``, however many of its rows are wanted."""
+        if jacobian is None:
+            return derivative(values, x, values(x) if g is None else g)
+        return _shaped("jacobian", jacobian(x), (length or len(values(x)), x.shape[0]), x.dtype)
 
     def evaluate(x: Vector) -> Evaluation:
         f, g = number(x), values(x)
@@ -85,8 +95,7 @@ def from_functions(
 
         def jacobian_of_g() -> Vector:
             if "g" not in cache:
-                raw = jacobian(x) if jacobian is not None else derivative(values, x, g)
-                cache["g"] = _shaped("jacobian", raw, (g.shape[0], x.shape[0]), x.dtype)
+                cache["g"] = whole(x, g)
             return cache["g"]
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:
@@ -97,7 +106,8 @@ def from_functions(
 
         return Evaluation(f, g, pullback)
 
-    return Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names)
+    given = None if constraints is None else whole
+    return Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names, jacobian=given)
 
 
 def _shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Vector:
