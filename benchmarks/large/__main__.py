@@ -23,6 +23,7 @@ from pathlib import Path  # noqa: E402
 from benchmarks.large import report, tuning  # noqa: E402
 from benchmarks.large.solvers import PAPER, SOLVERS  # noqa: E402
 from benchmarks.large.study import unit  # noqa: E402
+from benchmarks.provenance import origin  # noqa: E402
 
 CASES = ("mnpc", *(f"{family}-{m}" for family in ("disjoint", "shared") for m in (3, 30, 300)))
 FAMILIES = tuple(tuning.PILOTS)
@@ -57,6 +58,7 @@ def main() -> None:
 def _run(options: argparse.Namespace) -> None:
     path = options.out / "records.jsonl"
     done = {(r["case"], r["solver"]) for r in report.read(path)}
+    place = origin("benchmarks.large")
     for case in options.cases:
         for solver in options.solvers:
             if (case, solver) in done and not options.again:
@@ -67,7 +69,7 @@ def _run(options: argparse.Namespace) -> None:
                 if constants is None:
                     print(f"{case} {solver}: left out, no constants; run tune first", file=sys.stderr)
                     continue
-            row = unit(case, solver, options.seconds, constants)
+            row = unit(case, solver, options.seconds, constants) | {"about": place}
             with path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(report.line(row), file=sys.stderr, flush=True)

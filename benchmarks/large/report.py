@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.provenance import told
+
 Row = dict[str, Any]
 LEVELS = ("0.01", "0.001", "1e-05")
 TITLES = {
@@ -37,7 +39,7 @@ def tables(rows: list[Row]) -> str:
             parts += [f"### {title}", ""]
         for name in names:
             parts += [_table([r for r in rows if r["case"] == name]), ""]
-    return "\n".join(parts).rstrip() or "No records yet."
+    return "\n".join([*parts, told(rows)]).rstrip() or "No records yet."
 
 
 def _size(name: str) -> int:
@@ -47,9 +49,7 @@ def _size(name: str) -> int:
 
 def _table(rows: list[Row]) -> str:
     known = next((r for r in rows if "d" in r), None)
-    facts = (
-        f"d = {known['d']}, m = {known['m']}, {known['budget']:g} CPU seconds for each solver" if known else "no run"
-    )
+    facts = f"d = {known['d']}, m = {known['m']}" if known else "no run"
     lines = [
         f"`{rows[0]['case']}`: {facts}. Forwards / backwards and one-thread CPU seconds to the first KKT point of each "
         f"level, and how many times {OURS}'s seconds that is.",
@@ -70,7 +70,9 @@ def _table(rows: list[Row]) -> str:
                 cell += f" ({hit['seconds'] / ours[level]['seconds']:.1f}x)"
             cells.append(cell)
         own = row.get("own")
-        ended = row["ended"] if not own else f"{own['status'].lower()} after {row['forwards']} forwards"
+        ended = f"budget of {row['budget']:g} s" if row["ended"] == "budget" else row["ended"]
+        if own:
+            ended = f"{own['status'].lower()} after {row['forwards']} forwards"
         lines.append(f"| {row['solver']} | {' | '.join(cells)} | {ended} |")
     return "\n".join(lines)
 
