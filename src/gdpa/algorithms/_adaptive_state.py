@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gdpa.algorithms._acceptance import Merit, Window
-from gdpa.algorithms._lbfgs import Memory
+from gdpa.algorithms._lbfgs import Memory, forgotten
 from gdpa.algorithms._scaling import Scaling, scaling_from
 from gdpa.algorithms.base import State
 from gdpa.arrays import max_norm, namespace, positive_part
@@ -129,7 +129,7 @@ def begin(
         probe=None,
         scaling=scaling,
         merit=merit,
-        memory=Memory(sigma=max(1.0, float(max_norm(gradient)))),  # a first step of length 1 at most
+        memory=forgotten(gradient),
         window=Window(f[None], g[None, :]),
         gradient=gradient,
         trial=Trial(-gradient, 0.0),

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from gdpa.algorithms import _jacobian_step, _one_pullback
 from gdpa.algorithms._adaptive_state import AdaptiveState
-from gdpa.algorithms._lbfgs import Memory
-from gdpa.arrays import max_norm, namespace
+from gdpa.algorithms._lbfgs import Memory, forgotten
+from gdpa.arrays import namespace
 from gdpa.problem import Problem
 from gdpa.sets import Box, Reals
 
@@ -67,8 +67,13 @@ def take_pullback(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     now, g = state.evaluation, state.window.constraints[-1]
     assert now is not None
     gradient = state.scaling.pullback(now, state.merit.weights(g))
-    memory = Memory(sigma=max(1.0, float(max_norm(gradient))))  # a first step of length 1 at most
     state = replace(
-        state, knowledge=None, gradient=gradient, memory=memory, measure=math.inf, since=0, changed=state.step
+        state,
+        knowledge=None,
+        gradient=gradient,
+        memory=forgotten(gradient),
+        measure=math.inf,
+        since=0,
+        changed=state.step,
     )
     return _one_pullback.aim(problem.domain, state)

@@ -17,7 +17,7 @@ import numpy as np
 from gdpa.algorithms import _one_pullback
 from gdpa.algorithms._acceptance import Merit, Window
 from gdpa.algorithms._adaptive_state import AdaptiveState, Restoration, Trial, Watch, negligible
-from gdpa.algorithms._lbfgs import Memory
+from gdpa.algorithms._lbfgs import Memory, forgotten
 from gdpa.arrays import from_numpy, max_norm, namespace, norm, positive_part
 from gdpa.problem import Problem
 from gdpa.result import Status
@@ -126,8 +126,7 @@ def leave(problem: Problem, state: AdaptiveState) -> AdaptiveState:
         since=0,
     )
     gradient = entry.scaling.pullback(now, merit.weights(g))
-    memory = Memory(sigma=max(1.0, float(max_norm(gradient))))  # a first step of length 1 at most
-    return _one_pullback.aim(problem.domain, replace(state, gradient=gradient, memory=memory))
+    return _one_pullback.aim(problem.domain, replace(state, gradient=gradient, memory=forgotten(gradient)))
 
 
 def wave(x: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import is_jax_array
 
-from gdpa.arrays import from_numpy, namespace, to_numpy
+from gdpa.arrays import from_numpy, max_norm, namespace, to_numpy
 from gdpa.typing import Array
 
 #: Curvature below this share of what B says is none.
@@ -30,6 +30,15 @@ class Memory(NamedTuple):
     changes: tuple[Array, ...] = ()
     sigma: float = 1.0
     length: float = 0.0
+
+
+def forgotten(gradient: Array) -> Memory:
+    """Return a memory without pairs, whose first step down the gradient is of length 1 at most.
+
+    >>> forgotten(np.array([3.0, -4.0])).sigma
+    4.0
+    """
+    return Memory(sigma=max(1.0, float(max_norm(gradient))))
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later

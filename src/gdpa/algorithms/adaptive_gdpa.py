@@ -10,7 +10,7 @@ import numpy as np
 from gdpa.algorithms import _choice, _infeasibility, _jacobian_step, _one_pullback
 from gdpa.algorithms._acceptance import Window, shorten, sufficient
 from gdpa.algorithms._adaptive_state import AdaptiveState, begin, largest_violation, negligible
-from gdpa.algorithms._lbfgs import Memory
+from gdpa.algorithms._lbfgs import Memory, forgotten
 from gdpa.algorithms.base import Probe
 from gdpa.arrays import max_norm, namespace
 from gdpa.problem import Evaluation, Problem, jacobian
@@ -162,7 +162,7 @@ class AdaptiveGDPA:
         if length >= negligible(state.x) ** (4 / 3):
             return replace(state, trial=trial._replace(length=length))
         if state.memory.steps:  # once more along the projected gradient
-            state = replace(state, memory=Memory(sigma=max(1.0, float(max_norm(state.gradient)))))
+            state = replace(state, memory=forgotten(state.gradient))
             return _one_pullback.aim(problem.domain, state)
         if not finite:  # the loop names the culprit from these values
             probe = Probe(state.x, state.multipliers, now.objective, now.constraints, state.x + math.nan)
