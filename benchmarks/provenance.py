@@ -10,8 +10,14 @@ from gdpa.experiments.records import about
 
 
 def origin(module: str) -> dict[str, Any]:
-    """Return commit, command and machine of this invocation of ``python -m module``; versions are the commit's."""
+    """Return commit, command and machine of this invocation of ``python -m module``; versions are the commit's.
+
+    Where it wrote to is left out: that says nothing of the figures.
+    """
     words = [f'"{word}"' if " " in word else word for word in sys.argv[1:]]
+    if "--out" in words:
+        at = words.index("--out")
+        words[at : at + 2] = []
     place = about(" ".join(["python -m", module, *words]))
     return {key: place[key] for key in ("command", "commit", "machine")}
 

@@ -11,6 +11,7 @@ from benchmarks.nonlinear.judge import Finished, Judge, certificate_holds, is_kk
 from benchmarks.nonlinear.report import table
 from benchmarks.nonlinear.solvers import run
 from benchmarks.nonlinear.suite import Case
+from benchmarks.provenance import origin
 from benchmarks.supervised import supervised
 
 
@@ -93,6 +94,11 @@ def test_invocations_are_told_below_the_table():
     text = table(rows, ["P"])
     assert "| SLSQP | 1 | 0 (0.0 %) | 0 (0.0 %) | 0 (0.0 %) | none | none | none |" in text
     assert text.endswith("- `c`: 1 runs, commit 1a, 2 cores")
+
+
+def test_an_invocation_is_told_without_the_place_it_wrote_to(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["x", "run", "--out", "somewhere/else", "--solvers", "NLopt MMA"])
+    assert origin("benchmarks.nonlinear")["command"] == 'python -m benchmarks.nonlinear run --solvers "NLopt MMA"'
 
 
 def _says_and_hangs(pipe, value):
