@@ -84,6 +84,7 @@ def figures(rows: list[Row], out: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator
 
     solvers = list(dict.fromkeys(r["solver"] for r in rows))
     colors = {solver: plt.get_cmap("tab10")(i % 10) for i, solver in enumerate(solvers)}
@@ -151,8 +152,11 @@ def figures(rows: list[Row], out: Path) -> None:
             axes.set(title=f"{family}, KKT {float(level):g}", xscale="log", yscale="log", xlabel="m")
             axes.set_xticks([3, 30, 300], ["3", "30", "300"], minor=False)
             axes.minorticks_off()
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_major_formatter("{x:g}")
         line_of_axes[0].set_ylabel("CPU seconds, one thread (cross: budget spent)")
+    grown = {r["solver"] for r in rows if r["case"].partition("-")[0] in families}
+    handles = [handle for handle in handles if handle.get_label() in grown]
     fig.legend(handles=handles, loc="outside right center", frameon=False)
     _save(fig, out / "growth")
 

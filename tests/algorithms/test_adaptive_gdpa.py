@@ -278,7 +278,7 @@ def test_a_saved_run_goes_on_bit_for_bit(name, step, tmp_path):
 def test_a_run_saved_in_the_feasibility_phase_goes_on_bit_for_bit(tmp_path):
     case = next(c for c in INFEASIBLE if c.name == "two discs")
     method, problem = AdaptiveGDPA(), case.problem()
-    straight = walk(method, problem, case.start(), 80)
+    straight = walk(method, problem, case.start(), 60)
     inside = [i for i, s in enumerate(straight) if s.restoration is not None and s.verdict is None]
     assert inside
     for cut in (inside[0] - 1, inside[0], inside[-1]):

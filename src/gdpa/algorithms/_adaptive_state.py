@@ -50,7 +50,7 @@ class Watch(NamedTuple):
     """How the violation goes: what it was some multiplier updates ago, how many, and after how many it is due."""
 
     violation: float = math.inf
-    waited: float = 0
+    waited: int = 0
     patience: int = 20
 
 

@@ -27,8 +27,6 @@ SHARE = 0.25
 RAISES = 4
 #: A violation below this share of the Lagrangian's gradient is not what keeps x from a solution.
 MINOR = 1e-3
-#: A violation below this share of it is not yet what the step is about: the watch on it runs four times slower.
-DOMINANT = 0.1
 #: Multipliers of least squares replace lambda where they and their KKT residual are below this share of the model's.
 ADOPTED = 0.1
 #: Up to so many constraints every row is worth its backward pass.
@@ -55,8 +53,7 @@ def arrive(problem: Problem, old: AdaptiveState, state: AdaptiveState, memory: i
     c = scaling.pullback(now, namespace(dual).zeros_like(dual))
     J = scaled_rows(problem, replace(state, merit=merit), now)
     change = c + dual @ J - (known.gradient + dual @ known.rows)
-    dominant = state.violation > DOMINANT * float(max_norm(c + dual @ J))
-    watch = state.watch._replace(waited=state.watch.waited + (1 if dominant else 0.25))
+    watch = state.watch._replace(waited=state.watch.waited + 1)
     pairs = remember(state.memory, state.x - old.x, change, memory)
     state = replace(state, merit=merit, multipliers=scaling.unscale(dual), memory=pairs, watch=watch)
     return plan(problem, state, now, c, J)
