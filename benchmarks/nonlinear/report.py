@@ -21,8 +21,8 @@ def table(rows: list[dict[str, Any]], names: list[str]) -> str:
         "Percentages are of the problems run.",
         "",
         "| solver | problems run | 1e-2 | 1e-4 | 1e-6 "
-        "| median forwards at 1e-4 | median backwards at 1e-4 | median seconds at 1e-4 |",
-        "|---|---|---|---|---|---|---|---|",
+        "| median forwards at 1e-4 | median backwards at 1e-4 | median seconds at 1e-4 | ended by the clock |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for solver in dict.fromkeys(r["solver"] for r in rows):
         mine = [r for r in rows if r["solver"] == solver and r["problem"] in wanted]
@@ -35,7 +35,9 @@ def table(rows: list[dict[str, Any]], names: list[str]) -> str:
             for key, form in (("forwards", ".0f"), ("backwards", ".0f"), ("seconds", ".3f"))
         ]
         cells = [str(len(mine)), *(f"{s} ({100 * s / len(mine):.1f} %)" for s in shares)]
-        lines.append(f"| {solver} | {' | '.join([*cells, *medians])} |")
+        late = sum(LEVELS[-1] not in r["hits"] and r.get("seconds", 0.0) >= r["budget"]["seconds"] for r in mine)
+        clocks = " or ".join(f"{s:g}" for s in sorted({r["budget"]["seconds"] for r in mine}))
+        lines.append(f"| {solver} | {' | '.join([*cells, *medians])} | {late}, of {clocks} s |")
     claims = [r["claim"] for r in rows if r["problem"] in wanted and "claim" in r]
     if claims:
         said = [c for c in claims if c["success"]]

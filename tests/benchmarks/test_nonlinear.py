@@ -83,16 +83,16 @@ def test_a_run_the_judge_ends_says_so_however_the_solver_hands_it_on(solver):
 
 
 def test_invocations_are_told_below_the_table():
-    rows = [
-        {
-            "problem": "P",
-            "solver": "SLSQP",
-            "hits": {},
-            "about": {"command": "c", "commit": "1a", "machine": {"cores": 2}},
-        }
-    ]
-    text = table(rows, ["P"])
-    assert "| SLSQP | 1 | 0 (0.0 %) | 0 (0.0 %) | 0 (0.0 %) | none | none | none |" in text
+    row = {
+        "problem": "P",
+        "solver": "SLSQP",
+        "hits": {},
+        "budget": {"forwards": 1000, "seconds": 20.0},
+        "seconds": 20.5,
+        "about": {"command": "c", "commit": "1a", "machine": {"cores": 2}},
+    }
+    text = table([row], ["P"])
+    assert "| SLSQP | 1 | 0 (0.0 %) | 0 (0.0 %) | 0 (0.0 %) | none | none | none | 1, of 20 s |" in text
     assert text.endswith("- `c`: 1 runs, commit 1a, 2 cores")
 
 
