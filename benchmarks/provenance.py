@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from typing import Any
@@ -14,11 +15,11 @@ def origin(module: str) -> dict[str, Any]:
 
     Where it wrote to is left out: that says nothing of the figures.
     """
-    words = [f'"{word}"' if " " in word else word for word in sys.argv[1:]]
+    words = sys.argv[1:]
     if "--out" in words:
         at = words.index("--out")
-        words[at : at + 2] = []
-    place = about(" ".join(["python -m", module, *words]))
+        del words[at : at + 2]
+    place = about(shlex.join(["python", "-m", module, *words]))
     return {key: place[key] for key in ("command", "commit", "machine")}
 
 

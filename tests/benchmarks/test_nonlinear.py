@@ -98,7 +98,7 @@ def test_invocations_are_told_below_the_table():
 
 def test_an_invocation_is_told_without_the_place_it_wrote_to(monkeypatch):
     monkeypatch.setattr("sys.argv", ["x", "run", "--out", "somewhere/else", "--solvers", "NLopt MMA"])
-    assert origin("benchmarks.nonlinear")["command"] == 'python -m benchmarks.nonlinear run --solvers "NLopt MMA"'
+    assert origin("benchmarks.nonlinear")["command"] == "python -m benchmarks.nonlinear run --solvers 'NLopt MMA'"
 
 
 def _says_and_hangs(pipe, value):
