@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -124,4 +123,12 @@ WALLS = [
 
 def row_by_row(problem):
     """The problem without its Jacobian in one piece: every row is a backward pass."""
-    return dataclasses.replace(problem, jacobian=None)
+    return replace(problem, jacobian=None)
+
+
+def walk(method, problem, x0, updates):
+    """The states of a run, the first included."""
+    states = [method.init(problem, x0)]
+    for _ in range(updates):
+        states.append(method.update(problem, states[-1]))
+    return states

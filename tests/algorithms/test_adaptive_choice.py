@@ -11,7 +11,7 @@ from gdpa.algorithms import _choice
 from gdpa.backends.functions import from_functions
 from gdpa.oracle import CountingOracle
 from gdpa.problems import get
-from tests.algorithms.adaptive_cases import row_by_row
+from tests.algorithms.adaptive_cases import row_by_row, walk
 
 
 def crowded(m, tight, d=60):
@@ -30,13 +30,6 @@ def crowded(m, tight, d=60):
         jacobian=lambda x: (2 + np.cos(3 * A @ x))[:, None] * A + 2 * B * x,
     )
     return problem, np.zeros(d)
-
-
-def walk(method, problem, x0, updates):
-    states = [method.init(problem, x0)]
-    for _ in range(updates):
-        states.append(method.update(problem, states[-1]))
-    return states
 
 
 def test_a_given_jacobian_costs_two_backwards_a_point():

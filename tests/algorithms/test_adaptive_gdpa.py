@@ -16,7 +16,7 @@ from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation
 from gdpa.problems import get, names
 from gdpa.sets import Ball, Box, Product, Simplex
-from tests.algorithms.adaptive_cases import INFEASIBLE, row_by_row
+from tests.algorithms.adaptive_cases import INFEASIBLE, row_by_row, walk
 
 STEPS = ("pullback", "jacobian")
 SOLVABLE = names("solvable")
@@ -29,13 +29,6 @@ def line(library):
         lambda x: x - 2,
         lambda x: np.ones((1, 1)),
     )
-
-
-def walk(method, problem, x0, updates):
-    states = [method.init(problem, x0)]
-    for _ in range(updates):
-        states.append(method.update(problem, states[-1]))
-    return states
 
 
 # Two steps by hand
