@@ -124,8 +124,8 @@ class AdaptiveGDPA:
         """Return the state at the accepted point: multipliers, penalty, next trial, or a verdict."""
         if state.restoration is not None:
             state = _infeasibility.judge(problem, _one_pullback.arrive(problem, old, state, self.memory))
-            back = state.restoration is None and state.verdict is None
             m, d = state.multipliers.shape[-1], state.x.shape[-1]
+            back = state.restoration is None
             if back and _choice.begins_with_jacobian(problem, m, d, self.step):
                 return _choice.take_jacobian(problem, state)
             return state
