@@ -27,7 +27,7 @@ STEPS = ("pullback", "jacobian", "auto")
 
 
 def programme(m: int, tight: int, d: int = 200) -> tuple[Problem, Any]:
-    """Return a problem without `Problem.jacobian`, and its start."""
+    """Return a problem without a cheap Jacobian, and its start."""
     rng = np.random.default_rng([0, m, d])
     t = 2 * rng.standard_normal(d)
     A, B = rng.standard_normal((m, d)) / np.sqrt(d), rng.random((m, d)) / (2 * np.sqrt(d))

@@ -5,7 +5,7 @@
 
 The noisy oracle adds N(0, sigma^2) to every component of grad f, J and g, in the problem's own units, drawn anew at
 each forward pass from a seeded generator. Points are judged on the problem without noise, with the best multipliers
-for them (`gdpa.certify`), in the units `gdpa.kkt.scale_at` reads off the start. In the noisy table every method is
+for them (`gdpa.certify`), in the units `gdpa.units` reads off the start. In the noisy table every method is
 judged at its last iterate and at its tail average, the mean of x_r with weights r^8, which `DampedGDPA` keeps itself
 and the benchmark keeps for the others. A run that leaves the finite numbers has failed.
 
@@ -28,9 +28,9 @@ import numpy as np
 
 from gdpa import GDPA, certify
 from gdpa.algorithms.damped_gdpa import DampedGDPA
-from gdpa.kkt import Scale, scale_at
 from gdpa.problem import Evaluation, Problem
 from gdpa.problems import TestProblem, get, names
+from gdpa.units import Start, start_at
 
 RESULTS = Path(__file__).parents[1] / "results" / "noise"
 PROBLEMS = names("solvable")
@@ -81,14 +81,14 @@ def noisy(problem: Problem, sigma: float, seed: int) -> Problem:
 
         return Evaluation(f, g + value, noisy_pullback)
 
-    return replace(problem, evaluate=evaluate, jacobian=None)
+    return replace(problem, evaluate=evaluate)
 
 
-def judge(own: TestProblem, scale: Scale, x: Any) -> float:
+def judge(own: TestProblem, start: Start, x: Any) -> float:
     """Return the relative KKT residual of x on the problem without noise; infinity for a point that ran away."""
     if not np.isfinite(x).all() or np.abs(x).max() > 1e8:
         return float("inf")
-    return float(certify(own.problem, x, scale=scale).relative.worst)
+    return float(certify(own.problem, x, start=start).relative.worst)
 
 
 def noise(arguments: argparse.Namespace) -> None:
@@ -127,8 +127,8 @@ def end(task: tuple[str, float, str, int, int]) -> tuple[float, float]:
         average = average + (weight / total) * (state.probe.x - average)
         if r % 100 == 0 and not np.isfinite(state.x).all():
             break
-    scale = scale_at(own.problem.evaluate(own.x0))
-    return judge(own, scale, state.x), judge(own, scale, average)
+    start = start_at(own.problem.evaluate(own.x0), own.x0)
+    return judge(own, start, state.x), judge(own, start, average)
 
 
 def deterministic(arguments: argparse.Namespace) -> None:
@@ -159,11 +159,11 @@ def steps_to(task: tuple[str, str], tolerance: float = 1e-3, limit: int = 10_000
     title, name = task
     own, method = get(name), SETTINGS[title]
     state = method.init(own.problem, own.x0)
-    scale = scale_at(state.evaluation)
+    start = start_at(state.evaluation, own.x0)
     for r in range(1, limit + 1):
         state = method.update(own.problem, state)
         if r % 100 == 0:
-            residual = judge(own, scale, state.x)
+            residual = judge(own, start, state.x)
             if residual <= tolerance:
                 f, best = (float(own.problem.evaluate(x).objective) for x in (state.x, own.solution))
                 return r, abs(f - best) <= 1e-2 * (1 + abs(best))

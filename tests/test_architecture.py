@@ -14,9 +14,9 @@ ROOT = Path(gdpa.__file__).parent
 # From the ground up. A room may import the rooms of lower floors and those named before it on its own floor.
 FLOORS = (
     ("version", "typing", "arrays", "differences"),
-    ("sets", "problem", "slack", "schedules", "perturbed"),
+    ("sets", "problem", "units", "slack", "schedules", "perturbed"),
     ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
-    ("algorithms", "methods", "progress", "observers", "trajectory", "theory"),
+    ("algorithms", "methods", "run", "progress", "observers", "trajectory", "theory"),
     ("checkpoint", "solve"),
     ("canonical", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),

@@ -103,10 +103,9 @@ def as_problem(judge: Judge) -> Any:
 
     def evaluate(x: Any) -> Any:
         point = judge.at(x)
-        return Evaluation(point.f, point.g, point.pullback)
+        return Evaluation(point.f, point.g, point.pullback, point.jacobian if judge.case.one_pass else None)
 
-    jacobian = (lambda x: judge.at(x).jacobian()) if judge.case.one_pass else None
-    return Problem(evaluate, num_constraints=judge.case.m, jacobian=jacobian)
+    return Problem(evaluate, num_constraints=judge.case.m)
 
 
 def _adaptive(judge: Judge, constants: Constants) -> Mapping[str, Any]:

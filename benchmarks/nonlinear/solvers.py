@@ -121,12 +121,12 @@ def as_problem(judge: Judge) -> Any:
                 cache.update(grad=case.gradient(x), J=judge.known_jacobian(x))
             return objective * cache["grad"] + w @ cache["J"]
 
-        return Evaluation(np.asarray(f), g, pullback)
+        # The collection gives J whole, as `gdpa.minimize` would take it; the judge counts m backwards for it.
+        return Evaluation(np.asarray(f), g, pullback, lambda: judge.jacobian(x))
 
     bounded = np.isfinite(case.lower).any() or np.isfinite(case.upper).any()
     domain = Box(case.lower, case.upper) if bounded else REALS
-    # The collection gives J whole, as `gdpa.minimize` would take it; the judge counts m backwards for it as for all.
-    return Problem(evaluate, num_constraints=case.m, domain=domain, jacobian=judge.jacobian)
+    return Problem(evaluate, num_constraints=case.m, domain=domain)
 
 
 def _ours(name: str, options: dict[str, Any], judge: Judge) -> None:

@@ -297,7 +297,6 @@ class Canonical:
             num_equalities=int(equal.sum()),
             domain=domain,
             names=tuple(self._row_name(kind, i, sign) for kind, i, sign, _ in rows),
-            jacobian=self._jacobian,
         )
 
     def _row_name(self, kind: int, i: int, sign: float) -> str:
@@ -333,12 +332,11 @@ class Canonical:
                     out = out + v @ point.slope(i)
             return out
 
-        return Evaluation(point.values[0][0], g, pullback)
+        return Evaluation(point.values[0][0], g, pullback, lambda: self._jacobian(point))
 
-    def _jacobian(self, x: Vector) -> Vector:
-        point = self.point(x)
+    def _jacobian(self, point: _Point) -> Vector:
         slopes = [point.slope(i) for i in range(1, len(self.blocks))]
-        J = np.concatenate(slopes) if slopes else np.zeros((0, x.shape[0]))
+        J = np.concatenate(slopes) if slopes else np.zeros((0, point.x.shape[0]))
         matrix: Vector = self.sign[:, None] * J[self.index]
         return matrix
 

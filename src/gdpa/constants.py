@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdpa.arrays import norm, positive_part, to_numpy
-from gdpa.problem import Problem, jacobian
+from gdpa.problem import Problem
 from gdpa.typing import Array
 
 Vector = np.ndarray[Any, np.dtype[Any]]
@@ -94,8 +94,8 @@ def estimate_constants(problem: Problem, points: Any) -> Constants:
         raise ValueError(f"points must be at least two points, as rows of shape (n, d); got shape {xs.shape}")
     evaluations = [problem.evaluate(x) for x in xs]
     values = np.array([to_numpy(e.constraints) for e in evaluations])
-    gradients = np.array([to_numpy(e.pullback(0 * e.constraints)) for e in evaluations])
-    jacobians = np.array([to_numpy(jacobian(e)) for e in evaluations])
+    gradients = np.array([to_numpy(e.gradient()) for e in evaluations])
+    jacobians = np.array([to_numpy(e.jacobian()) for e in evaluations])
     i, j = np.triu_indices(len(xs), k=1)
     distance = np.linalg.norm(xs[i] - xs[j], axis=-1)
     apart = distance > 0

@@ -1,11 +1,11 @@
-"""How good is a point? The paper's measures, their relative forms, and the certificate every method shares.
+"""How good is a point? The paper's residuals, their unit-free form, and the certificate every method shares.
 
-All are functions of (problem, x, multipliers) alone, so any point of any method is judged alike.
+All are functions of the problem, the point, the multipliers and the recorded start alone, so any point of any method
+is judged alike, also after an interruption.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,9 +13,10 @@ import numpy as np
 
 from gdpa.arrays import max_norm, namespace, norm, positive_part
 from gdpa.multipliers import fit
-from gdpa.problem import Evaluation, Problem, jacobian
+from gdpa.problem import Evaluation, Problem
 from gdpa.sets import ConvexSet
 from gdpa.typing import Array
+from gdpa.units import Start, Units, nearby_start, units_at
 
 #: Above this many entries of J, `certify` keeps the multipliers it is given and forms no Jacobian.
 JACOBIAN_LIMIT = 50_000_000
@@ -42,37 +43,6 @@ class Residuals(NamedTuple):
         return xp.maximum(xp.maximum(self.stationarity, self.feasibility), self.slackness)
 
 
-class Scale(NamedTuple):
-    """What the relative residuals are relative to, read off the start x0 once.
-
-    gradient: min(1, ||grad f(x0)||_inf). A problem whose gradient is 1e-3 everywhere is measured in units of 1e-3
-        and not called solved at the start; one whose gradient vanishes at its solution keeps a scale above zero.
-        The cap at 1 keeps a wild start from loosening the test.
-    constraints: ||g(x0)||_inf clipped to [1e-3, 1], for the same reasons; 1 where g(x0) = 0.
-    """
-
-    gradient: Any = 1.0
-    constraints: Any = 1.0
-
-
-def scale_at(evaluation: Evaluation) -> Scale:
-    """Return the `Scale` of a problem from its oracle call at the start (one backward pass).
-
-    >>> e = Evaluation(np.array(0.0), np.array([-5.0]), lambda w, objective=1.0: np.array([1e-3, 0.0]))
-    >>> scale_at(e)
-    Scale(gradient=0.001, constraints=1.0)
-    """
-    xp = namespace(evaluation.constraints)
-    gradient = max_norm(evaluation.pullback(xp.zeros_like(evaluation.constraints)))
-    one = xp.ones_like(gradient)
-    # f flat at x0 says nothing about its size: fall back on absolute measures.
-    gradient = xp.where(gradient > 0, xp.minimum(gradient, one), one)
-    values = max_norm(evaluation.constraints)
-    one = xp.ones_like(values)
-    values = xp.where(values > 0, xp.minimum(xp.maximum(values, 1e-3 * one), one), one)
-    return Scale(_plain(gradient), _plain(values))
-
-
 def _plain(value: Array) -> Any:
     """Return a Python float for a scalar array (they are compared in the loop), the array itself for a batch."""
     return float(value) if value.ndim == 0 else value
@@ -86,7 +56,7 @@ def _sum(values: Array) -> Array:
 def absolute_residuals(
     domain: ConvexSet, x: Array, gradient: Array, constraints: Array, multipliers: Array, num_equalities: int = 0
 ) -> Residuals:
-    """Return the residuals of Definition 2 as printed: Euclidean norms, no scale.
+    """Return the residuals of Definition 2 as printed: Euclidean norms, no units.
 
     stationarity = dist(grad f + J^T lambda, -N_X(x)), feasibility = ||g_+||, slackness = sum |lambda_i g_i|.
 
@@ -118,20 +88,19 @@ def relative_residuals(
     gradient: Array,
     constraints: Array,
     multipliers: Array,
+    units: Units,
     num_equalities: int = 0,
-    scale: Scale = Scale(),  # noqa: B008 - an immutable tuple
-    objective_gradient: Any = 0.0,
 ) -> Residuals:
-    """Return the residuals in the units of the problem, by largest components (independent of the dimension).
+    """Return the residuals without units, by largest components (independent of the dimension).
 
-    With s_f = max(scale.gradient, ||grad f(x)||_inf) and s_g = scale.constraints::
+    With the weights of `gdpa.units.Units` (w_j for coordinates, c_i, e_i and r_i for constraints)::
 
-        stationarity = ||P_T(-grad f - J^T lambda)||_inf / s_f
-        feasibility  = ||g_+||_inf / s_g
-        slackness    = sum |lambda_i g_i| / (s_g max(s_f, sum |lambda_i|))
+        stationarity = max_j  w_j |P_T(-grad f - J^T lambda)_j|
+        feasibility  = max_i  c_i [g_i]_+
+        slackness    = max_i  min( c_i |g_i|,  r_i lambda_i )
 
-    The last is a mean of |g_i| weighted by the multipliers; the s_f in it keeps multipliers too small to matter
-    from mattering.
+    A value |g_i| <= e_i is rounding and counts as 0. The last residual reads: every inequality is active, or its share
+    of the stationarity condition is negligible.
 
     Args:
         domain: the set X.
@@ -139,30 +108,26 @@ def relative_residuals(
         gradient: grad f(x) + J(x)^T lambda.
         constraints: g(x).
         multipliers: lambda.
-        num_equalities: how many of the last constraints are equalities.
-        scale: the units, from `scale_at`.
-        objective_gradient: ||grad f(x)||_inf where known; 0 gives an upper bound of the residuals.
+        units: the weights, from `gdpa.units.units_at`.
+        num_equalities: how many of the last constraints are equalities (they have no slackness).
 
     >>> from gdpa.sets import REALS
     >>> one = np.ones(1)
-    >>> relative_residuals(REALS, one, 2e-3 * one, -3 * one, 0 * one, scale=Scale(1e-3, 1.0))
+    >>> units = Units(one / 1e-3, one, 0 * one, one)
+    >>> relative_residuals(REALS, one, 2e-3 * one, -3 * one, 0 * one, units)
     Residuals(stationarity=2.0, feasibility=0.0, slackness=0.0)
     """
     xp = namespace(constraints)
-    if isinstance(scale.gradient, float):
-        s_f: Any = max(scale.gradient, float(objective_gradient))
-    else:
-        s_f = xp.maximum(scale.gradient, objective_gradient + xp.zeros_like(scale.gradient))
-    stationarity = _plain(max_norm(domain.tangent(x, -gradient))) / s_f
+    stationarity = _plain(max_norm(units.coordinates * domain.tangent(x, -gradient)))
     if constraints.shape[-1] == 0:
         return Residuals(stationarity, 0.0 * stationarity, 0.0 * stationarity)
-    feasibility = _plain(max_norm(positive_part(constraints, num_equalities))) / scale.constraints
-    sizes = xp.abs(multipliers)
+    sizes = xp.abs(constraints)
+    sizes = units.constraints * xp.where(sizes <= units.rounding, xp.zeros_like(sizes), sizes)
     split = constraints.shape[-1] - num_equalities
-    slack = _plain(_sum((sizes * xp.abs(constraints))[..., :split]))
-    total = _plain(_sum(sizes))
-    weight = max(s_f, total) if isinstance(total, float) else xp.maximum(s_f + xp.zeros_like(total), total)
-    return Residuals(stationarity, feasibility, slack / (scale.constraints * weight))
+    violated = xp.where(constraints[..., :split] > 0, sizes[..., :split], xp.zeros_like(sizes[..., :split]))
+    slack = xp.minimum(sizes[..., :split], (units.pushes * xp.abs(multipliers))[..., :split])
+    violations = violated if num_equalities == 0 else xp.concat([violated, sizes[..., split:]], axis=-1)
+    return Residuals(stationarity, _plain(max_norm(violations)), _plain(max_norm(slack)))
 
 
 def gradient_map(problem: Problem, x: Array, multipliers: Array, alpha: float = 1.0, beta: float = 1.0) -> Array:
@@ -189,7 +154,7 @@ class Certificate:
     """The KKT conditions at one point, computed from the problem alone.
 
     Attributes:
-        x: the certified point: the given one, with coordinates nearly on the boundary of X moved onto it where that
+        x: the certified point: the given one, with coordinates nearly on the boundary of X moved onto it if that
             certifies better.
         multipliers: the best multipliers found for it.
         objective: f(x).
@@ -198,8 +163,8 @@ class Certificate:
         domain_multipliers: -gradient's part in the normal cone of X, e.g. the multipliers of bounds
             (positive at an upper bound, negative at a lower one).
         residuals: as the paper prints them (absolute).
-        relative: in the units of ``scale``; what tolerances are compared with.
-        scale: the units.
+        relative: without units; what tolerances are compared with. NaN if a value or a derivative is not finite.
+        start: the recorded start that the units were read off.
     """
 
     x: Array
@@ -210,14 +175,14 @@ class Certificate:
     domain_multipliers: Array
     residuals: Residuals
     relative: Residuals
-    scale: Scale
+    start: Start
 
-    def holds(self, tolerance: float = 1e-4) -> bool:
-        """Tell whether every relative residual is at most ``tolerance`` and f a finite number (False for NaN)."""
-        worst, f = self.relative.worst, self.objective
+    def holds(self, tolerance: float) -> bool:
+        """Tell whether every relative residual is at most ``tolerance`` (False for NaN)."""
+        worst = self.relative.worst
         if isinstance(worst, float):
-            return worst <= tolerance and math.isfinite(f)
-        return bool(((worst <= tolerance) & namespace(worst).isfinite(f)).all())
+            return worst <= tolerance
+        return bool((worst <= tolerance).all())
 
     def __str__(self) -> str:
         a, r = self.residuals, self.relative
@@ -234,22 +199,26 @@ def certify(
     x: Array,
     multipliers: Array | None = None,
     *,
-    scale: Scale | None = None,
+    start: Start | None = None,
     snap: float | None = None,
+    evaluation: Evaluation | None = None,
 ) -> Certificate:
     """Return the KKT certificate of ``x`` with the best multipliers for it.
 
-    The multipliers solve ``min ||P_T(-grad f - J^T lambda)||^2 / s_f^2 + sum (lambda_i g_i)^2 / (s_f s_g)^2`` over
-    lambda >= 0 (free for equalities) by nonnegative least squares; ``multipliers``, where given, compete
-    with them and the better ones are kept. A point nearly on the boundary of X is certified there and where it is, and
-    the better certificate returned. Each costs one forward and m + 1 backward passes (one more with ``multipliers``).
+    The multipliers minimise ``||w P_T(-grad f - J^T lambda)||^2 + sum (c_i g_i r_i lambda_i)^2`` over lambda >= 0 (free
+    for equalities) by nonnegative least squares, with the weights w, c and r of `gdpa.units.Units`. ``multipliers``,
+    if given, compete with them and the better ones are kept. A point nearly on the boundary of X is certified there
+    and as it is, and the better certificate returned. Each costs one forward pass, and as many backward
+    passes as grad f and J take (one more with ``multipliers``).
 
     Args:
         problem: the problem.
         x: any point, of any method.
         multipliers: a method's own estimate. Above `JACOBIAN_LIMIT` entries of J it is taken as it is.
-        scale: the units of the relative residuals; default: gradients and constraints of size 1.
+        start: the recorded start, e.g. ``result.certificate.start``, or ``gdpa.units.start_at(problem.evaluate(x0),
+            x0)``. Default: a point at a tenth of the lengths of ``x`` away, one more oracle call.
         snap: how near the boundary of X counts as on it; default: the square root of the machine precision.
+        evaluation: the oracle call at ``x``, if it has been made.
 
     Example:
         >>> from gdpa.problems import get
@@ -259,13 +228,19 @@ def certify(
         ([0.5], True)
     """
     xp = namespace(x)
+    start = nearby_start(problem, x) if start is None else start
+
+    def at(point: Array) -> Certificate:
+        known = None if evaluation is None or bool(xp.any(point != x)) else evaluation
+        return _certify_at(problem, point, multipliers, start, known or problem.evaluate(point))
+
     snapped = problem.domain.snap(x, float(xp.finfo(x.dtype).eps) ** 0.5 if snap is None else snap)
-    certificate = _certify_at(problem, snapped, multipliers, scale)
+    certificate = at(snapped)
     inside = problem.domain.project(x)
     if not bool(xp.any(inside != snapped)):
         return certificate
-    # Where g is steep the way to the boundary, however short, may cost more than it gains.
-    return better(_certify_at(problem, inside, multipliers, scale), certificate)
+    # If g is steep the way to the boundary, however short, may cost more than it gains.
+    return better(at(inside), certificate)
 
 
 def better(a: Certificate, b: Certificate) -> Certificate:
@@ -281,53 +256,64 @@ def better(a: Certificate, b: Certificate) -> Certificate:
             return type(u)(*(pick(s, t) for s, t in zip(u, v, strict=True)))
         return xp.where(mask if v.ndim == mask.ndim else mask[..., None], v, u)
 
-    return Certificate(**{name: pick(getattr(a, name), getattr(b, name)) for name in a.__dataclass_fields__})
+    names = [name for name in a.__dataclass_fields__ if name != "start"]
+    return Certificate(**{name: pick(getattr(a, name), getattr(b, name)) for name in names}, start=b.start)
 
 
-def _certify_at(problem: Problem, x: Array, multipliers: Array | None, scale: Scale | None) -> Certificate:
-    """Return the certificate of exactly this point."""
-    xp = namespace(x)
-    now = problem.evaluate(x)
+def certificate_from(
+    problem: Problem, start: Start, units: Units, now: Evaluation, x: Array, multipliers: Array, gradient: Array
+) -> Certificate:
+    """Return the certificate made of quantities that are already known.
+
+    Args:
+        problem: the problem.
+        start: the recorded start.
+        units: the weights at ``x``.
+        now: f and g at ``x``.
+        x: the point.
+        multipliers: lambda.
+        gradient: grad f(x) + J(x)^T lambda.
+    """
     g, p, domain = now.constraints, problem.num_equalities, problem.domain
-    zero = xp.zeros_like(g)
-    grad_f = now.pullback(zero)
-    size = max_norm(grad_f)
-    if scale is None:
-        ones = size * 0 + 1
-        scale = Scale(_plain(ones), _plain(ones))
-
-    def measure(lam: Array, gradient: Array) -> Residuals:
-        return relative_residuals(domain, x, gradient, g, lam, p, scale, size)
-
-    candidates = []
-    if multipliers is not None:
-        own = positive_part(multipliers, p)
-        candidates.append((own, now.pullback(own)))
-    m = g.shape[-1]
-    if multipliers is None or m * x.shape[-1] <= JACOBIAN_LIMIT:
-        if m:
-            J = problem.jacobian(x) if problem.jacobian is not None else jacobian(now)
-            fitted = fit(domain, x, grad_f, J, g, p, xp.maximum(size, 0 * size + scale.gradient), scale.constraints)
-            candidates.append((fitted, grad_f + xp.sum(fitted[..., None] * J, axis=-2)))
-        else:
-            candidates.append((zero, grad_f))
-    lam, gradient = candidates[0]
-    for other, other_gradient in candidates[1:]:
-        old, new = measure(lam, gradient).worst, measure(other, other_gradient).worst
-        if isinstance(old, float):
-            if new <= old or old != old:
-                lam, gradient = other, other_gradient
-        else:
-            better = ((new <= old) | (old != old))[..., None]
-            lam, gradient = xp.where(better, other, lam), xp.where(better, other_gradient, gradient)
+    relative = relative_residuals(domain, x, gradient, g, multipliers, units, p)
+    finite = _plain(_finite(now.objective, g, gradient))
     return Certificate(
         x=x,
-        multipliers=lam,
+        multipliers=multipliers,
         objective=_plain(now.objective),
         constraints=g,
         gradient=gradient,
         domain_multipliers=-gradient - domain.tangent(x, -gradient),
-        residuals=absolute_residuals(domain, x, gradient, g, lam, p),
-        relative=measure(lam, gradient),
-        scale=scale,
+        residuals=absolute_residuals(domain, x, gradient, g, multipliers, p),
+        relative=Residuals(*(r + finite for r in relative)),
+        start=start,
     )
+
+
+def _finite(objective: Array, *vectors: Array) -> Array:
+    """Return 0 if all the numbers are finite and NaN otherwise (for each member of a batch)."""
+    total = 0 * objective
+    for vector in vectors:
+        total = total + _sum(0 * vector)
+    return total
+
+
+def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: Start, now: Evaluation) -> Certificate:
+    """Return the certificate of exactly this point."""
+    xp = namespace(x)
+    g, p, domain = now.constraints, problem.num_equalities, problem.domain
+    m = g.shape[-1]
+    units = units_at(start, x, now, whole=m * x.shape[-1] <= JACOBIAN_LIMIT)
+    candidates = []
+    if multipliers is not None:
+        own = positive_part(multipliers, p)
+        candidates.append((own, now.pullback(own)))
+    if m == 0:
+        candidates.append((xp.zeros_like(g), now.gradient()))
+    elif multipliers is None or m * x.shape[-1] <= JACOBIAN_LIMIT:
+        fitted = fit(domain, x, now.gradient(), now.jacobian(), g, p, units)
+        candidates.append((fitted, now.gradient() + xp.sum(fitted[..., None] * now.jacobian(), axis=-2)))
+    certificate, *others = (certificate_from(problem, start, units, now, x, *one) for one in candidates)
+    for other in others:
+        certificate = better(certificate, other)
+    return certificate

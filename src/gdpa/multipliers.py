@@ -7,48 +7,47 @@ from typing import Any
 import numpy as np
 
 from gdpa.arrays import from_numpy, to_numpy
-from gdpa.sets import ConvexSet, Reals
+from gdpa.sets import Box, ConvexSet, Reals
 from gdpa.typing import Array
+from gdpa.units import Units
 
 
-def fit(
-    domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int, s_f: Any, s_g: Any
-) -> Array:
-    """Return argmin ``||P_T(-grad f - J^T lambda)||^2 / s_f^2 + sum (lambda_i g_i)^2 / (s_f s_g)^2``, lambda >= 0.
+def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int, units: Units) -> Array:
+    """Return argmin ``||w P_T(-grad f - J^T lambda)||^2 + sum (c_i g_i r_i lambda_i)^2`` over lambda >= 0.
 
     Args:
         domain: the set X.
         x: the point, or a batch of them.
         grad_f, J, g: the gradient of f, the Jacobian and the values of g there.
-        num_equalities: how many of the last multipliers are free.
-        s_f, s_g: the units, one for all or one for each member of the batch.
+        num_equalities: how many of the last multipliers are free (and have no second term).
+        units: the weights w, c and r there; sets other than boxes take one w for all coordinates, the smallest.
 
     >>> from gdpa.sets import REALS
-    >>> fit(REALS, np.zeros(1), np.array([-2.0]), np.array([[1.0]]), np.zeros(1), 0, 1.0, 1.0).tolist()
+    >>> one = np.ones(1)
+    >>> fit(REALS, 0 * one, -2 * one, one[None], 0 * one, 0, Units(one, one, 0 * one, one)).tolist()
     [2.0]
     """
-    host = [np.asarray(to_numpy(a), dtype=float) for a in (x, grad_f, J, g)]
-    lead = host[3].shape[:-1]
-    s_f, s_g = (np.broadcast_to(s if isinstance(s, float) else to_numpy(s), lead) for s in (s_f, s_g))
+    host = [np.asarray(to_numpy(a), dtype=float) for a in (x, grad_f, J, g, *units)]
     out = np.zeros(host[3].shape)
-    for index in np.ndindex(*lead):
-        x_i, grad_i, J_i, g_i = (a[index] for a in host)
+    for index in np.ndindex(*host[3].shape[:-1]):
+        x_i, grad_i, J_i, g_i, *weights = (a[index] for a in host)
         if all(np.isfinite(a).all() for a in (x_i, grad_i, J_i, g_i)):
-            units = float(s_f[index]), float(s_g[index])
-            out[index] = _fit_one(domain, x_i, grad_i, J_i, g_i, num_equalities, *units)
+            out[index] = _fit_one(domain, x_i, grad_i, J_i, g_i, num_equalities, Units(*weights))
     return from_numpy(out, like=g)
 
 
-def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, s_f: float, s_g: float) -> Any:
+def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, units: Units) -> Any:
     """Nonnegative least squares for the multipliers of one point.
 
-    phi(lambda) = ||P_T(-grad f - J^T lambda)||^2 + ||slack lambda||^2 is convex, and quadratic between the kinks of
+    phi(lambda) = ||w P_T(-grad f - J^T lambda)||^2 + ||slack lambda||^2 is convex, and quadratic between the kinks of
     P_T, for the tangent cones of our sets are polyhedral: solve the piece at hand, and halve the step while it
     leaves the piece for the worse (Newton's method for piecewise quadratics).
     """
-    slack = np.minimum(np.abs(g) / s_g, 1e8)
+    sizes = np.abs(g)
+    slack = units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.constraints * sizes), 1e8)
     slack[len(g) - p :] = 0.0
-    grad_f, J, slack = grad_f / s_f, J / s_f, slack / s_f
+    w = units.coordinates if isinstance(domain, (Reals, Box)) else np.full(len(x), units.coordinates.min())
+    grad_f, J = w * grad_f, w * J  # P_T acts on each coordinate of a box alone, so the weights may go inside
     if isinstance(domain, Reals):
         return _least_squares(J, slack, -grad_f, p)
 

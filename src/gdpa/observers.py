@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 import numpy as np
 
+from gdpa.arrays import to_numpy
 from gdpa.progress import Progress
 from gdpa.result import History
 
@@ -16,8 +18,6 @@ def _scalar(value: Any) -> Any:
     """A float for a single problem, the host copy of one value each for a batch."""
     if isinstance(value, float):
         return value
-    from gdpa.arrays import to_numpy
-
     values = to_numpy(value)
     return float(values) if values.ndim == 0 else np.array(values)
 
@@ -37,9 +37,14 @@ class Recorder:
         "kkt",
     )
 
-    def __init__(self, every: int = 1) -> None:
+    def __init__(self, every: int = 1, rows: Iterable[tuple[Any, ...]] = ()) -> None:
         self.every = every
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[tuple[Any, ...]] = list(rows)
+
+    @property
+    def rows(self) -> tuple[tuple[Any, ...], ...]:
+        """What was kept, one row per step."""
+        return tuple(self._rows)
 
     def __call__(self, progress: Progress) -> None:
         probe = progress.state.probe

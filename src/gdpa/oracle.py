@@ -2,40 +2,66 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from gdpa.arrays import is_floating, namespace
 from gdpa.problem import Evaluation, Problem
 from gdpa.typing import Array
 
 
+@dataclass
+class Counts:
+    """Oracle calls made: forward and backward passes (a whole Jacobian at the price of one counts as one)."""
+
+    forwards: int = 0
+    backwards: int = 0
+
+
 class CountingOracle:
     """Counts forwards and backwards of a problem and checks the shape of everything that comes back.
+
+    Calls are charged to the method, or, inside ``with oracle.off_account():``, to measuring.
 
     >>> import numpy as np
     >>> problem = Problem(lambda x: Evaluation(x @ x, x[:1], lambda w, objective=1.0: 2 * objective * x))
     >>> oracle = CountingOracle(problem)
-    >>> _ = oracle.problem.evaluate(np.ones(2)).pullback(np.zeros(1))
-    >>> oracle.forwards, oracle.backwards
-    (1, 1)
+    >>> now = oracle.problem.evaluate(np.ones(2))
+    >>> _ = now.pullback(np.zeros(1))
+    >>> with oracle.off_account():
+    ...     _ = now.gradient()
+    >>> oracle.method, oracle.measuring
+    (Counts(forwards=1, backwards=1), Counts(forwards=0, backwards=1))
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.forwards = 0
-        self.backwards = 0
+        self.method, self.measuring = Counts(), Counts()
+        self._account = self.method
         self._inner = problem
         self._length = problem.num_constraints
-        jacobian = None if problem.jacobian is None else self._jacobian
-        self.problem = replace(problem, evaluate=self._evaluate, jacobian=jacobian)
+        self.problem = replace(problem, evaluate=self._evaluate)
+
+    @contextmanager
+    def off_account(self) -> Iterator[None]:
+        """Charge the calls made inside to measuring."""
+        before, self._account = self._account, self.measuring
+        try:
+            yield
+        finally:
+            self._account = before
 
     def _evaluate(self, x: Array) -> Evaluation:
-        self.forwards += 1
-        f, g, pullback = self._inner.evaluate(x)
+        self._account.forwards += 1
+        now = self._inner.evaluate(x)
+        if not isinstance(now, Evaluation):
+            raise TypeError(f"evaluate must return an Evaluation, got {type(now).__name__} {now!r}")
+        f, g, pullback = now
         if getattr(g, "shape", None) != (*x.shape[:-1], self._length) or getattr(f, "shape", None) != x.shape[:-1]:
             self._check_values(x, f, g)
 
         def counted(w: Array, objective: float | Array = 1.0) -> Array:
-            self.backwards += 1
+            self._account.backwards += 1
             gradient = pullback(w, objective)
             if gradient.shape != x.shape:
                 raise ValueError(
@@ -44,18 +70,17 @@ class CountingOracle:
                 )
             return gradient
 
-        return Evaluation(f, g, counted)
+        def whole() -> Array:
+            self._account.backwards += 1
+            J = now.jacobian()
+            if J.shape != (*g.shape, x.shape[-1]):
+                raise ValueError(
+                    f"the jacobian has shape {tuple(J.shape)}, expected {(*g.shape, x.shape[-1])}: "
+                    "one row for each constraint, one column for each component of x"
+                )
+            return J
 
-    def _jacobian(self, x: Array) -> Array:
-        assert self._inner.jacobian is not None
-        self.backwards += 1  # the problem says J costs about one backward pass
-        J = self._inner.jacobian(x)
-        if self._length is not None and J.shape != (*x.shape[:-1], self._length, x.shape[-1]):
-            raise ValueError(
-                f"the jacobian has shape {tuple(J.shape)}, expected {(*x.shape[:-1], self._length, x.shape[-1])}: "
-                "one row for each constraint, one column for each component of x"
-            )
-        return J
+        return Evaluation(f, g, counted, whole if now.has_cheap_jacobian else None)
 
     def _check_values(self, x: Array, f: Array, g: Array) -> None:
         for name, value in (("objective", f), ("constraints", g)):

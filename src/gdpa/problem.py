@@ -9,9 +9,9 @@ One call of `Problem.evaluate` is one forward pass; one call of `Evaluation.pull
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import array_api_compat
 
@@ -20,18 +20,63 @@ from gdpa.sets import REALS, ConvexSet
 from gdpa.typing import Array, Pullback
 
 
-class Evaluation(NamedTuple):
-    """What one oracle call returns at a point x.
+class Evaluation:
+    """What one oracle call returns at a point x: values, weighted gradients and, on request, the Jacobian.
 
-    Attributes:
+    It unpacks as ``objective, constraints, pullback``. The gradient of f and the Jacobian are computed at most once.
+
+    Args:
         objective: f(x), a scalar array (or one value per leading axis).
         constraints: g(x), its last axis of length m.
         pullback: ``pullback(w, objective=1.0)`` is ``objective * grad f(x) + J(x)^T w``, one backward pass.
+        jacobian: a function without arguments that returns J(x) of shape (..., m, d), if that costs about one
+            backward pass. Without it `jacobian` pulls the rows back one at a time.
+
+    >>> import numpy as np
+    >>> J = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> e = Evaluation(np.array(0.0), np.zeros(2), lambda w, objective=1.0: objective + w @ J)
+    >>> e.jacobian().tolist(), e.gradient().tolist(), e.has_cheap_jacobian
+    ([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0], False)
     """
 
-    objective: Array
-    constraints: Array
-    pullback: Pullback
+    __slots__ = ("_gradient", "_jacobian", "_whole", "constraints", "objective", "pullback")
+
+    def __init__(
+        self,
+        objective: Array,
+        constraints: Array,
+        pullback: Pullback,
+        jacobian: Callable[[], Array] | None = None,
+    ) -> None:
+        self.objective, self.constraints, self.pullback = objective, constraints, pullback
+        self._whole = jacobian
+        self._gradient: Array | None = None
+        self._jacobian: Array | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.objective, self.constraints, self.pullback))
+
+    @property
+    def has_cheap_jacobian(self) -> bool:
+        """Whether the whole Jacobian costs about one backward pass instead of m."""
+        return self._whole is not None
+
+    @property
+    def knows_derivatives(self) -> bool:
+        """Whether grad f(x) and J(x) have been computed."""
+        return self._gradient is not None and (self._jacobian is not None or self.constraints.shape[-1] == 0)
+
+    def gradient(self) -> Array:
+        """Return grad f(x): one backward pass the first time."""
+        if self._gradient is None:
+            self._gradient = self.pullback(namespace(self.constraints).zeros_like(self.constraints))
+        return self._gradient
+
+    def jacobian(self) -> Array:
+        """Return J(x) of shape (..., m, d): about one backward pass if cheap, else m; computed once."""
+        if self._jacobian is None:
+            self._jacobian = _rows(self) if self._whole is None else self._whole()
+        return self._jacobian
 
 
 @dataclass(frozen=True)
@@ -44,8 +89,7 @@ class Problem:
         num_equalities: p, how many of the *last* constraints must equal zero instead.
         domain: the convex set X, see `gdpa.sets`.
         names: one name per constraint, used by messages and reports.
-        jacobian: optional; maps x to J(x) of shape (..., m, d) where that costs about one backward pass.
-            Without it, rows are pulled back one at a time, see `jacobian`. It belongs to ``evaluate``: replace both.
+        x_scale: the length of every coordinate of x, or one for all, if points do not tell; see `gdpa.units`.
 
     Example:
         The projection of (2, 0) on the unit disc.
@@ -65,7 +109,7 @@ class Problem:
     num_equalities: int = 0
     domain: ConvexSet = REALS
     names: tuple[str, ...] | None = None
-    jacobian: Callable[[Array], Array] | None = None
+    x_scale: Array | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.evaluate):
@@ -93,21 +137,36 @@ class Problem:
         return self.names[index] if self.names is not None else f"g[{index}]"
 
 
-def jacobian(evaluation: Evaluation) -> Array:
-    """Return J(x) of shape (..., m, d) by m backward passes, one per constraint.
+def row_by_row(problem: Problem) -> Problem:
+    """Return the problem without its Jacobian in one piece, so that every row of J is a backward pass.
+
+    >>> from gdpa.problems import get
+    >>> disc = get("disc-product")
+    >>> row_by_row(disc.problem).evaluate(disc.x0).has_cheap_jacobian
+    False
+    """
+    return replace(problem, evaluate=lambda x: Evaluation(*problem.evaluate(x)))
+
+
+def unit_vectors(constraints: Array) -> Iterator[Array]:
+    """Yield e_1, ..., e_m with the shape, dtype and device of g: the weights that pull back single rows of J.
 
     >>> import numpy as np
-    >>> J = np.array([[1.0, 2.0], [3.0, 4.0]])
-    >>> e = Evaluation(np.array(0.0), np.zeros(2), lambda w, objective=1.0: w @ J)
-    >>> jacobian(e).tolist()
-    [[1.0, 2.0], [3.0, 4.0]]
+    >>> [e.tolist() for e in unit_vectors(np.zeros(2))]
+    [[1.0, 0.0], [0.0, 1.0]]
     """
+    xp = namespace(constraints)
+    index = xp.arange(constraints.shape[-1], device=array_api_compat.device(constraints))
+    zero = xp.zeros_like(constraints)
+    for i in range(constraints.shape[-1]):
+        yield zero + xp.astype(index == i, constraints.dtype)
+
+
+def _rows(evaluation: Evaluation) -> Array:
+    """Return J(x) by m backward passes, one per constraint."""
     g = evaluation.constraints
     xp = namespace(g)
     if g.shape[-1] == 0:
         row = evaluation.pullback(g, objective=0.0)
         return xp.zeros((*row.shape[:-1], 0, row.shape[-1]), dtype=row.dtype)
-    index = xp.arange(g.shape[-1], device=array_api_compat.device(g))
-    zero = xp.zeros_like(g)
-    units = (zero + xp.astype(index == i, g.dtype) for i in range(g.shape[-1]))
-    return xp.stack([evaluation.pullback(unit, objective=0.0) for unit in units], axis=-2)
+    return xp.stack([evaluation.pullback(unit, objective=0.0) for unit in unit_vectors(g)], axis=-2)

@@ -7,60 +7,102 @@ from typing import Any
 
 from gdpa.algorithms.base import Probe, State
 from gdpa.arrays import max_norm, namespace
-from gdpa.kkt import Certificate, Residuals, Scale, absolute_residuals, certify, relative_residuals
-from gdpa.problem import Evaluation, Problem
+from gdpa.kkt import JACOBIAN_LIMIT, Certificate, Residuals, absolute_residuals, certify, relative_residuals
+from gdpa.oracle import CountingOracle
+from gdpa.problem import Evaluation
+from gdpa.run import Run
 from gdpa.typing import Array
+from gdpa.units import units_at
 
 #: An iterate this much larger than the start (or than 1) has left every reasonable range.
 DIVERGED = 1e15
+#: A certificate is attempted, whatever the method's own multipliers say, at steps that grow by this factor ...
+ATTEMPT_GROWTH = 1.5
+#: ... from this step on ...
+FIRST_ATTEMPT = 20
+#: ... unless each of its rows is a backward pass and there are more than this many.
+ATTEMPT_ROWS = 100
 
 
 class Progress:
     """The running account of a solve: what stop rules and observers look at. The loop alone writes to it.
 
     Attributes:
-        problem: the problem, not counted: observers measure with it off the method's account.
+        problem: the problem; what observers and stop rules ask of it is charged to measuring.
         step, forwards, backwards, seconds: what the method has used so far.
-        start: the oracle call at the start.
         state: the algorithm's state after this step.
+        start: the recorded start.
         residuals: the relative residuals of the last probe.
         kkt: the largest of them (over the batch, too).
+        units: the weights they were measured with; None before the first.
         finite: whether they and the objective are finite numbers.
-        scale: the units of the relative residuals.
         best: the probe with the smallest relative residuals so far.
         best_feasible: the probe with the lowest objective among those feasible to ``tolerance``; None so far if none.
+        last: the last finite probe.
         average: the weighted average of the probes' points.
+        certificate: the last certificate computed; None if there was none.
     """
 
-    def __init__(self, problem: Problem, state: State, start: Evaluation, scale: Scale, tolerance: float) -> None:
-        self.problem, self.state, self.scale, self.tolerance = problem, state, scale, tolerance
-        self.start = start
-        self.step, self.forwards, self.backwards, self.seconds = state.step, 0, 0, 0.0
-        self.residuals: Residuals | None = None
-        self.kkt = float("inf")
+    def __init__(self, oracle: CountingOracle, run: Run, tolerance: float) -> None:
+        self.problem, self.tolerance = oracle.problem, tolerance
+        self.algorithm, self.start = run.algorithm, run.start
         self.finite = True
-        self.best: Probe | None = None
-        self.best_feasible: Probe | None = None
-        self.last: Probe | None = None
-        self.average: Array | None = None
-        self.next_certificate = 0
         self.certificate: Certificate | None = None
-        self._best_kkt: Any = None
-        self._best_objective: Any = None
-        self._total_weight = 0.0
-        self._objective_gradient: Any = 0.0
-        self._next_refresh = state.step + 1
-        self._limit = DIVERGED * max(1.0, float(namespace(state.x).max(max_norm(state.x))))
+        self._oracle, self._shape = oracle, run.shape
+        self._limit = DIVERGED * max(1.0, float(namespace(run.start.x).max(max_norm(run.start.x))))
+        self.state: State = run.state
+        self.step, self.seconds = run.step, run.seconds
+        self.forwards, self.backwards = run.forwards, run.backwards
+        oracle.method.forwards, oracle.method.backwards = run.forwards, run.backwards
+        oracle.measuring.forwards, oracle.measuring.backwards = run.measuring
+        self.residuals, self.kkt, self.units = run.residuals, run.kkt, run.units
+        self.best, self._best_kkt = run.best, run.best_kkt
+        self.best_feasible, self._best_objective = run.best_feasible, run.best_objective
+        self.last, self.average, self._total_weight = run.last, run.average, run.total_weight
+        self._next_units, self._next_certificate = run.next_units, run.next_certificate
+        self._next_attempt = run.next_attempt
 
-    def look(self, state: State) -> None:
-        """Take in the state after a step: measure its probe and keep the points worth keeping."""
-        self.state = state
-        probe = state.probe
+    def run(self, history: tuple[tuple[Any, ...], ...] = ()) -> Run:
+        """Return the record from which the run can be continued."""
+        measuring, now = self._oracle.measuring, self.state.evaluation
+        return Run(
+            algorithm=self.algorithm,
+            state=self.state,
+            start=self.start,
+            shape=self._shape,
+            values=None if now is None else (now.objective, now.constraints),
+            forwards=self.forwards,
+            backwards=self.backwards,
+            seconds=self.seconds,
+            measuring=(measuring.forwards, measuring.backwards),
+            residuals=self.residuals,
+            kkt=self.kkt,
+            units=self.units,
+            best=self.best,
+            best_kkt=self._best_kkt,
+            best_feasible=self.best_feasible,
+            best_objective=self._best_objective,
+            last=self.last,
+            average=self.average,
+            total_weight=self._total_weight,
+            next_units=self._next_units,
+            next_certificate=self._next_certificate,
+            next_attempt=self._next_attempt,
+            history=history,
+        )
+
+    def count(self, state: State, seconds: float) -> None:
+        """Take in one update and what it cost."""
+        self.state, self.step = state, state.step
+        self.seconds += seconds
+        self.forwards, self.backwards = self._oracle.method.forwards, self._oracle.method.backwards
+
+    def look(self) -> None:
+        """Measure the probe of the state and keep the points worth keeping."""
+        state, probe = self.state, self.state.probe
         if probe is None:
             return
-        if state.step >= self._next_refresh:
-            self._refresh()
-            self._next_refresh = 2 * state.step
+        self._measure_units(state, probe)
         self.residuals = self._measure(probe)
         worst = self.residuals.worst
         self.kkt = worst if isinstance(worst, float) else float(namespace(worst).max(worst))
@@ -75,24 +117,34 @@ class Progress:
             else:  # xbar += (w_r / W_r) (x_r - xbar): the sum of Theorem 1 in constant memory
                 self.average = self.average + (probe.weight / self._total_weight) * (probe.x - self.average)
 
-    def _refresh(self) -> None:
-        """Measure ||grad f|| at geometrically spaced steps: the relative residuals want it, a step lacks it."""
-        now = self.state.evaluation or self.problem.evaluate(self.state.x)
-        size = max_norm(now.pullback(namespace(now.constraints).zeros_like(now.constraints)))
-        self._objective_gradient = size if size.ndim else float(size)
-        if self.best is not None:  # the unit has changed: measure the best in it, too
+    def _measure_units(self, state: State, probe: Probe) -> None:
+        """Measure the units at the probe if that is free, else at geometrically spaced steps."""
+        now = probe.evaluation
+        if now is not None and now.knows_derivatives:
+            self.units = units_at(self.start, probe.x, now)
+            return
+        if self.units is not None and state.step < self._next_units:
+            return
+        if now is None:
+            now = self.problem.evaluate(probe.x)
+        d, m, _ = self._shape
+        if self.units is not None and m > ATTEMPT_ROWS and not now.has_cheap_jacobian:
+            return  # m backward passes: once is enough
+        self._next_units = 2 * state.step
+        self.units = units_at(self.start, probe.x, now, whole=m * d <= JACOBIAN_LIMIT)
+        if self.best is not None:
             self._best_kkt = self._measure(self.best).worst
 
     def _measure(self, probe: Probe) -> Residuals:
+        assert self.units is not None
         return relative_residuals(
             self.problem.domain,
             probe.x,
             probe.gradient,
             probe.constraints,
             probe.multipliers,
+            self.units,
             self.problem.num_equalities,
-            self.scale,
-            self._objective_gradient,
         )
 
     def _keep_best(self, probe: Probe, worst: Any) -> None:
@@ -145,11 +197,36 @@ class Progress:
             self.problem.num_equalities,
         )
 
-    def certify(self) -> Certificate:
-        """Return the certificate of the best point so far, recomputed from the problem."""
-        best = self.best
-        x, lam = (self.state.x, self.state.multipliers) if best is None else (best.x, best.multipliers)
-        self.certificate = certify(self.problem, x, lam, scale=self.scale)
+    def certified(self, tolerance: float) -> bool:
+        """Tell whether a certificate recomputed now holds, if one is due; False if none is.
+
+        One is due if the residuals that a step yields for free are within ``tolerance``, and at steps spaced by
+        `ATTEMPT_GROWTH`, because the best multipliers may certify a point that the method's own do not.
+        """
+        promising = self.kkt <= tolerance and self.step >= self._next_certificate
+        if promising:
+            best = self.best
+            point = (self.state.x, self.state.multipliers, self.state.evaluation)
+            self.certify(*(point if best is None else (best.x, best.multipliers, best.evaluation)))
+            self._next_certificate = math.ceil(1.1 * self.step) + 1
+            assert self.certificate is not None
+            return self.certificate.holds(tolerance)
+        now, probe = self.state.evaluation, self.state.probe
+        if now is None or self.step < self._next_attempt:
+            return False
+        if now.constraints.shape[-1] > ATTEMPT_ROWS and not now.has_cheap_jacobian:
+            return False
+        self._next_attempt = max(FIRST_ATTEMPT, math.ceil(ATTEMPT_GROWTH * self.step))
+        if probe is not None and probe.evaluation is not None:
+            self.certify(probe.x, probe.multipliers, probe.evaluation)
+        else:
+            self.certify(self.state.x, self.state.multipliers, now)
+        assert self.certificate is not None
+        return self.certificate.holds(tolerance)
+
+    def certify(self, x: Array, multipliers: Array, evaluation: Evaluation | None = None) -> Certificate:
+        """Return the certificate of a point in the units of this run, and keep it."""
+        self.certificate = certify(self.problem, x, multipliers, start=self.start, evaluation=evaluation)
         return self.certificate
 
 
@@ -161,7 +238,7 @@ def _all_finite(value: Array) -> bool:
 
 
 def _merge(mask: Array, new: Probe, old: Probe) -> Probe:
-    """Take each batch member from ``new`` where ``mask`` holds, else from ``old``."""
+    """Take each batch member from ``new`` if ``mask`` holds, else from ``old``."""
     xp = namespace(mask)
 
     def pick(a: Array, b: Array) -> Array:

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from gdpa.arrays import to_numpy
 from gdpa.kkt import Certificate
+from gdpa.oracle import Counts
 from gdpa.typing import Array
 
 
@@ -33,10 +35,7 @@ class Status(Enum):
         "Locally infeasible: the violation of the constraints is stationary and positive here. "
         "Check the constraints against each other, or start elsewhere."
     )
-    DIVERGING = (
-        "Diverging: the iterates left every reasonable range. The problem may be unbounded below, "
-        "or the step too long: reduce alpha or beta."
-    )
+    DIVERGING = "Diverging: the iterates left every reasonable range. The problem may be unbounded below."
     INVALID_NUMBER = "Stopped at a value that is not a finite number; the best finite point is returned."
     STALLED = (
         "Stalled: no step makes progress any more, and the KKT residuals are above the tolerance. "
@@ -86,10 +85,11 @@ class Result:
         x_last, multipliers_last: the last finite iterate and the method's own multipliers there.
         x_best_feasible: the lowest objective among the iterates feasible to the tolerance; None if there was none.
         x_average: the average of the iterates weighted by 1/beta_r, as the paper's Theorem 1 returns it.
-        steps, forwards, backwards, seconds: what the method used. Measuring and certificates are not in these.
+        steps, forwards, backwards, seconds: what the method used.
+        measuring: the oracle calls made beside these, for residuals and certificates; `calls` is the sum.
         history: the recorded columns.
-        state: continue from here with ``solve(problem, state=result.state, ...)``.
-        algorithm: the method that ran.
+        names: the names of the constraints, if the problem has any.
+        run: continue from here with ``solve(problem, run=result.run, ...)``.
     """
 
     x: Array
@@ -106,10 +106,26 @@ class Result:
     steps: int
     forwards: int
     backwards: int
+    measuring: Counts
     seconds: float
     history: History
-    state: Any
-    algorithm: Any
+    names: tuple[str, ...] | None
+    run: Any
+
+    @property
+    def calls(self) -> Counts:
+        """Every oracle call made, by the method and for measuring."""
+        return Counts(self.forwards + self.measuring.forwards, self.backwards + self.measuring.backwards)
+
+    @property
+    def state(self) -> Any:
+        """The method's state at the end."""
+        return self.run.state
+
+    @property
+    def algorithm(self) -> Any:
+        """The method that ran."""
+        return self.run.algorithm
 
     @property
     def objective(self) -> Any:
@@ -154,7 +170,5 @@ class Result:
 def _brief(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.8g}"
-    from gdpa.arrays import to_numpy
-
     with np.printoptions(threshold=8, edgeitems=3, precision=6):
         return str(to_numpy(value)).replace("\n", " ")

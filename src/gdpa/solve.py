@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
 from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, Probe, State
-from gdpa.arrays import is_floating, max_norm, namespace
-from gdpa.kkt import Certificate, better, certify, scale_at
+from gdpa.arrays import from_numpy, is_floating, max_norm, namespace, positive_part
+from gdpa.kkt import Certificate, better, certificate_from
 from gdpa.observers import Recorder
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation, Problem
-from gdpa.progress import Progress
-from gdpa.result import History, Result, Status
+from gdpa.progress import FIRST_ATTEMPT, Progress
+from gdpa.result import Result, Status
+from gdpa.run import Run
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 from gdpa.typing import Array
+from gdpa.units import Units, nearby_start, start_at
+
+#: How many updates a run makes unless a stop rule says otherwise.
+MAX_STEPS = 10_000
+
+
+def default_tolerance(x: Array) -> float:
+    """Return the relative KKT tolerance that suits the precision of ``x``: 1e-6 in float64, 1e-3 in float32.
+
+    >>> default_tolerance(np.zeros(1)), default_tolerance(np.zeros(1, dtype=np.float32))
+    (1e-06, 0.001)
+    """
+    eps = float(namespace(x).finfo(x.dtype).eps)
+    return 1e-6 if eps < 1e-12 else 1e-3 if eps < 1e-6 else 1e-1
 
 
 def solve(
@@ -27,11 +43,13 @@ def solve(
     algorithm: Algorithm[Any] | None = None,
     *,
     stop: StopRule | Iterable[StopRule] | None = None,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     observers: Iterable[Callable[[Progress], None]] = (),
     record: int = 1,
     check_every: int = 1,
-    state: State | None = None,
+    multipliers0: Array | None = None,
+    x_scale: Array | None = None,
+    run: Run | None = None,
 ) -> Result:
     """Minimise f(x) subject to g(x) <= 0 and x in X.
 
@@ -40,12 +58,15 @@ def solve(
         x0: the start, a floating-point array of NumPy, torch or JAX; projected on X.
         algorithm: the method; default `AdaptiveGDPA`, which has no step size to tune.
         stop: one stop rule or several. Default: a certificate at ``tolerance``, or 10,000 steps.
-        tolerance: the relative KKT tolerance that ``success`` is judged by.
+        tolerance: the relative KKT tolerance that ``success`` is judged by; default 1e-6 in double precision and 1e-3
+            in single precision.
         observers: called with the `Progress` after every step; one may raise StopIteration to end the run.
         record: keep every ``record``-th step in ``result.history``; 0 keeps nothing.
-        check_every: measure residuals and ask the stop rules every so many steps only (worth raising on a GPU,
+        check_every: measure residuals and ask the stop rules every ``check_every`` steps only (worth raising on a GPU,
             where each look waits for the device).
-        state: continue from this state (``result.state`` or `load_state`) instead of ``x0``.
+        multipliers0: the multipliers to begin with, e.g. those of a similar problem; default zero.
+        x_scale: the length of every coordinate of x, or one for all, if the start does not tell; see `gdpa.units`.
+        run: continue this run (``result.run`` or `load_run`) instead of starting at ``x0``.
 
     Returns:
         A `Result`; ``success`` is True only for a certificate recomputed at ``result.x``.
@@ -61,58 +82,56 @@ def solve(
         >>> result.success, result.x.round(3).tolist()
         (True, [2.0, 3.0])
     """
-    algorithm = cast("Algorithm[Any]", AdaptiveGDPA()) if algorithm is None else algorithm
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a Problem, got {type(problem).__name__}; make one by gdpa.from_functions")
-    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
-        raise TypeError(f"algorithm must have init and update, such as GDPA(), got {algorithm!r}")
-    rules = _rules(stop, tolerance)
     if not isinstance(record, int) or record < 0 or not isinstance(check_every, int) or check_every < 1:
         raise ValueError(f"record must be >= 0 and check_every >= 1, got {record!r} and {check_every!r}")
     oracle = CountingOracle(problem)
-    clock = time.perf_counter()
-    if state is None:
-        x = _check_start(problem, x0)
-        state = algorithm.init(oracle.problem, x)
-    elif x0 is not None:
-        raise ValueError("give x0 or state, not both: a state brings its own point")
-    seconds = time.perf_counter() - clock
-    used = oracle.forwards, oracle.backwards
-    start = state.evaluation or problem.evaluate(state.x)
-    _check_finite(problem, start)
-
-    progress = Progress(problem, state, start, scale_at(start), tolerance)
-    progress.seconds, (progress.forwards, progress.backwards) = seconds, used
-    oracle.forwards, oracle.backwards = used  # measuring is not on the method's account
-    recorder = Recorder(record)
+    if run is None:
+        algorithm = cast("Algorithm[Any]", AdaptiveGDPA()) if algorithm is None else algorithm
+        if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
+            raise TypeError(f"algorithm must have init and update, such as GDPA(), got {algorithm!r}")
+        run = _begin(oracle, x0, algorithm, multipliers0, x_scale)
+    else:
+        run = _resume(oracle, run, x0, algorithm, multipliers0, x_scale)
+        algorithm = cast("Algorithm[Any]", run.algorithm)
+    tolerance = default_tolerance(run.state.x) if tolerance is None else tolerance
+    rules = _rules(stop, tolerance)
+    progress = Progress(oracle, run, tolerance)
+    recorder = Recorder(record, run.history)
     watchers = (*((recorder,) if record else ()), *observers)
-    detail, status = "", _first(rules, progress)
+    detail = ""
     error: Exception | None = None
+    status = run.state.verdict
+    stepping = False
     try:
+        with oracle.off_account():
+            status = _first(rules, progress) or status
         while status is None:
-            clock = time.perf_counter()
-            state = algorithm.update(oracle.problem, state)
-            progress.seconds += time.perf_counter() - clock
-            progress.step, progress.forwards, progress.backwards = state.step, oracle.forwards, oracle.backwards
+            clock, stepping = time.perf_counter(), True
+            state = algorithm.update(oracle.problem, progress.state)
+            stepping = False
+            progress.count(state, time.perf_counter() - clock)
             if state.step % check_every and state.verdict is None:
-                progress.state = state
                 continue
-            progress.look(state)
-            for watch in watchers:
-                watch(progress)
-            status = _first(rules, progress) or state.verdict
-            oracle.forwards, oracle.backwards = progress.forwards, progress.backwards
+            with oracle.off_account():
+                progress.look()
+                for watch in watchers:
+                    watch(progress)
+                status = _first(rules, progress) or state.verdict
             if not progress.finite:
                 status, detail = Status.INVALID_NUMBER, _culprit(problem, state)
             elif status is None and progress.diverged:
                 status = Status.DIVERGING
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
-    except StopIteration:
-        status = Status.STOPPED
+    except StopIteration as raised:
+        # Only an observer or a stop rule may end the run in this way: in the problem's code it is an error.
+        status, error = (Status.FAILED, raised) if stepping else (Status.STOPPED, None)
     except Exception as raised:
         status, error = Status.FAILED, raised
-    result = _conclude(problem, algorithm, progress, state, status, detail, recorder.history())
+    with oracle.off_account():
+        result = _conclude(oracle, progress, status, detail, recorder)
     if error is not None:
         error.partial_result = result  # type: ignore[attr-defined]
         error.add_note(f"after {result.steps} steps; the exception's attribute partial_result holds the best point")
@@ -120,11 +139,82 @@ def solve(
     return result
 
 
+def _begin(oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], multipliers0: Any, x_scale: Any) -> Run:
+    """Return the run before its first update."""
+    x = _check_start(oracle.problem, x0)
+    clock = time.perf_counter()
+    state = algorithm.init(oracle.problem, x)
+    seconds = time.perf_counter() - clock
+    with oracle.off_account():
+        now = state.evaluation or oracle.problem.evaluate(state.x)
+        _check_finite(oracle.problem, now)
+        lengths = None if x_scale is None else _check_scale(x_scale, state.x)
+        if multipliers0 is None:
+            start = start_at(now, state.x, lengths)
+        else:  # x0 is believed to be near a solution, so its own gradient may say nothing about units
+            state = _with_multipliers(algorithm, oracle, state, multipliers0)
+            start = nearby_start(oracle.problem, state.x, lengths)
+    return Run(
+        algorithm=algorithm,
+        state=state,
+        start=start,
+        shape=(state.x.shape[-1], now.constraints.shape[-1], oracle.problem.num_equalities),
+        forwards=oracle.method.forwards,
+        backwards=oracle.method.backwards,
+        seconds=seconds,
+        measuring=(oracle.measuring.forwards, oracle.measuring.backwards),
+        next_attempt=FIRST_ATTEMPT if multipliers0 is None else 0,
+    )
+
+
+def _resume(oracle: CountingOracle, run: Run, x0: Any, algorithm: Any, multipliers0: Any, x_scale: Any) -> Run:
+    """Return ``run`` with its oracle call made anew, or raise if it belongs to another method or problem."""
+    if not isinstance(run, Run):
+        raise TypeError(f"run must be a Run, such as result.run or load_run(path), got {type(run).__name__}")
+    if x0 is not None or multipliers0 is not None or x_scale is not None:
+        raise ValueError("give x0 or run, not both: a run brings its own point, multipliers and units")
+    if algorithm is not None and algorithm != run.algorithm:
+        raise ValueError(
+            f"run belongs to {run.algorithm!r} and cannot be continued by {algorithm!r}; leave algorithm out"
+        )
+    state, problem = run.state, oracle.problem
+    problem.domain.check_dimension(state.x.shape[-1])
+    if (problem.num_constraints or run.shape[1], problem.num_equalities) != run.shape[1:]:
+        raise ValueError(
+            f"run belongs to a problem with {run.shape[1]} constraints, {run.shape[2]} of them equalities; "
+            f"this one has {problem.num_constraints} and {problem.num_equalities}"
+        )
+    if run.values is None:
+        return run
+    oracle.measuring.forwards, oracle.measuring.backwards = run.measuring
+    with oracle.off_account():
+        now = problem.evaluate(state.x)
+    _check_same_problem(run.values, now)
+    measuring = oracle.measuring.forwards, oracle.measuring.backwards
+    return replace(run, state=replace(state, evaluation=now), measuring=measuring)
+
+
+def _check_same_problem(values: tuple[Array, Array], now: Evaluation) -> None:
+    """Raise unless f and g at the saved point are the saved ones, up to half the digits."""
+    for name, saved, found in zip(("f", "g"), values, (now.objective, now.constraints), strict=True):
+        xp = namespace(found)
+        same = saved.shape == found.shape
+        if same and saved.shape != (*saved.shape[:-1], 0):
+            allowed = float(xp.finfo(found.dtype).eps) ** 0.5 * (1 + xp.abs(saved))
+            close = (xp.abs(saved - found) <= allowed) | (saved == found) | ((saved != saved) & (found != found))
+            same = bool(xp.all(close))
+        if not same:
+            raise ValueError(
+                f"run belongs to another problem: at its point {name} was {saved} and is {found} here; "
+                "continue it with the problem it was started with"
+            )
+
+
 def _rules(stop: StopRule | Iterable[StopRule] | None, tolerance: float) -> tuple[StopRule, ...]:
     if not isinstance(tolerance, (int, float)) or not tolerance > 0:
         raise ValueError(f"tolerance must be a positive number, got {tolerance!r}")
     if stop is None:
-        return (KKTBelow(tolerance), MaxSteps(10_000))
+        return (KKTBelow(tolerance), MaxSteps(MAX_STEPS))
     rules = tuple(stop) if isinstance(stop, Iterable) else (stop,)
     if not rules or not all(callable(rule) for rule in rules):
         raise TypeError(f"stop must be a stop rule or several, got {stop!r}; see gdpa.stopping")
@@ -155,6 +245,28 @@ def _check_start(problem: Problem, x0: Array | None) -> Array:
     return problem.domain.project(x0)
 
 
+def _check_scale(x_scale: Any, x: Array) -> Array:
+    lengths = x_scale if is_floating(x_scale) else from_numpy(np.asarray(x_scale, dtype=float), x)
+    xp = namespace(x)
+    if lengths.shape not in ((), (1,), x.shape[-1:]) or not bool(xp.all((lengths > 0) & xp.isfinite(lengths))):
+        raise ValueError(f"x_scale must be one positive length or one for each coordinate of x, got {x_scale!r}")
+    return lengths + xp.zeros_like(x)
+
+
+def _with_multipliers(algorithm: Any, oracle: CountingOracle, state: State, multipliers0: Any) -> State:
+    """Return the first state with the user's multipliers."""
+    like, p = state.multipliers, oracle.problem.num_equalities
+    given = multipliers0 if is_floating(multipliers0) else from_numpy(np.asarray(multipliers0, dtype=float), like)
+    xp = namespace(like)
+    if given.shape != like.shape or not bool(xp.all(xp.isfinite(given))):
+        raise ValueError(
+            f"multipliers0 must be {like.shape[-1]} finite numbers, one per constraint, got {multipliers0!r}"
+        )
+    multipliers = positive_part(given, p)
+    warm = getattr(algorithm, "with_multipliers", None)
+    return replace(state, multipliers=multipliers) if warm is None else warm(oracle.problem, state, multipliers)
+
+
 def _check_finite(problem: Problem, evaluation: Evaluation) -> None:
     g = evaluation.constraints
     xp = namespace(g)
@@ -183,17 +295,9 @@ def _culprit(problem: Problem, state: State) -> str:
     return _not_finite(problem, probe.objective, probe.constraints) or "the gradient is not finite"
 
 
-def _conclude(
-    problem: Problem,
-    algorithm: Algorithm[Any],
-    progress: Progress,
-    state: State,
-    status: Status,
-    detail: str,
-    history: History,
-) -> Result:
+def _conclude(oracle: CountingOracle, progress: Progress, status: Status, detail: str, recorder: Recorder) -> Result:
     """Build the result from the problem at the points worth returning, never from the loop's own numbers."""
-    last = progress.last
+    state, last, algorithm = progress.state, progress.last, progress.algorithm
     finite = bool(namespace(state.x).all(namespace(state.x).isfinite(max_norm(state.x))))
     x_last, multipliers_last = (state.x, state.multipliers) if finite or last is None else (last.x, last.multipliers)
     certificate = _best_certificate(progress, x_last, multipliers_last, status)
@@ -202,6 +306,9 @@ def _conclude(
         status = Status.CONVERGED
     if status is Status.CONVERGED and not success:  # a custom rule may be looser than the tolerance
         status = Status.STOPPED
+    if status is Status.DIVERGING and hasattr(algorithm, "alpha"):
+        detail = "Or the step is too long: reduce alpha or beta"
+    run = progress.run(recorder.rows).without_evaluations()
     return Result(
         x=certificate.x,
         multipliers=certificate.multipliers,
@@ -217,10 +324,11 @@ def _conclude(
         steps=state.step,
         forwards=progress.forwards,
         backwards=progress.backwards,
+        measuring=oracle.measuring,
         seconds=progress.seconds,
-        history=history,
-        state=state,
-        algorithm=algorithm,
+        history=recorder.history(),
+        names=progress.problem.names,
+        run=run,
     )
 
 
@@ -234,43 +342,35 @@ def _number(value: Any) -> float:
 
 def _best_certificate(progress: Progress, x_last: Array, multipliers_last: Array, status: Status) -> Certificate:
     """Certify the best point seen and the last one, and keep the better (member by member in a batch)."""
-    problem, scale = progress.problem, progress.scale
-    best: Probe | None = progress.best
+    state, best = progress.state, progress.best
     if status is Status.FAILED:  # the problem's code is broken: do not run it again, report what was measured
-        probe = best or Probe(x_last, multipliers_last, *_unknown(progress, x_last))
-        return _from_probe(problem, progress, probe)
+        return _measured(progress, x_last, multipliers_last)
     if status is Status.INVALID_NUMBER and best is not None:  # the last point is the one that went wrong
-        return certify(problem, best.x, best.multipliers, scale=scale)
-    certificates = [certify(problem, x_last, multipliers_last, scale=scale)]
+        return progress.certify(best.x, best.multipliers, best.evaluation)
+    held = progress.certificate
+    evaluation = state.evaluation if x_last is state.x else None
+    chosen = progress.certify(x_last, multipliers_last, evaluation)
     if status is Status.LOCALLY_INFEASIBLE:  # the verdict speaks of the last point
-        return certificates[0]
-    if progress.certificate is not None and progress.certificate.holds(progress.tolerance):
-        certificates.append(progress.certificate)
-    elif best is not None:
-        certificates.append(certify(problem, best.x, best.multipliers, scale=scale))
-    chosen = certificates[0]
-    for other in certificates[1:]:
-        chosen = better(chosen, other)
+        return chosen
+    if held is not None and held.holds(progress.tolerance):
+        return better(chosen, held)
+    if best is not None:
+        return better(chosen, progress.certify(best.x, best.multipliers, best.evaluation))
     return chosen
 
 
-def _unknown(progress: Progress, x: Array) -> tuple[Array, Array, Array]:
-    now = progress.state.evaluation or progress.start
-    return now.objective, now.constraints, x + float("nan")
+def _measured(progress: Progress, x: Array, multipliers: Array) -> Certificate:
+    """Return the certificate of what the run has measured, without an oracle call; unknown residuals are NaN."""
+    probe, units = progress.best, progress.units
+    if probe is None or units is None:
+        nan, xp = x + float("nan"), namespace(x)
+        now = progress.state.evaluation
+        f, g = (nan[..., 0], multipliers + float("nan")) if now is None else (now.objective, now.constraints)
+        probe = Probe(x, multipliers, f, g, nan)
+        units = Units(xp.ones_like(x), *(xp.ones_like(g) for _ in range(3)))
+    now = Evaluation(probe.objective, probe.constraints, _no_pullback)
+    return certificate_from(progress.problem, progress.start, units, now, probe.x, probe.multipliers, probe.gradient)
 
 
-def _from_probe(problem: Problem, progress: Progress, probe: Probe) -> Certificate:
-    from gdpa.kkt import absolute_residuals, relative_residuals
-
-    parts = (problem.domain, probe.x, probe.gradient, probe.constraints, probe.multipliers, problem.num_equalities)
-    return Certificate(
-        x=probe.x,
-        multipliers=probe.multipliers,
-        objective=probe.objective if probe.objective.ndim else float(probe.objective),
-        constraints=probe.constraints,
-        gradient=probe.gradient,
-        domain_multipliers=-probe.gradient - problem.domain.tangent(probe.x, -probe.gradient),
-        residuals=absolute_residuals(*parts),
-        relative=relative_residuals(*parts, progress.scale),
-        scale=progress.scale,
-    )
+def _no_pullback(w: Array, objective: Any = 1.0) -> Array:
+    raise NotImplementedError("measured values have no pullback")

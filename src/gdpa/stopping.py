@@ -69,23 +69,18 @@ class MaxTime:
 
 @dataclass(frozen=True)
 class KKTBelow:
-    """Stop when a certificate recomputed at the best point shows relative KKT residuals of at most ``tolerance``.
+    """Stop when a recomputed certificate shows relative KKT residuals of at most ``tolerance``.
 
-    The residuals a step yields for free tell when a certificate is worth its m + 1 backward passes.
+    `Progress.certified` says when a certificate is worth its backward passes.
     """
 
-    tolerance: float = 1e-4
+    tolerance: float
 
     def __post_init__(self) -> None:
         _check("tolerance", self.tolerance)
 
     def __call__(self, progress: Progress) -> Status | None:
-        if not (progress.kkt <= self.tolerance and progress.step >= progress.next_certificate):
-            return None
-        if progress.certify().holds(self.tolerance):
-            return Status.CONVERGED
-        progress.next_certificate = math.ceil(1.1 * progress.step) + 1
-        return None
+        return Status.CONVERGED if progress.certified(self.tolerance) else None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -119,11 +119,6 @@ WALLS = [
     Case("constraint", lambda x: (x[0], [-1 - 0 * torch.sqrt(x[0])]), [1.0], culprit="the constraint g[0] is nan"),
     Case("objective", lambda x: (x[0] + 0 * torch.sqrt(x[0]), [x[1] - 1]), [1.0, 0.5], culprit="the objective is nan"),
 ]
-
-
-def row_by_row(problem):
-    """The problem without its Jacobian in one piece: every row is a backward pass."""
-    return replace(problem, jacobian=None)
 
 
 def walk(method, problem, x0, updates):

@@ -10,8 +10,9 @@ from gdpa import AdaptiveGDPA, load_state, save_state, solve
 from gdpa.algorithms import _choice
 from gdpa.backends.functions import from_functions
 from gdpa.oracle import CountingOracle
+from gdpa.problem import row_by_row
 from gdpa.problems import get
-from tests.algorithms.adaptive_cases import row_by_row, walk
+from tests.algorithms.adaptive_cases import walk
 
 
 def crowded(m, tight, d=60):

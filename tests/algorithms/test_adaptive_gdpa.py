@@ -13,10 +13,10 @@ from gdpa.algorithms._acceptance import Merit, Window
 from gdpa.arrays import to_numpy
 from gdpa.backends.functions import from_functions
 from gdpa.oracle import CountingOracle
-from gdpa.problem import Evaluation
+from gdpa.problem import Evaluation, row_by_row
 from gdpa.problems import get, names
 from gdpa.sets import Ball, Box, Product, Simplex
-from tests.algorithms.adaptive_cases import INFEASIBLE, row_by_row, walk
+from tests.algorithms.adaptive_cases import INFEASIBLE, walk
 
 STEPS = ("pullback", "jacobian")
 SOLVABLE = names("solvable")
@@ -111,9 +111,7 @@ def test_the_units_of_f_and_g_hardly_matter(name, scale):
     units = np.ones(len(case.problem.evaluate(case.x0).constraints))
     units[0] = scale
     for s_f, s_g in ((scale, np.ones_like(units)), (1.0, units)):
-        own = dataclasses.replace(
-            case.problem, evaluate=lambda x, s_f=s_f, s_g=s_g: evaluate(x, s_f, s_g), jacobian=None
-        )
+        own = dataclasses.replace(case.problem, evaluate=lambda x, s_f=s_f, s_g=s_g: evaluate(x, s_f, s_g))
         assert solve(own, case.x0, AdaptiveGDPA(), tolerance=1e-6).success
 
 

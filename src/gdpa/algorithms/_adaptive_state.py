@@ -83,6 +83,7 @@ class AdaptiveState(State):
         still: accepted points in a row that did not move.
         watch: how the violation goes.
         restoration: what waits while the violation alone is minimised; None otherwise.
+        lengths: D of the change of variables x = D z in which all other fields but x and the multipliers are; None: 1.
         changed: ``step`` when the one of the two steps that is in use was taken up.
     """
 
@@ -99,6 +100,7 @@ class AdaptiveState(State):
     watch: Watch
     restoration: Restoration | None
     changed: int = 0
+    lengths: Array | None = None
 
     @property
     def violation(self) -> float:
@@ -111,7 +113,7 @@ def begin(
 ) -> tuple[AdaptiveState, Array, Array | None]:
     """Return the state at the start without a trial, and the scaled grad f and J (None where J was not formed)."""
     zero = namespace(now.constraints).zeros_like(now.constraints)
-    c = now.pullback(zero)
+    c = now.gradient()
     scaling = scaling_from(c, now.constraints, J, enlarge=not knows)
     f, g = scaling.values(now)
     merit = Merit(zero, float(beta), float(tau), problem.num_equalities)

@@ -1,6 +1,6 @@
 """Which of the two steps: from the passes that have been made and those a Jacobian would take.
 
-Passes are counted, not timed, so a run can be repeated. Where `Problem.jacobian` gives J at the price of about one pass
+Passes are counted, not timed, so a run can be repeated. If `Evaluation.jacobian` is cheap
 the step that knows it is taken, also up to `FEW` constraints. Of more, that step pulls back the rows that are near
 only, and whether that pays is seen on the way. It needs several times fewer points than the one-pullback step but
 rows + 2 passes at each, so the latter goes first, until it has made the passes that `SKETCH` such points would
@@ -16,7 +16,7 @@ from gdpa.algorithms import _jacobian_step, _one_pullback
 from gdpa.algorithms._adaptive_state import AdaptiveState
 from gdpa.algorithms._lbfgs import Memory, forgotten
 from gdpa.arrays import namespace
-from gdpa.problem import Problem
+from gdpa.problem import Evaluation, Problem
 from gdpa.sets import Box, Reals
 
 #: Up to so many constraints the Jacobian is worth its m backward passes from the start.
@@ -29,11 +29,12 @@ NEAR = 45
 SKETCH = 20
 
 
-def begins_with_jacobian(problem: Problem, m: int, d: int, step: str) -> bool:
+def begins_with_jacobian(problem: Problem, now: Evaluation, d: int, step: str) -> bool:
     """Tell whether a run begins with the step that knows the Jacobian; the one-pullback step otherwise."""
+    m = now.constraints.shape[-1]
     if m == 0 or not isinstance(problem.domain, (Reals, Box)):
         return False
-    cheap = (problem.jacobian is not None or m <= FEW) and m * d <= LARGEST_JACOBIAN
+    cheap = (now.has_cheap_jacobian or m <= FEW) and m * d <= LARGEST_JACOBIAN
     return step == "jacobian" or (step == "auto" and cheap)
 
 
@@ -41,7 +42,9 @@ def choose(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     """Return the state at x with the step that the rows near active call for, where each of them is a pass."""
     g = state.window.constraints[-1]
     m, d = g.shape[0], state.x.shape[0]
-    whole = m <= FEW or problem.jacobian is not None
+    now = state.evaluation
+    assert now is not None
+    whole = m <= FEW or now.has_cheap_jacobian
     if whole or m * d > LARGEST_JACOBIAN or not isinstance(problem.domain, (Reals, Box)):
         return state
     rows = int(namespace(g).sum(_jacobian_step.near(state)))
@@ -55,11 +58,11 @@ def choose(problem: Problem, state: AdaptiveState) -> AdaptiveState:
 
 def take_jacobian(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     """Return the state at the same x with the step that knows the Jacobian."""
-    now, g = state.evaluation, state.window.constraints[-1]
+    now = state.evaluation
     assert now is not None
-    c = state.scaling.pullback(now, namespace(g).zeros_like(g))
+    c = state.scaling.objective * now.gradient()
     state = replace(state, changed=state.step)
-    return _jacobian_step.plan(problem, state, now, c, _jacobian_step.scaled_rows(problem, state, now))
+    return _jacobian_step.plan(problem, state, now, c, _jacobian_step.scaled_rows(state, now))
 
 
 def take_pullback(problem: Problem, state: AdaptiveState) -> AdaptiveState:

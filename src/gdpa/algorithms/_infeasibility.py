@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from gdpa.algorithms import _one_pullback
 from gdpa.algorithms._acceptance import Merit, Window
 from gdpa.algorithms._adaptive_state import AdaptiveState, Restoration, Trial, Watch, negligible
 from gdpa.algorithms._lbfgs import Memory, forgotten
-from gdpa.arrays import from_numpy, max_norm, namespace, norm, positive_part
+from gdpa.arrays import max_norm, namespace, norm, positive_part
 from gdpa.problem import Problem
 from gdpa.result import Status
-from gdpa.typing import Array
+from gdpa.units import asymmetric_direction
 
 #: The violation has fallen if it is below this share of what it was.
 FALLEN = 0.9
@@ -103,7 +101,7 @@ def judge(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     if entry.probes == 0:  # a step as long as x, to begin with, down the slope that is left
         sigma = max(float(max_norm(state.gradient)) / reach, float(namespace(g).finfo(g.dtype).smallest_normal))
         return _one_pullback.aim(problem.domain, replace(state, memory=Memory(sigma=sigma)))
-    p = problem.domain.project(state.x + 0.01 * reach * wave(state.x)) - state.x
+    p = problem.domain.project(state.x + 0.01 * reach * asymmetric_direction(state.x)) - state.x
     return replace(state, memory=Memory(), trial=Trial(p, 0.0, forced=True))
 
 
@@ -127,13 +125,3 @@ def leave(problem: Problem, state: AdaptiveState) -> AdaptiveState:
     )
     gradient = entry.scaling.pullback(now, merit.weights(g))
     return _one_pullback.aim(problem.domain, replace(state, gradient=gradient, memory=forgotten(gradient)))
-
-
-def wave(x: Array) -> Array:
-    """Return a fixed vector without symmetry, components in [-1, 1]: the sines of squares.
-
-    >>> wave(np.zeros(3)).round(2).tolist()
-    [0.84, -0.76, 0.41]
-    """
-    n = np.arange(1, x.shape[-1] + 1, dtype=np.float64)
-    return from_numpy(np.sin(n * n), x)

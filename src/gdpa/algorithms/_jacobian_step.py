@@ -17,8 +17,7 @@ from gdpa.algorithms._one_pullback import LARGEST_BETA
 from gdpa.algorithms._rescaling import renew
 from gdpa.algorithms.base import Probe
 from gdpa.arrays import from_numpy, max_norm, namespace, to_numpy
-from gdpa.kkt import relative_residuals
-from gdpa.problem import Evaluation, Problem
+from gdpa.problem import Evaluation, Problem, unit_vectors
 from gdpa.typing import Array
 
 #: The model's step must remove this share of the violation, or beta is raised ...
@@ -50,8 +49,8 @@ def arrive(problem: Problem, old: AdaptiveState, state: AdaptiveState, memory: i
     if t < 1 and merit.beta > least_beta:
         merit = merit._replace(beta=merit.beta / 2)  # too stiff a penalty shortens steps; `plan` undoes a wrong guess
     scaling = state.scaling
-    c = scaling.pullback(now, namespace(dual).zeros_like(dual))
-    J = scaled_rows(problem, replace(state, merit=merit), now)
+    c = scaling.objective * now.gradient()
+    J = scaled_rows(replace(state, merit=merit), now)
     change = c + dual @ J - (known.gradient + dual @ known.rows)
     watch = state.watch._replace(waited=state.watch.waited + 1)
     pairs = remember(state.memory, state.x - old.x, change, memory)
@@ -74,18 +73,15 @@ def near(state: AdaptiveState) -> Array:
     return (state.merit.multipliers != 0) | (g[-1] >= -2 * moved) | (index >= m - state.merit.num_equalities)
 
 
-def scaled_rows(problem: Problem, state: AdaptiveState, now: Evaluation) -> Array:
-    """Return J' at x: from `Problem.jacobian` where given, else by one backward pass for each row that is near."""
+def scaled_rows(state: AdaptiveState, now: Evaluation) -> Array:
+    """Return J' at x: whole if it is cheap or all rows are near, else one backward pass for each row that is near."""
     units = state.scaling.constraints
-    if problem.jacobian is not None:
-        return problem.jacobian(state.x) * units[:, None]
-    xp = namespace(units)
-    index = xp.arange(units.shape[0], device=array_api_compat.device(units))
-    zero = xp.zeros_like(state.x)
-    rows = enumerate(to_numpy(near(state)))
-    return xp.stack(
-        [now.pullback(units * xp.astype(index == i, units.dtype), 0.0) if wanted else zero for i, wanted in rows]
-    )
+    wanted = to_numpy(near(state))
+    if now.has_cheap_jacobian or wanted.all():
+        return now.jacobian() * units[:, None]
+    zero = namespace(units).zeros_like(state.x)
+    rows = zip(unit_vectors(units), wanted, strict=True)
+    return namespace(units).stack([now.pullback(units * unit, 0.0) if near else zero for unit, near in rows])
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
@@ -120,7 +116,7 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
         slope = float(namespace(c).sum(gradient * direction))
     scaling = state.scaling
     lagrangian = (c + estimate @ J) / scaling.objective
-    probe = Probe(state.x, scaling.unscale(estimate), now.objective, now.constraints, lagrangian)
+    probe = Probe(state.x, scaling.unscale(estimate), now.objective, now.constraints, lagrangian, evaluation=now)
     return replace(
         state,
         merit=merit,
@@ -151,8 +147,13 @@ def _best_multipliers(
     ridge = 1e-14 * (1 + np.trace(A)) * np.eye(len(A))
     other = from_numpy(dual_qp(A + slack + ridge, -host(part @ c), p), c)
 
+    violation = largest_violation(g, p)
+    sizes = namespace(g).abs(g[: len(g) - p])
+
     def residual(lam: Array, gradient: Array) -> float:
-        return float(relative_residuals(problem.domain, x, gradient, g, lam, p).worst)
+        """The largest KKT residual on the scaled problem; slackness is the mean of |g_i| weighted by lambda."""
+        slackness = float(lam[: len(g) - p] @ sizes) / max(1.0, float(namespace(lam).sum(namespace(lam).abs(lam))))
+        return max(float(max_norm(problem.domain.tangent(x, -gradient))), violation, slackness)
 
     new, old = residual(other, c + other @ J), residual(multipliers, gradient)
     return (other, new / old) if new < old else (multipliers, 1.0)

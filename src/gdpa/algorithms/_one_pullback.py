@@ -38,7 +38,8 @@ def arrive(problem: Problem, old: AdaptiveState, state: AdaptiveState, memory: i
     state = replace(state, gradient=gradient, memory=pairs, since=state.since + 1)
     if state.restoration is None:
         multipliers = scaling.unscale(w)
-        probe = Probe(state.x, multipliers, now.objective, now.constraints, gradient / scaling.objective)
+        lagrangian = gradient / scaling.objective
+        probe = Probe(state.x, multipliers, now.objective, now.constraints, lagrangian, evaluation=now)
         state = ascend(problem, replace(state, probe=probe), now, w, multipliers)
     return aim(problem.domain, state)
 

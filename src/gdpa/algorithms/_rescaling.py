@@ -27,7 +27,8 @@ def renew(state: AdaptiveState, c: Array, J: Array) -> tuple[AdaptiveState, Arra
     xp = namespace(c)
     scaling, merit, memory = state.scaling, state.merit, state.memory
     units = scaling.constraints
-    here = scaling_from(c / scaling.objective, units, J / units[:, None], enlarge=False)
+    g = state.window.constraints[-1] / units
+    here = scaling_from(c / scaling.objective, g, J / units[:, None], enlarge=False)
     a = here.objective / scaling.objective if float(max_norm(c)) > 0 else 1.0
     a = a if not 1 / DRIFT <= a <= DRIFT else 1.0
     # A gradient that vanishes on the way, at a double root or on a plateau, enlarges g_i up to its own units only.

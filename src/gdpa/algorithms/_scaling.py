@@ -61,4 +61,6 @@ def scaling_from(gradient: Array, constraints: Array, J: Array | None, enlarge: 
     if J is None:
         return Scaling(objective, ones)
     sizes = max_norm(J)
-    return Scaling(objective, xp.where(sizes > 0, ones / xp.maximum(sizes, ones / LARGEST), ones))
+    # A small value beside a small gradient is a matter of units, a large one means a function flat at the start.
+    flat = xp.minimum(ones, xp.abs(constraints)) / LARGEST
+    return Scaling(objective, xp.where(sizes > 0, ones / xp.maximum(sizes, flat), ones))

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gdpa.algorithms import _choice, _infeasibility, _jacobian_step, _one_pullback
+from gdpa.algorithms import _choice, _infeasibility, _jacobian_step, _lengths, _one_pullback
 from gdpa.algorithms._acceptance import Window, shorten, sufficient
 from gdpa.algorithms._adaptive_state import AdaptiveState, begin, largest_violation, negligible
 from gdpa.algorithms._lbfgs import Memory, forgotten
 from gdpa.algorithms.base import Probe
 from gdpa.arrays import max_norm, namespace
-from gdpa.problem import Evaluation, Problem, jacobian
+from gdpa.problem import Evaluation, Problem
 from gdpa.result import Status
 from gdpa.typing import Array
 
@@ -46,8 +46,8 @@ class AdaptiveGDPA:
     Args:
         beta: the first penalty beta_0, on the scaled problem. Raised where the violation does not fall.
         memory: how many pairs the limited-memory BFGS matrix keeps.
-        step: "pullback", "jacobian" (in boxes and the whole space), or "auto": the Jacobian where `Problem.jacobian`
-            gives it or m <= 30; of more constraints the rows near active, once their passes pay.
+        step: "pullback", "jacobian" (in boxes and the whole space), or "auto": the Jacobian if `Evaluation.jacobian`
+            is cheap or m <= 30; of more constraints the rows near active, once their passes pay.
         tau: the perturbation tau_0; it falls to a quarter with every multiplier update, so that no bias is left.
 
     Example:
@@ -90,10 +90,20 @@ class AdaptiveGDPA:
             )
         now = problem.evaluate(x0)
         m = now.constraints.shape[-1]
-        knows = _choice.begins_with_jacobian(problem, m, x0.shape[-1], self.step)
+        rows = m > 0 and (now.has_cheap_jacobian or m <= SCALING_LIMIT)
+        D = _lengths.lengths(problem, x0, now, rows)
+        if D is None:
+            return self._begin(problem, x0, now)
+        scaled = _lengths.in_lengths(problem, D)
+        return _lengths.to_x(self._begin(scaled, x0 / D, _lengths.evaluation_in_lengths(now, D)), D)
+
+    def _begin(self, problem: Problem, x0: Array, now: Evaluation) -> AdaptiveState:
+        """Return the state before the first update, with its trial planned."""
+        m = now.constraints.shape[-1]
+        knows = _choice.begins_with_jacobian(problem, now, x0.shape[-1], self.step)
         J = None
         if m and (knows or m <= SCALING_LIMIT):
-            J = jacobian(now) if problem.jacobian is None else problem.jacobian(x0)
+            J = now.jacobian()
         state, c, J = begin(problem, x0, now, J, self.beta, self.tau, knows)
         if knows:
             assert J is not None
@@ -102,6 +112,13 @@ class AdaptiveGDPA:
 
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point; move there and plan the next one, or shorten the step."""
+        D = state.lengths
+        if D is None:
+            return self._update(problem, state)
+        return _lengths.to_x(self._update(_lengths.in_lengths(problem, D), _lengths.to_z(state, D)), D)
+
+    def _update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
+        """Make one update in coordinates whose lengths are near 1."""
         trial = state.trial
         x = trial.point(state.x)
         now = problem.evaluate(x)
@@ -124,9 +141,8 @@ class AdaptiveGDPA:
         """Return the state at the accepted point: multipliers, penalty, next trial, or a verdict."""
         if state.restoration is not None:
             state = _infeasibility.judge(problem, _one_pullback.arrive(problem, old, state, self.memory))
-            m, d = state.multipliers.shape[-1], state.x.shape[-1]
-            back = state.restoration is None
-            if back and _choice.begins_with_jacobian(problem, m, d, self.step):
+            back, now = state.restoration is None, state.evaluation
+            if back and now is not None and _choice.begins_with_jacobian(problem, now, state.x.shape[-1], self.step):
                 return _choice.take_jacobian(problem, state)
             return state
         size = 1 + float(max_norm(state.x))

@@ -26,6 +26,7 @@ class Probe(NamedTuple):
         constraints: g(x).
         gradient: grad f(x) + J(x)^T w.
         weight: this point's weight in the averaged iterate (the paper's 1/beta_r).
+        evaluation: the oracle call at ``x``, so that a certificate of this point makes no second one.
     """
 
     x: Array
@@ -34,6 +35,7 @@ class Probe(NamedTuple):
     constraints: Array
     gradient: Array
     weight: float = 1.0
+    evaluation: Evaluation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from gdpa.algorithms.base import Probe, State
 from gdpa.algorithms.method import Method, Table1Row, check_at_least, check_positive
 from gdpa.arrays import max_norm, namespace
 from gdpa.perturbed import weights
-from gdpa.problem import Evaluation, Problem, jacobian
+from gdpa.problem import Evaluation, Problem
 from gdpa.schedules import as_schedule
 from gdpa.typing import Array, Schedule
 
@@ -117,7 +117,7 @@ class DampedGDPA(Method):
         xp = namespace(g)
         unit, scales = xp.ones_like(now.objective), xp.ones_like(g)
         if self.scaled:
-            unit, scales = _scales(problem, x0, now)
+            unit, scales = _scales(now)
         return DampedState(
             step=0, x=x0, multipliers=xp.zeros_like(g), evaluation=now, probe=None, unit=unit,
             beta=self.beta * scales**2 / unit[..., None], previous=x0, smoothed=g, average=x0, total=0.0,
@@ -142,20 +142,19 @@ class DampedGDPA(Method):
         total = state.total + weight
         return DampedState(
             step=r, x=x_next, multipliers=multipliers, evaluation=then,
-            probe=Probe(x, w, now.objective, now.constraints, gradient, weight),
+            probe=Probe(x, w, now.objective, now.constraints, gradient, weight, now),
             unit=state.unit, beta=beta, previous=x, smoothed=smoothed,
             average=state.average + (weight / total) * (x - state.average), total=total,
         )  # fmt: skip
 
 
-def _scales(problem: Problem, x0: Array, now: Evaluation) -> tuple[Array, Array]:
+def _scales(now: Evaluation) -> tuple[Array, Array]:
     """Return s_f and the s_i of every member of a batch."""
     g = now.constraints
     xp = namespace(g)
     one, ones = xp.ones_like(now.objective), xp.ones_like(g)
-    unit = one / xp.maximum(max_norm(now.pullback(xp.zeros_like(g))), one)
+    unit = one / xp.maximum(max_norm(now.gradient()), one)
     if not 0 < g.shape[-1] <= SCALING_LIMIT:
         return unit, ones
-    J = jacobian(now) if problem.jacobian is None else problem.jacobian(x0)
-    sizes = xp.maximum(max_norm(J), LEAST_SLOPE * xp.abs(g))
+    sizes = xp.maximum(max_norm(now.jacobian()), LEAST_SLOPE * xp.abs(g))
     return unit, ones / xp.where(sizes > 0, sizes, ones)  # a constraint that is 0 with its gradient says nothing

@@ -97,5 +97,5 @@ class GDPA(Method):
         gate = in_gate(q, p) if self.gate else None  # S_r, eq. (defs)
         multipliers_next = dual_update(multipliers, then.constraints, beta, tau, gate, p)  # eq. (dualupated)
 
-        probe = Probe(x, w, now.objective, now.constraints, gradient, weight=1 / beta)
+        probe = Probe(x, w, now.objective, now.constraints, gradient, 1 / beta, now)
         return State(step=r, x=x_next, multipliers=multipliers_next, evaluation=then, probe=probe)

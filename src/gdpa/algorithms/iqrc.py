@@ -142,7 +142,7 @@ class IQRC(Method):
         worst = int(xp.argmax(g))
         unit = xp.astype(xp.arange(g.shape[-1], device=array_api_compat.device(g)) == worst, g.dtype)
         on_objective = float(g[worst] + self.rho / 2 * xp.sum(offset * offset)) <= self.tolerance
-        pulled = now.pullback(xp.zeros_like(g)) if on_objective else now.pullback(unit, objective=0.0)
+        pulled = now.gradient() if on_objective else now.pullback(unit, objective=0.0)
         zeta = pulled + self.rho * offset
 
         kind = -1 if on_objective else worst
@@ -170,7 +170,7 @@ class IQRC(Method):
         x = state.mean if state.total > 0 else state.x
         lam = state.pressure / state.total if state.total > 0 else 0 * state.pressure
         then = problem.evaluate(x)
-        probe = Probe(x, lam, then.objective, then.constraints, then.pullback(lam))
+        probe = Probe(x, lam, then.objective, then.constraints, then.pullback(lam), evaluation=then)
         return replace(
             state, x=x, multipliers=lam, evaluation=then, probe=probe, center=x, outer=state.outer + 1, inner=0,
             total=0.0, mean=0 * x, pressure=0 * lam, last=None, curvature=state.curvature / 2,

@@ -8,7 +8,7 @@ cost nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -50,7 +50,6 @@ class ByClass:
     prioritised: int
     thresholds: Tensor
     penalty: Callable[[Tensor], tuple[Tensor, Tensor]] = no_penalty
-    _last: list[tuple[Tensor, int, ClassLosses]] = field(default_factory=list, init=False, repr=False)
 
     @property
     def constrained(self) -> list[int]:
@@ -60,15 +59,13 @@ class ByClass:
     def problem(self) -> Problem:
         """Return the problem; its constraints are called "class 2" and so on."""
         names = tuple(f"class {self.classes[j]}" for j in self.constrained)
-        return Problem(self.evaluate, num_constraints=len(names), names=names, jacobian=self.jacobian)
+        return Problem(self.evaluate, num_constraints=len(names), names=names)
 
     def evaluate(self, x: Tensor) -> Evaluation:
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")
         point = x.detach()
         now = self.at(point)
-        # The Jacobian of this very point, if asked for next, reuses the forward pass.
-        self._last[:] = [(x, x._version, now)]
         value, penalty_gradient = self.penalty(point)
         p = self.classes.index(self.prioritised)
         f = now.losses[..., p] + value
@@ -79,14 +76,7 @@ class ByClass:
             v = torch.cat([w[..., :p], scale, w[..., p:]], dim=-1)
             return torch.einsum("...j,...jd->...d", v, now.gradients) + scale * penalty_gradient
 
-        return Evaluation(f, g, pullback)
-
-    def jacobian(self, x: Tensor) -> Tensor:
-        """Return J of shape (..., m, d): one forward and one backward pass, less where x was just evaluated."""
-        for point, version, now in self._last:
-            if point is x and version == x._version:
-                return now.gradients[..., self.constrained, :]
-        return self.at(x.detach()).gradients[..., self.constrained, :]
+        return Evaluation(f, g, pullback, lambda: now.gradients[..., self.constrained, :])
 
 
 def check_prioritised(prioritised: int, classes: Sequence[int]) -> None:

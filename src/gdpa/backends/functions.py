@@ -59,16 +59,12 @@ def from_functions(
                 stacklevel=2,
             )
 
-    length = 0  # m, once g has been evaluated
-
     def values(x: Vector) -> Vector:
-        nonlocal length
         if constraints is None:
             return np.zeros(0, dtype=x.dtype)
         g = np.asarray(constraints(x), dtype=x.dtype)
         if g.ndim != 1:
             raise ValueError(f"constraints must return a vector, got shape {g.shape}; wrap a single value in an array")
-        length = g.shape[0]
         return g
 
     def number(x: Vector) -> Vector:
@@ -76,12 +72,6 @@ def from_functions(
         if f.size != 1:
             raise ValueError(f"objective must return one number, got shape {f.shape}")
         return f.reshape(())
-
-    def whole(x: Vector, g: Vector | None = None) -> Vector:
-        """J(x), in one call of ``jacobian``, or d of ``constraints``, however many of its rows are wanted."""
-        if jacobian is None:
-            return derivative(values, x, values(x) if g is None else g)
-        return _shaped("jacobian", jacobian(x), (length or len(values(x)), x.shape[0]), x.dtype)
 
     def evaluate(x: Vector) -> Evaluation:
         f, g = number(x), values(x)
@@ -95,7 +85,8 @@ def from_functions(
 
         def jacobian_of_g() -> Vector:
             if "g" not in cache:
-                cache["g"] = whole(x, g)
+                raw = derivative(values, x, g) if jacobian is None else jacobian(x)
+                cache["g"] = _shaped("jacobian", raw, (g.shape[0], x.shape[0]), x.dtype)
             return cache["g"]
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:
@@ -104,10 +95,9 @@ def from_functions(
             out = objective * grad_f() if np.count_nonzero(objective) else np.zeros_like(x)
             return out + w @ jacobian_of_g() if np.count_nonzero(w) else out
 
-        return Evaluation(f, g, pullback)
+        return Evaluation(f, g, pullback, None if constraints is None else jacobian_of_g)
 
-    given = None if constraints is None else whole
-    return Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names, jacobian=given)
+    return Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names)
 
 
 def _shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Vector:

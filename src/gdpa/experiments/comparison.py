@@ -15,15 +15,17 @@ import torch
 
 from gdpa.algorithms.base import State
 from gdpa.algorithms.iqrc import IQRCState
-from gdpa.arrays import namespace, norm, positive_part
+from gdpa.arrays import norm, positive_part
+from gdpa.constants import regularity
 from gdpa.experiments.base import Log, Settings, Unit
 from gdpa.experiments.contestants import METHODS, UNTUNED, build, grid, printed, search
-from gdpa.kkt import Certificate, certify, scale_at
+from gdpa.kkt import Certificate, certify
 from gdpa.problem import Problem
 from gdpa.progress import Progress
 from gdpa.result import Result, Status
 from gdpa.solve import solve
 from gdpa.stopping import MaxSteps, MaxTime
+from gdpa.units import start_at
 
 
 class Size(NamedTuple):
@@ -201,7 +203,7 @@ class _Judge:
     def __init__(self, case: Case, log: Log, budget: float) -> None:
         self._case, self._log, self._budget = case, log, budget
         start = case.judge.evaluate(case.x0.double())
-        self._scale = scale_at(start)
+        self._start = start_at(start, case.x0.double())
         #: f and ||g_+|| at the start.
         self.start = {
             "objective": float(start.objective),
@@ -225,7 +227,7 @@ class _Judge:
         x = (state.center if isinstance(state, IQRCState) else state.x).double()
         if step == self._done or not bool(torch.isfinite(x).all()):
             return
-        certificate = certify(self._case.judge, x, state.multipliers.double(), scale=self._scale)
+        certificate = certify(self._case.judge, x, state.multipliers.double(), start=self._start)
         worst = float(certificate.relative.worst)
         if not math.isfinite(worst):
             return
@@ -240,7 +242,7 @@ class _Judge:
             feasibility=float(certificate.residuals.feasibility),
             slackness=float(certificate.residuals.slackness),
             kkt=worst,
-            regularity=regularity(self._case.judge, certificate),
+            regularity=regularity(self._case.judge, certificate.x),
         )
 
     def describe(self) -> dict[str, Any]:
@@ -259,13 +261,3 @@ class _Judge:
             "losses": case.losses(certificate.x).tolist(),
             "confusion": case.confusion(certificate.x).tolist(),
         }
-
-
-def regularity(problem: Problem, certificate: Certificate) -> float:
-    """Return ``||J^T g_+|| / ||g_+||``, which the paper's regularity condition keeps above sigma; NaN where g_+ = 0."""
-    violation = positive_part(certificate.constraints, problem.num_equalities)
-    size = float(norm(violation))
-    if size == 0 or problem.jacobian is None:
-        return math.nan
-    J = problem.jacobian(certificate.x)
-    return float(norm(namespace(J).sum(violation[..., None] * J, axis=-2))) / size

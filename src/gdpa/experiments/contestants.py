@@ -125,7 +125,7 @@ def search(
     for index, constants in enumerate(candidates):
         note(index)
         result = solve(problem, x0, build(method, constants), stop=MaxOracleCalls(calls), record=0)
-        certificate = certify(problem, result.x, result.multipliers, scale=result.certificate.scale)
+        certificate = certify(problem, result.x, result.multipliers, start=result.certificate.start)
         worst = float(certificate.relative.worst)
         tried.append({"constants": dict(constants), "kkt": worst if worst == worst else None})
     return sorted(tried, key=lambda one: float("inf") if one["kkt"] is None else one["kkt"])

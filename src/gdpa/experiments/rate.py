@@ -24,6 +24,7 @@ from gdpa.problems import TestProblem
 from gdpa.progress import Progress
 from gdpa.solve import solve
 from gdpa.stopping import MaxSteps, MaxTime
+from gdpa.units import units_at
 
 NAME = "rate"
 TITLE = "Rate: the violation GDPA leaves, and Theorem 1's r^(-1/3)"
@@ -114,9 +115,8 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         gradient = now.pullback(lam)
         residuals = absolute_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam)
         g, predicted = now.constraints[rows], residual_violation(expected, beta, config["tau"])
-        relative = relative_residuals(
-            problem.problem.domain, state.x, gradient, now.constraints, lam, scale=progress.scale
-        )
+        units = units_at(progress.start, state.x, now)
+        relative = relative_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam, units)
         last.update(
             step=state.step,
             ratios=(g / predicted).tolist(),

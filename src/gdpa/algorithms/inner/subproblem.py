@@ -77,4 +77,4 @@ class Subproblem:
         w = self.weights(at)
         lagrangian = at.pullback(w)
         gradient = lagrangian if self.center is None else lagrangian + self.prox * (x - self.center)
-        return Slope(self.value(x, at), gradient, Probe(x, w, at.objective, at.constraints, lagrangian))
+        return Slope(self.value(x, at), gradient, Probe(x, w, at.objective, at.constraints, lagrangian, evaluation=at))

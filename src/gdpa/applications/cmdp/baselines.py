@@ -47,7 +47,7 @@ class PolicyGradient:
         now = state.evaluation or problem.evaluate(state.x)
         gradient = now.pullback(state.multipliers)
         x = problem.domain.project(state.x - self.alpha(state.step + 1) * gradient)  # type: ignore[operator]
-        probe = Probe(state.x, state.multipliers, now.objective, now.constraints, gradient)
+        probe = Probe(state.x, state.multipliers, now.objective, now.constraints, gradient, evaluation=now)
         evaluation = problem.evaluate(x)
         return State(step=state.step + 1, x=x, multipliers=state.multipliers, evaluation=evaluation, probe=probe)
 
@@ -112,6 +112,6 @@ class NaturalPolicyGradient:
         x_next = x + self.eta1 / (1 - cmdp.discount) * advantage
         multipliers_next = np.clip(multipliers + self.eta2 * now.constraints, 0.0, self.bound)
 
-        probe = Probe(x, multipliers, now.objective, now.constraints, gradient)
+        probe = Probe(x, multipliers, now.objective, now.constraints, gradient, evaluation=now)
         evaluation = problem.evaluate(x_next)
         return State(step=state.step + 1, x=x_next, multipliers=multipliers_next, evaluation=evaluation, probe=probe)

@@ -68,9 +68,6 @@ def as_problem(
 
         check_thresholds(cmdp, b)
 
-    def under(x: Array) -> PolicyEvaluation:
-        return cmdp.under(policy_of(cmdp, x, parametrisation))
-
     def gradient(now: PolicyEvaluation, weights: Vector) -> Vector:
         """The gradient of ``weights @ (V_r, V_u)``."""
         Q, V = now.action_values(weights)
@@ -78,7 +75,7 @@ def as_problem(
         return rows.reshape(*rows.shape[:-2], -1)
 
     def evaluate(x: Array) -> Evaluation:
-        now = under(x)
+        now = cmdp.under(policy_of(cmdp, x, parametrisation))
         reward, utilities = now.returns()
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:
@@ -86,19 +83,17 @@ def as_problem(
             weights[..., 0], weights[..., 1:] = objective, w
             return -gradient(now, weights)
 
-        return Evaluation(-reward, b - utilities, pullback)
+        def jacobian() -> Array:
+            units = np.broadcast_to(-np.eye(1 + m)[1:], (*now.policy.shape[:-2], m, 1 + m))
+            return np.stack([gradient(now, units[..., i, :]) for i in range(m)], axis=-2)
 
-    def jacobian(x: Array) -> Array:
-        now = under(x)
-        units = np.broadcast_to(-np.eye(1 + m)[1:], (*now.policy.shape[:-2], m, 1 + m))
-        return np.stack([gradient(now, units[..., i, :]) for i in range(m)], axis=-2)
+        return Evaluation(-reward, b - utilities, pullback, jacobian if m else None)
 
     return Problem(
         evaluate,
         num_constraints=m,
         domain=REALS if softmax else Simplex(rows=cmdp.num_states),
         names=cmdp.names,
-        jacobian=jacobian if m else None,
     )
 
 

@@ -1,0 +1,106 @@
+"""The change of variables x = D z that gives every coordinate a length near 1.
+
+D is diagonal with powers of two, so the change is exact in floating point: bounds stay bounds to the last bit, and a
+problem in other units of x takes the same steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gdpa.algorithms._adaptive_state import AdaptiveState
+from gdpa.arrays import from_numpy, to_numpy
+from gdpa.problem import Evaluation, Problem
+from gdpa.sets import Box, Reals
+from gdpa.typing import Array
+
+#: Lengths within this factor of 1 leave the coordinates as they are.
+ORDINARY = 1.0
+
+
+class _InLengths(Evaluation):
+    """The oracle call at x = D z, with derivatives in z. Both share what has been computed."""
+
+    __slots__ = ("D", "original")
+
+    def __init__(self, original: Evaluation, D: Array) -> None:
+        def pullback(w: Array, objective: float | Array = 1.0) -> Array:
+            return D * original.pullback(w, objective)
+
+        super().__init__(original.objective, original.constraints, pullback)
+        self.original, self.D = original, D
+
+    @property
+    def has_cheap_jacobian(self) -> bool:
+        return self.original.has_cheap_jacobian
+
+    def gradient(self) -> Array:
+        return self.D * self.original.gradient()
+
+    def jacobian(self) -> Array:
+        return self.D * self.original.jacobian()
+
+
+def lengths(problem: Problem, x0: Array, now: Evaluation, rows: bool) -> Array | None:
+    """Return D for a run from ``x0``, or None if the coordinates stay as they are.
+
+    The length of x_j is ``problem.x_scale``, or |x0_j|. If x0_j = 0 it is what x_j alone must move by to change a
+    constraint by its own value, the least of |g_i| / |dg_i/dx_j|; without such a constraint, the largest length known.
+
+    Args:
+        problem: the problem.
+        x0: the start.
+        now: the oracle call there.
+        rows: whether the Jacobian is worth its passes.
+    """
+    if not isinstance(problem.domain, (Reals, Box)):
+        return None
+    if problem.x_scale is not None:
+        known = np.abs(np.asarray(to_numpy(problem.x_scale), dtype=float)) * np.ones(x0.shape[-1])
+    else:
+        known = np.abs(np.asarray(to_numpy(x0), dtype=float))
+        if rows and not known.all():
+            g, J = (np.abs(np.asarray(to_numpy(a), dtype=float)) for a in (now.constraints, now.jacobian()))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                moves = np.where((J > 0) & (g[:, None] > 0), g[:, None] / J, np.inf)
+            moves = np.min(moves, axis=0, initial=np.inf)
+            known = np.where((known == 0) & np.isfinite(moves), moves, known)
+        known = np.where(known > 0, known, known.max() if known.any() else 1.0)
+    powers = np.clip(np.round(np.log2(known)), -300, 300)
+    powers[np.abs(powers) <= np.log2(ORDINARY)] = 0.0
+    return from_numpy(2.0**powers, x0) if powers.any() else None
+
+
+def in_lengths(problem: Problem, D: Array) -> Problem:
+    """Return the problem as a function of z, with x = D z."""
+    domain = problem.domain
+    if isinstance(domain, Box):
+        lower, upper = domain.bounds(D)
+        domain = Box(lower / D, upper / D)
+    return replace(problem, evaluate=lambda z: _InLengths(problem.evaluate(D * z), D), domain=domain)
+
+
+def evaluation_in_lengths(evaluation: Evaluation, D: Array) -> Evaluation:
+    """Return an oracle call at x = D z with derivatives in z."""
+    return _InLengths(evaluation, D)
+
+
+def to_z(state: AdaptiveState, D: Array) -> AdaptiveState:
+    """Return the state of a run as its step sees it."""
+    now = state.evaluation
+    return replace(state, x=state.x / D, evaluation=None if now is None else _InLengths(now, D))
+
+
+def to_x(state: AdaptiveState, D: Array) -> AdaptiveState:
+    """Return the state of a run as the loop sees it."""
+    now, probe = (_original(state.evaluation), state.probe)
+    if probe is not None:
+        gradient = probe.gradient / D
+        probe = probe._replace(x=D * probe.x, gradient=gradient, evaluation=_original(probe.evaluation))
+    return replace(state, x=D * state.x, evaluation=now, probe=probe, lengths=D)
+
+
+def _original(evaluation: Evaluation | None) -> Evaluation | None:
+    return evaluation.original if isinstance(evaluation, _InLengths) else evaluation

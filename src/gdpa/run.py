@@ -1,0 +1,77 @@
+"""Everything a run knows: what `gdpa.solve` needs to go on as if it had never stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gdpa.algorithms.base import Probe, State
+from gdpa.kkt import Residuals
+from gdpa.typing import Array
+from gdpa.units import Start, Units
+
+
+@dataclass(frozen=True)
+class Run:
+    """The record of a run between two steps. ``solve(problem, run=run)`` continues it to the same end.
+
+    Straight and continued runs have the same iterates, stop at the same step and return the same point with the same
+    verdict, whatever the cut. Save it by `gdpa.save_run`.
+
+    Attributes:
+        algorithm: the method with its parameters.
+        state: the method's state. Its oracle call is not kept: it is made anew if ``evaluated``.
+        start: the recorded start, which the units of the certificate are read off.
+        shape: (d, m, p): how many coordinates, constraints and equalities the problem has.
+        values: f and g at the state's point, by which another problem is recognised; None if they were not evaluated.
+        forwards, backwards, seconds: what the method has used.
+        measuring: (forwards, backwards) made for residuals and certificates.
+        residuals, kkt: the relative residuals of the last probe and the largest of them.
+        units: the weights they were measured with.
+        best, best_kkt: the probe with the smallest relative residuals, and these.
+        best_feasible, best_objective: the feasible probe with the lowest objective, and this.
+        last: the last finite probe.
+        average, total_weight: the weighted average of the probes' points (the paper's Theorem 1).
+        next_units, next_certificate, next_attempt: the steps at which units and certificates are due.
+        history: the recorded rows.
+    """
+
+    algorithm: Any
+    state: State
+    start: Start
+    shape: tuple[int, int, int]
+    values: tuple[Array, Array] | None = None
+    forwards: int = 0
+    backwards: int = 0
+    seconds: float = 0.0
+    measuring: tuple[int, int] = (0, 0)
+    residuals: Residuals | None = None
+    kkt: float = float("inf")
+    units: Units | None = None
+    best: Probe | None = None
+    best_kkt: Any = None
+    best_feasible: Probe | None = None
+    best_objective: Any = None
+    last: Probe | None = None
+    average: Array | None = None
+    total_weight: float = 0.0
+    next_units: int = 1
+    next_certificate: int = 0
+    next_attempt: int = 0
+    history: tuple[tuple[Any, ...], ...] = field(default=(), repr=False)
+
+    @property
+    def step(self) -> int:
+        """How many updates the method has done."""
+        return self.state.step
+
+    def without_evaluations(self) -> Run:
+        """Return the run without oracle calls: data alone, no function and no autograd graph."""
+
+        def bare(probe: Probe | None) -> Probe | None:
+            return None if probe is None else probe._replace(evaluation=None)
+
+        state = replace(self.state, evaluation=None, probe=bare(self.state.probe))
+        return replace(
+            self, state=state, best=bare(self.best), best_feasible=bare(self.best_feasible), last=bare(self.last)
+        )

@@ -1,0 +1,148 @@
+"""The units of a problem, so that a residual means the same whatever f, g and x are measured in.
+
+Nothing here depends on the unit of f, of any g_i or of x: multiply one by a constant and every relative residual stays.
+The exceptions are deliberate. A violation is never judged more loosely than by its absolute value, and the gradient at
+the start counts as at most 1, so that a wild start does not loosen the test.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gdpa.arrays import from_numpy, max_norm, namespace
+from gdpa.problem import Evaluation, Problem, unit_vectors
+from gdpa.typing import Array
+
+#: A value of g_i below this many roundings of its terms cannot be told from zero.
+ROUNDINGS = 100.0
+#: `nearby_start` moves every coordinate by at most this share of its length.
+NEARBY = 0.1
+
+
+class Start(NamedTuple):
+    """The recorded start of a run. It is kept and saved with the run, so a resumed run is judged alike.
+
+    Attributes:
+        x: x0, the first point.
+        gradient: grad f(x0).
+        x_scale: the length of every coordinate of x as the user states it; None to read it off the points.
+    """
+
+    x: Array
+    gradient: Array
+    x_scale: Array | None = None
+
+    def lengths(self, x: Array) -> Array:
+        """Return L_j = max(|x_j|, |x_j - x0_j|), or the largest of them if that is 0 (1 if all are), or ``x_scale``.
+
+        >>> Start(np.array([3.0, 0.0, 5.0]), np.zeros(3)).lengths(np.array([1.0, 0.0, 5.0])).tolist()
+        [2.0, 5.0, 5.0]
+        """
+        xp = namespace(x)
+        if self.x_scale is not None:
+            return self.x_scale + xp.zeros_like(x)
+        lengths = xp.maximum(xp.abs(x), xp.abs(x - self.x))
+        longest = max_norm(lengths)[..., None]
+        longest = xp.where(longest > 0, longest, xp.ones_like(longest))
+        return xp.where(lengths > 0, lengths, longest)
+
+
+class Units(NamedTuple):
+    """The weights that make residuals at one point free of units.
+
+    With lengths L_j (`Start.lengths`), L = max_j L_j and::
+
+        s   = max(||grad f(x)||_inf, min(1, ||grad f(x0)||_inf))             the size of a gradient
+        S   = max(max_j |df/dx_j| L_j, min(L, max_j |df/dx_j(x0)| L_j))      the same if x_j is measured in L_j
+        n_i = sum_j |dg_i/dx_j| L_j                                          the change of g_i when x moves by its size
+
+    Attributes:
+        coordinates: w_j = max(1 / s, L_j / S).
+        constraints: c_i = 1 / min(1, n_i), and 1 if n_i = 0: never looser than absolute.
+        rounding: e_i = 100 eps n_i: no smaller value of g_i can be told from zero.
+        pushes: r_i = max_j w_j |dg_i/dx_j|, so that r_i lambda_i is the share of constraint i in the stationarity.
+    """
+
+    coordinates: Array
+    constraints: Array
+    rounding: Array
+    pushes: Array
+
+
+def start_at(evaluation: Evaluation, x0: Array, x_scale: Array | None = None) -> Start:
+    """Return the recorded start from the oracle call at ``x0`` (one backward pass).
+
+    >>> e = Evaluation(np.array(0.0), np.array([-5.0]), lambda w, objective=1.0: np.array([1e-3, 0.0]))
+    >>> start_at(e, np.zeros(2)).gradient.tolist()
+    [0.001, 0.0]
+    """
+    return Start(x0, evaluation.gradient(), x_scale)
+
+
+def nearby_start(problem: Problem, x: Array, x_scale: Array | None = None) -> Start:
+    """Return a start for a point without a recorded one: in X, near ``x`` by `NEARBY` of its lengths.
+
+    A gradient that is zero at a solution has no size there. A little away it has.
+
+    >>> from gdpa.problems import get
+    >>> disc = get("disc-product")
+    >>> nearby_start(disc.problem, disc.solution).x.round(3).tolist()
+    [1.084, 0.924]
+    """
+    xp = namespace(x)
+    lengths = Start(x, x, x_scale).lengths(x)
+    shift, share = asymmetric_direction(x), NEARBY
+    while True:
+        point = problem.domain.project(x + share * lengths * shift)
+        start = start_at(problem.evaluate(point), point, x_scale)
+        if share < NEARBY / 1000 or bool(xp.all(xp.isfinite(start.gradient))):
+            return start
+        share /= 10
+
+
+def asymmetric_direction(x: Array) -> Array:
+    """Return a fixed vector without symmetry, components in [-1, 1]: the sines of squares.
+
+    >>> asymmetric_direction(np.zeros(3)).round(2).tolist()
+    [0.84, -0.76, 0.41]
+    """
+    n = np.arange(1, x.shape[-1] + 1, dtype=np.float64)
+    return from_numpy(np.sin(n * n), x)
+
+
+def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Units:
+    """Return the units at ``x`` from the oracle call there: grad f and J (row by row unless ``whole``).
+
+    >>> e = Evaluation(np.array(0.0), np.array([-5.0]), lambda w, objective=1.0: objective * np.array([4.0]) + 2 * w)
+    >>> [u.tolist() for u in units_at(Start(np.zeros(1), np.ones(1)), np.ones(1), e)[:2]]
+    [[0.25], [1.0]]
+    """
+    xp = namespace(x)
+    lengths, gradient = start.lengths(x), now.gradient()
+    ones = xp.ones_like(gradient[..., :1])
+
+    def size(here: Array, there: Array, cap: Array) -> Array:
+        size = xp.maximum(max_norm(here)[..., None], xp.minimum(cap, max_norm(there)[..., None]))
+        return xp.where(size > 0, size, cap)
+
+    s = size(gradient, start.gradient, ones)
+    longest = max_norm(lengths)[..., None]
+    S = size(gradient * lengths, start.gradient * lengths, longest)
+    weights = xp.maximum(1 / s, lengths / S)
+    if now.constraints.shape[-1] == 0:
+        empty = xp.zeros_like(now.constraints)
+        return Units(weights, empty, empty, empty)
+    if whole:
+        J = xp.abs(now.jacobian())
+        changes, pushes = xp.sum(J * lengths[..., None, :], axis=-1), xp.max(J * weights[..., None, :], axis=-1)
+    else:
+        sizes = []
+        for unit in unit_vectors(now.constraints):  # one row at a time: J does not fit
+            row = xp.abs(now.pullback(unit, objective=0.0))
+            sizes.append((xp.sum(row * lengths, axis=-1), xp.max(row * weights, axis=-1)))
+        changes, pushes = (xp.stack(column, axis=-1) for column in zip(*sizes, strict=True))
+    one = xp.ones_like(changes)
+    eps = float(xp.finfo(x.dtype).eps)
+    return Units(weights, 1 / xp.where(changes > 0, xp.minimum(changes, one), one), ROUNDINGS * eps * changes, pushes)
