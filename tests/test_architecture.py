@@ -17,7 +17,7 @@ FLOORS = (
     ("sets", "problem", "slack", "schedules", "perturbed"),
     ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
     ("algorithms", "methods", "progress", "observers", "trajectory", "theory"),
-    ("checkpoint", "solve"),
+    ("storage", "checkpoints", "checkpoint", "solve"),
     ("canonical", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),
     ("experiments",),
