@@ -13,11 +13,11 @@ ROOT = Path(gdpa.__file__).parent
 
 # From the ground up. A room may import the rooms of lower floors and those named before it on its own floor.
 FLOORS = (
-    ("version", "typing", "arrays", "differences"),
+    ("version", "typing", "files", "arrays", "differences"),
     ("sets", "problem", "units", "slack", "schedules", "perturbed"),
     ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
     ("algorithms", "methods", "run", "progress", "observers", "trajectory", "theory"),
-    ("checkpoint", "solve"),
+    ("storage", "checkpoints", "solve"),
     ("canonical", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),
     ("experiments",),

@@ -5,7 +5,7 @@ No loop, clock, print or plot lives in this folder: `gdpa.solve` owns them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from gdpa.problem import Evaluation, Problem
@@ -57,7 +57,7 @@ class State:
     step: int
     x: Array
     multipliers: Array
-    evaluation: Evaluation | None
+    evaluation: Evaluation | None = field(metadata={"stored": False})
     probe: Probe | None
     verdict: Status | None = None
 

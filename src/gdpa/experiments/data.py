@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdpa.experiments.base import DataError
+from gdpa.files import write_whole
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Files = dict[str, bytes]
@@ -191,18 +192,11 @@ def _check(files: Files, hashes: Mapping[str, str]) -> None:
 
 
 def _store(folder: Path, files: Files) -> None:
-    """Write each file under another name first: whoever looks sees it whole or not at all."""
+    """Write each file whole or not at all."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, content in files.items():
-            handle, scratch = tempfile.mkstemp(prefix=f".{file}.", dir=folder)
-            try:
-                with os.fdopen(handle, "wb") as out:
-                    out.write(content)
-                os.replace(scratch, folder / file)
-            except BaseException:
-                Path(scratch).unlink(missing_ok=True)
-                raise
+            write_whole(folder / file, content)
     except OSError as error:
         raise DataNotAvailable(
             f"cannot write the cache {folder}: {error}; set GDPA_CACHE to a folder with room for 60 MB"

@@ -28,6 +28,7 @@ import numpy as np
 
 import gdpa
 from gdpa.experiments.base import OutputError, Settings, Unit, UsageError
+from gdpa.files import write_whole
 
 LIBRARIES = ("numpy", "scipy", "array-api-compat", "torch", "jax", "matplotlib", "plotly", "typer", "rich", "gymnasium")
 
@@ -128,15 +129,7 @@ class Folder:
         target = self.path / name
         with _writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-            try:
-                with open(temporary, "w", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, target)
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_whole(target, text.encode())
         return target
 
     def experiments(self) -> tuple[str, ...]:

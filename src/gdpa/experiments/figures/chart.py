@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from gdpa.files import write_whole
 
 Numbers: TypeAlias = Sequence[float] | np.ndarray[Any, np.dtype[Any]]
 
@@ -93,11 +95,8 @@ def save(chart: Chart, folder: Path) -> list[Path]:
     with matplotlib.rc_context({"svg.hashsalt": chart.name, "svg.fonttype": "none"}):
         for kind, metadata in (("png", {}), ("svg", {"Date": None})):
             path = folder / f"{chart.name}.{kind}"
-            part = path.with_name(f".{path.name}.{os.getpid()}.part")
-            try:  # whole or not at all
-                figure.savefig(part, format=kind, dpi=150, metadata=metadata)
-                os.replace(part, path)
-            finally:
-                part.unlink(missing_ok=True)
+            drawn = BytesIO()
+            figure.savefig(drawn, format=kind, dpi=150, metadata=metadata)
+            write_whole(path, drawn.getvalue())
             paths.append(path)
     return paths

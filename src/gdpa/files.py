@@ -1,0 +1,94 @@
+"""Write a file whole or not at all, and durably: after a crash there is the old content or the new one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+#: The machine's name in temporary names: a process id means something on its own machine only.
+_HOST = re.sub(r"[^A-Za-z0-9.]", "_", platform.node()) or "unknown"
+_TEMPORARY = re.compile(r"\.gdpa-(?P<host>[A-Za-z0-9._]+)-(?P<pid>[1-9][0-9]*)-[0-9a-f]{16}\.part")
+#: The names that threads of this process are writing to now.
+_IN_USE: set[str] = set()
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write ``data`` to ``path`` and return when it is on the disk.
+
+    The bytes go to a temporary file ``.gdpa-HOST-PID-TOKEN.part`` of the same folder, which is flushed, renamed to
+    ``path`` and made durable by a flush of the folder. An exception removes the temporary file and leaves the old
+    content of ``path``. A killed process leaves its temporary file; the next writer in the folder removes it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_whole(f"{folder}/note", b"all of it")
+    ...     os.listdir(folder), Path(folder, "note").read_bytes()
+    (['note'], b'all of it')
+
+    Raises:
+        OSError: the file cannot be written; the error names ``path``.
+    """
+    target = Path(path)
+    remove_stale(target.parent)
+    name = f".gdpa-{_HOST}-{os.getpid()}-{secrets.token_hex(8)}.part"
+    temporary = target.parent / name
+    _IN_USE.add(name)
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        _flush_folder(target.parent)
+    except OSError as error:  # the user knows the target, not the temporary name
+        raise OSError(error.errno, error.strerror or str(error), str(target)) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+        _IN_USE.discard(name)
+
+
+def remove_stale(folder: str | os.PathLike[str]) -> None:
+    """Remove the temporary files that killed writers left in ``folder``; a live writer's file stays.
+
+    The writer is known by the machine and process id in the file's name. Files of other machines stay.
+    """
+    with suppress(OSError):  # litter is no reason to fail: the folder may be missing or read-only
+        for name in os.listdir(folder):
+            found = _TEMPORARY.fullmatch(name)
+            if found and found["host"] == _HOST and name not in _IN_USE and not _runs(int(found["pid"])):
+                Path(folder, name).unlink(missing_ok=True)
+
+
+def _runs(pid: int) -> bool:
+    """Tell whether another process has this id. Our own id on a name we do not use is that of an earlier process."""
+    if pid == os.getpid():
+        return False
+    if os.name != "posix":  # signal 0 asks on POSIX alone; elsewhere every writer passes for a live one
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` durable, if the file system can."""
+    if os.name != "posix":  # a folder cannot be opened elsewhere
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems flush no folders and say so by EINVAL
+            raise
+    finally:
+        os.close(handle)
