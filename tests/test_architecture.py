@@ -17,7 +17,7 @@ FLOORS = (
     ("sets", "problem", "units", "slack", "schedules", "perturbed"),
     ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
     ("algorithms", "methods", "run", "progress", "observers", "trajectory", "theory"),
-    ("storage", "checkpoints", "solve"),
+    ("storage", "checkpoints", "saving", "solve"),
     ("canonical", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),
     ("experiments",),

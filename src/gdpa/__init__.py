@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from gdpa.algorithms import GDPA, AdaptiveGDPA, DampedGDPA
-from gdpa.checkpoint import load_state, save_state
 from gdpa.kkt import Certificate, Residuals, certify
 from gdpa.minimize import minimize
 from gdpa.observers import ProgressDisplay
 from gdpa.problem import Evaluation, Problem
 from gdpa.result import Result, Status
+from gdpa.run import Run
+from gdpa.saving import load_run, save_run
 from gdpa.sets import REALS, Ball, Box, ConvexSet, NonNegative, Product, Simplex
 from gdpa.solve import solve
 from gdpa.stopping import FeasibleBelow, KKTBelow, MaxOracleCalls, MaxSteps, MaxTime
@@ -44,8 +45,9 @@ __all__ = [
     "MaxTime",
     "FeasibleBelow",
     "ProgressDisplay",
-    "save_state",
-    "load_state",
+    "Run",
+    "save_run",
+    "load_run",
     "ConvexSet",
     "REALS",
     "Box",

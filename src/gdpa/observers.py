@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
 from typing import Any, TextIO
 
 import numpy as np
@@ -37,14 +36,9 @@ class Recorder:
         "kkt",
     )
 
-    def __init__(self, every: int = 1, rows: Iterable[tuple[Any, ...]] = ()) -> None:
+    def __init__(self, every: int = 1, before: History | None = None) -> None:
         self.every = every
-        self._rows: list[tuple[Any, ...]] = list(rows)
-
-    @property
-    def rows(self) -> tuple[tuple[Any, ...], ...]:
-        """What was kept, one row per step."""
-        return tuple(self._rows)
+        self._rows: list[tuple[Any, ...]] = list(zip(*before.values(), strict=True)) if before else []
 
     def __call__(self, progress: Progress) -> None:
         probe = progress.state.probe

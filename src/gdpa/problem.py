@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import array_api_compat
+import numpy as np
 
-from gdpa.arrays import namespace
+from gdpa.arrays import namespace, to_numpy
 from gdpa.sets import REALS, ConvexSet
 from gdpa.typing import Array, Pullback
 
@@ -122,6 +123,13 @@ class Problem:
             raise ValueError(f"num_equalities must be an integer between 0 and num_constraints={m!r}, got {p!r}")
         if not isinstance(self.domain, ConvexSet):
             raise TypeError(f"domain must be a ConvexSet of gdpa.sets, got {self.domain!r}")
+        if self.x_scale is not None:
+            lengths = np.asarray(to_numpy(self.x_scale), dtype=float)
+            if lengths.ndim > 1 or not ((lengths > 0) & np.isfinite(lengths)).all():
+                raise ValueError(
+                    f"x_scale must be one positive length or one for each coordinate of x, got {self.x_scale!r}"
+                )
+            object.__setattr__(self, "x_scale", lengths)
         if self.names is not None:
             if m is not None and len(self.names) != m:
                 raise ValueError(f"names has {len(self.names)} entries for {m} constraints; give one name each")

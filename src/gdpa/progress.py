@@ -10,6 +10,7 @@ from gdpa.arrays import max_norm, namespace
 from gdpa.kkt import JACOBIAN_LIMIT, Certificate, Residuals, absolute_residuals, certify, relative_residuals
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation
+from gdpa.result import History
 from gdpa.run import Run
 from gdpa.typing import Array
 from gdpa.units import units_at
@@ -62,7 +63,7 @@ class Progress:
         self._next_units, self._next_certificate = run.next_units, run.next_certificate
         self._next_attempt = run.next_attempt
 
-    def run(self, history: tuple[tuple[Any, ...], ...] = ()) -> Run:
+    def run(self, history: History) -> Run:
         """Return the record from which the run can be continued."""
         measuring, now = self._oracle.measuring, self.state.evaluation
         return Run(

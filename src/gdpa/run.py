@@ -7,6 +7,7 @@ from typing import Any
 
 from gdpa.algorithms.base import Probe, State
 from gdpa.kkt import Residuals
+from gdpa.result import History
 from gdpa.typing import Array
 from gdpa.units import Start, Units
 
@@ -33,7 +34,7 @@ class Run:
         last: the last finite probe.
         average, total_weight: the weighted average of the probes' points (the paper's Theorem 1).
         next_units, next_certificate, next_attempt: the steps at which units and certificates are due.
-        history: the recorded rows.
+        history: the recorded columns.
     """
 
     algorithm: Any
@@ -58,7 +59,7 @@ class Run:
     next_units: int = 1
     next_certificate: int = 0
     next_attempt: int = 0
-    history: tuple[tuple[Any, ...], ...] = field(default=(), repr=False)
+    history: History = field(default_factory=History, repr=False)
 
     @property
     def step(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from gdpa.problem import Evaluation, Problem
 from gdpa.progress import FIRST_ATTEMPT, Progress
 from gdpa.result import Result, Status
 from gdpa.run import Run
+from gdpa.saving import Saver, newest_run
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 from gdpa.typing import Array
 from gdpa.units import Units, nearby_start, start_at
@@ -50,6 +52,10 @@ def solve(
     multipliers0: Array | None = None,
     x_scale: Array | None = None,
     run: Run | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 100,
+    keep: int = 3,
+    resume: bool = False,
 ) -> Result:
     """Minimise f(x) subject to g(x) <= 0 and x in X.
 
@@ -67,6 +73,9 @@ def solve(
         multipliers0: the multipliers to begin with, e.g. those of a similar problem; default zero.
         x_scale: the length of every coordinate of x, or one for all, if the start does not tell; see `gdpa.units`.
         run: continue this run (``result.run`` or `load_run`) instead of starting at ``x0``.
+        checkpoint: save the run on the way, to files with this stem or in this folder: at the start, every ``every``
+            steps, at the end, and before SIGTERM ends the process; the last ``keep`` files stay.
+        resume: continue from the newest good file of ``checkpoint``; start at ``x0`` if there is none yet.
 
     Returns:
         A `Result`; ``success`` is True only for a certificate recomputed at ``result.x``.
@@ -86,52 +95,32 @@ def solve(
         raise TypeError(f"problem must be a Problem, got {type(problem).__name__}; make one by gdpa.from_functions")
     if not isinstance(record, int) or record < 0 or not isinstance(check_every, int) or check_every < 1:
         raise ValueError(f"record must be >= 0 and check_every >= 1, got {record!r} and {check_every!r}")
+    saver = Saver(checkpoint, every, keep)
+    if resume:
+        if checkpoint is None or run is not None:
+            raise ValueError("resume=True continues from the files of checkpoint=...; give that, and no run")
+        run = newest_run(checkpoint)
+        x0 = x0 if run is None else None
+    problem = problem if x_scale is None else replace(problem, x_scale=x_scale)
     oracle = CountingOracle(problem)
     if run is None:
         algorithm = cast("Algorithm[Any]", AdaptiveGDPA()) if algorithm is None else algorithm
         if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
             raise TypeError(f"algorithm must have init and update, such as GDPA(), got {algorithm!r}")
-        run = _begin(oracle, x0, algorithm, multipliers0, x_scale)
+        run = _begin(oracle, x0, algorithm, multipliers0)
     else:
-        run = _resume(oracle, run, x0, algorithm, multipliers0, x_scale)
-        algorithm = cast("Algorithm[Any]", run.algorithm)
+        if x0 is not None or (multipliers0 is not None and not resume):
+            raise ValueError("give x0 or run, not both: a run brings its own point and multipliers")
+        run = _continue(oracle, run, algorithm)
     tolerance = default_tolerance(run.state.x) if tolerance is None else tolerance
     rules = _rules(stop, tolerance)
-    progress = Progress(oracle, run, tolerance)
-    recorder = Recorder(record, run.history)
+    progress, recorder = Progress(oracle, run, tolerance), Recorder(record, run.history)
     watchers = (*((recorder,) if record else ()), *observers)
-    detail = ""
-    error: Exception | None = None
-    status = run.state.verdict
-    stepping = False
-    try:
+    with saver:
+        status, detail, error = _loop(oracle, progress, rules, watchers, check_every, saver, recorder)
         with oracle.off_account():
-            status = _first(rules, progress) or status
-        while status is None:
-            clock, stepping = time.perf_counter(), True
-            state = algorithm.update(oracle.problem, progress.state)
-            stepping = False
-            progress.count(state, time.perf_counter() - clock)
-            if state.step % check_every and state.verdict is None:
-                continue
-            with oracle.off_account():
-                progress.look()
-                for watch in watchers:
-                    watch(progress)
-                status = _first(rules, progress) or state.verdict
-            if not progress.finite:
-                status, detail = Status.INVALID_NUMBER, _culprit(problem, state)
-            elif status is None and progress.diverged:
-                status = Status.DIVERGING
-    except KeyboardInterrupt:
-        status = Status.INTERRUPTED
-    except StopIteration as raised:
-        # Only an observer or a stop rule may end the run in this way: in the problem's code it is an error.
-        status, error = (Status.FAILED, raised) if stepping else (Status.STOPPED, None)
-    except Exception as raised:
-        status, error = Status.FAILED, raised
-    with oracle.off_account():
-        result = _conclude(oracle, progress, status, detail, recorder)
+            result = _conclude(oracle, progress, status, detail, recorder)
+        saver.offer(progress.step, lambda: result.run, final=True)
     if error is not None:
         error.partial_result = result  # type: ignore[attr-defined]
         error.add_note(f"after {result.steps} steps; the exception's attribute partial_result holds the best point")
@@ -139,7 +128,50 @@ def solve(
     return result
 
 
-def _begin(oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], multipliers0: Any, x_scale: Any) -> Run:
+def _loop(
+    oracle: CountingOracle,
+    progress: Progress,
+    rules: tuple[StopRule, ...],
+    watchers: tuple[Callable[[Progress], None], ...],
+    check_every: int,
+    saver: Saver,
+    recorder: Recorder,
+) -> tuple[Status, str, Exception | None]:
+    """Update until a rule, the method, an observer or an error ends the run; return how it ended."""
+    algorithm, problem = progress.algorithm, oracle.problem
+    status = progress.state.verdict
+    updating = False
+    try:
+        saver.offer(progress.step, lambda: progress.run(recorder.history()), final=True)
+        with oracle.off_account():
+            status = _first(rules, progress) or status
+        while status is None:
+            clock, updating = time.perf_counter(), True
+            state = algorithm.update(problem, progress.state)
+            updating = False
+            progress.count(state, time.perf_counter() - clock)
+            if state.step % check_every == 0 or state.verdict is not None:
+                with oracle.off_account():
+                    progress.look()
+                    for watch in watchers:
+                        watch(progress)
+                    status = _first(rules, progress) or state.verdict
+                if not progress.finite:
+                    return Status.INVALID_NUMBER, _culprit(problem, state), None
+                if status is None and progress.diverged:
+                    status = Status.DIVERGING
+            saver.offer(progress.step, lambda: progress.run(recorder.history()))
+    except KeyboardInterrupt:
+        return Status.INTERRUPTED, "", None
+    except StopIteration as raised:
+        # Only an observer or a stop rule may end the run in this way: in the problem's code it is an error.
+        return (Status.FAILED, "", raised) if updating else (Status.STOPPED, "", None)
+    except Exception as raised:
+        return Status.FAILED, "", raised
+    return status, "", None
+
+
+def _begin(oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], multipliers0: Any) -> Run:
     """Return the run before its first update."""
     x = _check_start(oracle.problem, x0)
     clock = time.perf_counter()
@@ -148,12 +180,11 @@ def _begin(oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], 
     with oracle.off_account():
         now = state.evaluation or oracle.problem.evaluate(state.x)
         _check_finite(oracle.problem, now)
-        lengths = None if x_scale is None else _check_scale(x_scale, state.x)
         if multipliers0 is None:
-            start = start_at(now, state.x, lengths)
+            start = start_at(now, state.x, oracle.problem.x_scale)
         else:  # x0 is believed to be near a solution, so its own gradient may say nothing about units
             state = _with_multipliers(algorithm, oracle, state, multipliers0)
-            start = nearby_start(oracle.problem, state.x, lengths)
+            start = nearby_start(oracle.problem, state.x)
     return Run(
         algorithm=algorithm,
         state=state,
@@ -167,12 +198,10 @@ def _begin(oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], 
     )
 
 
-def _resume(oracle: CountingOracle, run: Run, x0: Any, algorithm: Any, multipliers0: Any, x_scale: Any) -> Run:
+def _continue(oracle: CountingOracle, run: Run, algorithm: Any) -> Run:
     """Return ``run`` with its oracle call made anew, or raise if it belongs to another method or problem."""
     if not isinstance(run, Run):
         raise TypeError(f"run must be a Run, such as result.run or load_run(path), got {type(run).__name__}")
-    if x0 is not None or multipliers0 is not None or x_scale is not None:
-        raise ValueError("give x0 or run, not both: a run brings its own point, multipliers and units")
     if algorithm is not None and algorithm != run.algorithm:
         raise ValueError(
             f"run belongs to {run.algorithm!r} and cannot be continued by {algorithm!r}; leave algorithm out"
@@ -245,14 +274,6 @@ def _check_start(problem: Problem, x0: Array | None) -> Array:
     return problem.domain.project(x0)
 
 
-def _check_scale(x_scale: Any, x: Array) -> Array:
-    lengths = x_scale if is_floating(x_scale) else from_numpy(np.asarray(x_scale, dtype=float), x)
-    xp = namespace(x)
-    if lengths.shape not in ((), (1,), x.shape[-1:]) or not bool(xp.all((lengths > 0) & xp.isfinite(lengths))):
-        raise ValueError(f"x_scale must be one positive length or one for each coordinate of x, got {x_scale!r}")
-    return lengths + xp.zeros_like(x)
-
-
 def _with_multipliers(algorithm: Any, oracle: CountingOracle, state: State, multipliers0: Any) -> State:
     """Return the first state with the user's multipliers."""
     like, p = state.multipliers, oracle.problem.num_equalities
@@ -308,7 +329,7 @@ def _conclude(oracle: CountingOracle, progress: Progress, status: Status, detail
         status = Status.STOPPED
     if status is Status.DIVERGING and hasattr(algorithm, "alpha"):
         detail = "Or the step is too long: reduce alpha or beta"
-    run = progress.run(recorder.rows).without_evaluations()
+    run = progress.run(recorder.history()).without_evaluations()
     return Result(
         x=certificate.x,
         multipliers=certificate.multipliers,

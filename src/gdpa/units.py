@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import from_numpy, max_norm, namespace
+from gdpa.arrays import from_numpy, max_norm, namespace, to_numpy
 from gdpa.problem import Evaluation, Problem, unit_vectors
 from gdpa.typing import Array
 
@@ -42,7 +42,7 @@ class Start(NamedTuple):
         """
         xp = namespace(x)
         if self.x_scale is not None:
-            return self.x_scale + xp.zeros_like(x)
+            return from_numpy(to_numpy(self.x_scale), x) + xp.zeros_like(x)
         lengths = xp.maximum(xp.abs(x), xp.abs(x - self.x))
         longest = max_norm(lengths)[..., None]
         longest = xp.where(longest > 0, longest, xp.ones_like(longest))
@@ -81,7 +81,7 @@ def start_at(evaluation: Evaluation, x0: Array, x_scale: Array | None = None) ->
     return Start(x0, evaluation.gradient(), x_scale)
 
 
-def nearby_start(problem: Problem, x: Array, x_scale: Array | None = None) -> Start:
+def nearby_start(problem: Problem, x: Array) -> Start:
     """Return a start for a point without a recorded one: in X, near ``x`` by `NEARBY` of its lengths.
 
     A gradient that is zero at a solution has no size there. A little away it has.
@@ -91,7 +91,7 @@ def nearby_start(problem: Problem, x: Array, x_scale: Array | None = None) -> St
     >>> nearby_start(disc.problem, disc.solution).x.round(3).tolist()
     [1.084, 0.924]
     """
-    xp = namespace(x)
+    xp, x_scale = namespace(x), problem.x_scale
     lengths = Start(x, x, x_scale).lengths(x)
     shift, share = asymmetric_direction(x), NEARBY
     while True:

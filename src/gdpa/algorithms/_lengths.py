@@ -58,7 +58,7 @@ def lengths(problem: Problem, x0: Array, now: Evaluation, rows: bool) -> Array |
     if not isinstance(problem.domain, (Reals, Box)):
         return None
     if problem.x_scale is not None:
-        known = np.abs(np.asarray(to_numpy(problem.x_scale), dtype=float)) * np.ones(x0.shape[-1])
+        known = np.asarray(problem.x_scale) * np.ones(x0.shape[-1])
     else:
         known = np.abs(np.asarray(to_numpy(x0), dtype=float))
         if rows and not known.all():

@@ -1,0 +1,98 @@
+"""Save a run to a file and continue it later: by hand, or on the way of `gdpa.solve`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gdpa.checkpoints import Checkpoints
+from gdpa.run import Run
+from gdpa.storage import DamagedFileError, load, save
+
+
+def save_run(path: str | os.PathLike[str], run: Run) -> None:
+    """Write ``run`` to ``path``, whole or not at all; the file is data, not code.
+
+    >>> import tempfile
+    >>> from gdpa import GDPA, MaxSteps, solve
+    >>> from gdpa.problems import get
+    >>> disc = get("disc-product")
+    >>> first = solve(disc.problem, disc.x0, GDPA(), stop=MaxSteps(10))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_run(f"{folder}/run", first.run)
+    ...     rest = solve(disc.problem, run=load_run(f"{folder}/run"), stop=MaxSteps(20))
+    >>> straight = solve(disc.problem, disc.x0, GDPA(), stop=MaxSteps(20))
+    >>> bool((rest.x == straight.x).all())
+    True
+    """
+    if not isinstance(run, Run):
+        raise TypeError(f"run must be a Run, such as result.run, got {type(run).__name__}")
+    save(path, run.without_evaluations())
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run written by `save_run` or by ``solve(checkpoint=...)``; continue with ``solve(problem, run=...)``."""
+    return _as_run(load(path), path)
+
+
+def newest_run(path: str | os.PathLike[str]) -> Run | None:
+    """Return the newest good run that ``solve(checkpoint=path)`` saved, or None if there is none."""
+    newest = Checkpoints(path).newest()
+    return None if newest is None else _as_run(newest.value, newest.path)
+
+
+def _as_run(value: Any, path: str | os.PathLike[str]) -> Run:
+    if not isinstance(value, Run):
+        raise DamagedFileError(f"{Path(path)} holds no run of gdpa but {type(value).__name__}")
+    return value
+
+
+class Saver:
+    """Saves a run on the way of the loop: every ``every`` steps, at the end, and before SIGTERM ends the process.
+
+    Inside ``with``, SIGTERM raises KeyboardInterrupt so that the loop ends with what it has. On leaving, the signal is
+    sent again to whoever handled it before. Outside the main thread, signals are left alone.
+
+    Args:
+        path: where to save, see `gdpa.checkpoints.Checkpoints`; None saves nothing.
+        every: steps between two saves.
+        keep: how many files stay.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, every: int, keep: int) -> None:
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"every must be a positive number of steps, got {every!r}")
+        self._files = None if path is None else Checkpoints(path, keep)
+        self._every, self._saved = every, -1
+        self._terminated = False
+        self._before: Any = None
+        self._handles = path is not None and threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> Saver:
+        if self._handles:
+            self._before = signal.signal(signal.SIGTERM, self._terminate)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handles:
+            signal.signal(signal.SIGTERM, self._before)
+            if self._terminated:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if not self._terminated:  # a second signal must not interrupt the save
+            self._terminated = True
+            raise KeyboardInterrupt
+
+    def offer(self, step: int, run: Callable[[], Run], final: bool = False) -> None:
+        """Save the run if that is due after ``step``."""
+        if self._files is not None and step != self._saved and (final or step % self._every == 0):
+            self._files.save(step, run().without_evaluations())
+            self._saved = step
