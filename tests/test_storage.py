@@ -14,13 +14,14 @@ import pytest
 
 from gdpa import AdaptiveGDPA, Box, solve
 from gdpa.algorithms.base import State
-from gdpa.kkt import Residuals, Scale
+from gdpa.kkt import Residuals
 from gdpa.methods import get_method, method_names
 from gdpa.problems import get
 from gdpa.result import History, Status
 from gdpa.schedules import Constant, Power
 from gdpa.storage import decode, encode, load, register, registry, save
 from gdpa.storage.values import DEEPEST
+from gdpa.units import Start
 from tests.stored import assert_same
 
 NUMPY_DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -43,7 +44,8 @@ VALUES = [
     math.inf, -math.inf, math.nan, struct.unpack("<d", bytes.fromhex("010000000000f4ff"))[0],
     "", "naïve λ\n\0", "\ud800", (), [], {}, (1,), [(), [None]], {"": 1, "class": "State", "array": 0},
     {"class": "State", "fields": {}}, {"tuple": [1]}, {"b": 1, "a": 2}, Status.STALLED, Residuals(1.0, math.nan, 0.0),
-    Scale(), Constant(0.1), Power(2.0, -1 / 3), History({"step": np.arange(3), "kkt": np.ones(3)}),
+    Start(np.ones(2), np.zeros(2)), Constant(0.1),
+    Power(2.0, -1 / 3), History({"step": np.arange(3), "kkt": np.ones(3)}),
 ]  # fmt: skip
 
 

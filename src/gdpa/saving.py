@@ -78,9 +78,7 @@ class Saver:
             self._before = signal.signal(signal.SIGTERM, self._terminate)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._handles:
             signal.signal(signal.SIGTERM, self._before)
             if self._terminated:

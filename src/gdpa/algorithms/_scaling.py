@@ -31,6 +31,10 @@ class Scaling(NamedTuple):
         """Return grad f' + J'^T multipliers, one backward pass."""
         return evaluation.pullback(self.constraints * multipliers, self.objective)
 
+    def scale(self, multipliers: Array) -> Array:
+        """Return the multipliers of the scaled problem."""
+        return multipliers * self.objective / self.constraints
+
     def unscale(self, multipliers: Array) -> Array:
         """Return the multipliers of the problem as the user wrote it."""
         return self.constraints * multipliers / self.objective

@@ -110,6 +110,22 @@ class AdaptiveGDPA:
             return _jacobian_step.plan(problem, replace(state, memory=Memory()), now, c, J)
         return _one_pullback.aim(problem.domain, state)
 
+    def with_multipliers(self, problem: Problem, state: AdaptiveState, multipliers: Array) -> AdaptiveState:
+        """Return the first state with other multipliers than zero, and without perturbation of them."""
+        D = state.lengths
+        if D is not None:
+            problem, state = _lengths.in_lengths(problem, D), _lengths.to_z(state, D)
+        merit = state.merit._replace(multipliers=state.scaling.scale(multipliers), tau=0.0)
+        state = replace(state, merit=merit, multipliers=multipliers)
+        now, known = state.evaluation, state.knowledge
+        assert now is not None
+        if known is not None:
+            state = _jacobian_step.plan(problem, state, now, known.gradient, known.rows)
+        else:
+            gradient = state.scaling.pullback(now, merit.weights(state.window.constraints[-1]))
+            state = _one_pullback.aim(problem.domain, replace(state, gradient=gradient, memory=forgotten(gradient)))
+        return state if D is None else _lengths.to_x(state, D)
+
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point; move there and plan the next one, or shorten the step."""
         D = state.lengths
