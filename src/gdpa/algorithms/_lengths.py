@@ -16,8 +16,9 @@ from gdpa.problem import Evaluation, Problem
 from gdpa.sets import Box, Reals
 from gdpa.typing import Array
 
-#: Lengths within this factor of 1 leave the coordinates as they are.
-ORDINARY = 1.0
+#: Lengths within this factor of 1 leave the coordinates as they are. On the 66 Hock-Schittkowski problems the median
+#: of the evaluations to 1e-6 is 14 with 10 and with no change of variables at all, and 15.5 with 1.
+ORDINARY = 10.0
 
 
 class _InLengths(Evaluation):
