@@ -93,11 +93,11 @@ def relative_residuals(
 ) -> Residuals:
     """Return the residuals without units, by largest components (independent of the dimension).
 
-    With the weights of `gdpa.units.Units` (w_j for coordinates, c_i, e_i and r_i for constraints)::
+    With the weights of `gdpa.units.Units` (w_j for coordinates, c_i, a_i, e_i and r_i for constraints)::
 
         stationarity = max_j  w_j |P_T(-grad f - J^T lambda)_j|
         feasibility  = max_i  c_i [g_i]_+
-        slackness    = max_i  min( c_i |g_i|,  r_i lambda_i )
+        slackness    = max_i  min( a_i |g_i|,  r_i lambda_i )
 
     A value |g_i| <= e_i is rounding and counts as 0. The last residual reads: every inequality is active, or its share
     of the stationarity condition is negligible.
@@ -113,7 +113,7 @@ def relative_residuals(
 
     >>> from gdpa.sets import REALS
     >>> one = np.ones(1)
-    >>> units = Units(one / 1e-3, one, 0 * one, one)
+    >>> units = Units(one / 1e-3, one, one, 0 * one, one)
     >>> relative_residuals(REALS, one, 2e-3 * one, -3 * one, 0 * one, units)
     Residuals(stationarity=2.0, feasibility=0.0, slackness=0.0)
     """
@@ -122,12 +122,11 @@ def relative_residuals(
     if constraints.shape[-1] == 0:
         return Residuals(stationarity, 0.0 * stationarity, 0.0 * stationarity)
     sizes = xp.abs(constraints)
-    sizes = units.constraints * xp.where(sizes <= units.rounding, xp.zeros_like(sizes), sizes)
+    sizes = xp.where(sizes <= units.rounding, xp.zeros_like(sizes), sizes)
+    violated = xp.where(positive_part(constraints, num_equalities) != 0, sizes, xp.zeros_like(sizes))
     split = constraints.shape[-1] - num_equalities
-    violated = xp.where(constraints[..., :split] > 0, sizes[..., :split], xp.zeros_like(sizes[..., :split]))
-    slack = xp.minimum(sizes[..., :split], (units.pushes * xp.abs(multipliers))[..., :split])
-    violations = violated if num_equalities == 0 else xp.concat([violated, sizes[..., split:]], axis=-1)
-    return Residuals(stationarity, _plain(max_norm(violations)), _plain(max_norm(slack)))
+    slack = xp.minimum(units.slacks * sizes, units.pushes * xp.abs(multipliers))[..., :split]
+    return Residuals(stationarity, _plain(max_norm(units.violations * violated)), _plain(max_norm(slack)))
 
 
 def gradient_map(problem: Problem, x: Array, multipliers: Array, alpha: float = 1.0, beta: float = 1.0) -> Array:
@@ -205,8 +204,8 @@ def certify(
 ) -> Certificate:
     """Return the KKT certificate of ``x`` with the best multipliers for it.
 
-    The multipliers minimise ``||w P_T(-grad f - J^T lambda)||^2 + sum (c_i g_i r_i lambda_i)^2`` over lambda >= 0 (free
-    for equalities) by nonnegative least squares, with the weights w, c and r of `gdpa.units.Units`. ``multipliers``,
+    The multipliers minimise ``||w P_T(-grad f - J^T lambda)||^2 + sum (a_i g_i r_i lambda_i)^2`` over lambda >= 0 (free
+    for equalities) by nonnegative least squares, with the weights w, a and r of `gdpa.units.Units`. ``multipliers``,
     if given, compete with them and the better ones are kept. A point nearly on the boundary of X is certified there
     and as it is, and the better certificate returned. Each costs one forward pass, and as many backward
     passes as grad f and J take (one more with ``multipliers``).

@@ -109,7 +109,7 @@ def minimize(
     maxfev = None if options.get("maxfev") is None else _limit("maxfev", options["maxfev"])
     if tol is not None and not (isinstance(tol, (int, float)) and tol > 0):
         raise ValueError(f"tol must be a positive number, got {tol!r}")
-    tolerance = 1e-4 if tol is None else float(tol)
+    tolerance = 1e-6 if tol is None else float(tol)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
     for name, given in (("hess", hess), ("hessp", hessp)):

@@ -13,18 +13,18 @@ from gdpa.units import Units
 
 
 def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int, units: Units) -> Array:
-    """Return argmin ``||w P_T(-grad f - J^T lambda)||^2 + sum (c_i g_i r_i lambda_i)^2`` over lambda >= 0.
+    """Return argmin ``||w P_T(-grad f - J^T lambda)||^2 + sum (a_i g_i r_i lambda_i)^2`` over lambda >= 0.
 
     Args:
         domain: the set X.
         x: the point, or a batch of them.
         grad_f, J, g: the gradient of f, the Jacobian and the values of g there.
         num_equalities: how many of the last multipliers are free (and have no second term).
-        units: the weights w, c and r there; sets other than boxes take one w for all coordinates, the smallest.
+        units: the weights w, a and r there; sets other than boxes take one w for all coordinates, the smallest.
 
     >>> from gdpa.sets import REALS
     >>> one = np.ones(1)
-    >>> fit(REALS, 0 * one, -2 * one, one[None], 0 * one, 0, Units(one, one, 0 * one, one)).tolist()
+    >>> fit(REALS, 0 * one, -2 * one, one[None], 0 * one, 0, Units(one, one, one, 0 * one, one)).tolist()
     [2.0]
     """
     host = [np.asarray(to_numpy(a), dtype=float) for a in (x, grad_f, J, g, *units)]
@@ -44,7 +44,7 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, uni
     leaves the piece for the worse (Newton's method for piecewise quadratics).
     """
     sizes = np.abs(g)
-    slack = units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.constraints * sizes), 1e8)
+    slack = units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.slacks * sizes), 1e8)
     slack[len(g) - p :] = 0.0
     w = units.coordinates if isinstance(domain, (Reals, Box)) else np.full(len(x), units.coordinates.min())
     grad_f, J = w * grad_f, w * J  # P_T acts on each coordinate of a box alone, so the weights may go inside

@@ -388,7 +388,7 @@ def _measured(progress: Progress, x: Array, multipliers: Array) -> Certificate:
         now = progress.state.evaluation
         f, g = (nan[..., 0], multipliers + float("nan")) if now is None else (now.objective, now.constraints)
         probe = Probe(x, multipliers, f, g, nan)
-        units = Units(xp.ones_like(x), *(xp.ones_like(g) for _ in range(3)))
+        units = Units(xp.ones_like(x), *(xp.ones_like(g) for _ in range(4)))
     now = Evaluation(probe.objective, probe.constraints, _no_pullback)
     return certificate_from(progress.problem, progress.start, units, now, probe.x, probe.multipliers, probe.gradient)
 

@@ -60,13 +60,15 @@ class Units(NamedTuple):
 
     Attributes:
         coordinates: w_j = max(1 / s, L_j / S).
-        constraints: c_i = 1 / min(1, n_i), and 1 if n_i = 0: never looser than absolute.
+        violations: c_i = 1 / min(1, n_i), and 1 if n_i = 0: a violation is never judged more loosely than absolute.
+        slacks: a_i = 1 / n_i, and 1 if n_i = 0: how far from active counts in the constraint's own unit alone.
         rounding: e_i = 100 eps n_i: no smaller value of g_i can be told from zero.
         pushes: r_i = max_j w_j |dg_i/dx_j|, so that r_i lambda_i is the share of constraint i in the stationarity.
     """
 
     coordinates: Array
-    constraints: Array
+    violations: Array
+    slacks: Array
     rounding: Array
     pushes: Array
 
@@ -133,7 +135,7 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
     weights = xp.maximum(1 / s, lengths / S)
     if now.constraints.shape[-1] == 0:
         empty = xp.zeros_like(now.constraints)
-        return Units(weights, empty, empty, empty)
+        return Units(weights, empty, empty, empty, empty)
     if whole:
         J = xp.abs(now.jacobian())
         changes, pushes = xp.sum(J * lengths[..., None, :], axis=-1), xp.max(J * weights[..., None, :], axis=-1)
@@ -143,6 +145,6 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
             row = xp.abs(now.pullback(unit, objective=0.0))
             sizes.append((xp.sum(row * lengths, axis=-1), xp.max(row * weights, axis=-1)))
         changes, pushes = (xp.stack(column, axis=-1) for column in zip(*sizes, strict=True))
-    one = xp.ones_like(changes)
-    eps = float(xp.finfo(x.dtype).eps)
-    return Units(weights, 1 / xp.where(changes > 0, xp.minimum(changes, one), one), ROUNDINGS * eps * changes, pushes)
+    one, eps = xp.ones_like(changes), float(xp.finfo(x.dtype).eps)
+    slacks = 1 / xp.where(changes > 0, changes, one)
+    return Units(weights, xp.maximum(slacks, one), slacks, ROUNDINGS * eps * changes, pushes)

@@ -114,7 +114,7 @@ def begin(
     """Return the state at the start without a trial, and the scaled grad f and J (None where J was not formed)."""
     zero = namespace(now.constraints).zeros_like(now.constraints)
     c = now.gradient()
-    scaling = scaling_from(c, now.constraints, J, enlarge=not knows)
+    scaling = scaling_from((now.objective, now.constraints), c, J, enlarge=not knows)
     f, g = scaling.values(now)
     merit = Merit(zero, float(beta), float(tau), problem.num_equalities)
     c = scaling.objective * c

@@ -27,11 +27,11 @@ def renew(state: AdaptiveState, c: Array, J: Array) -> tuple[AdaptiveState, Arra
     xp = namespace(c)
     scaling, merit, memory = state.scaling, state.merit, state.memory
     units = scaling.constraints
-    g = state.window.constraints[-1] / units
-    here = scaling_from(c / scaling.objective, g, J / units[:, None], enlarge=False)
-    a = here.objective / scaling.objective if float(max_norm(c)) > 0 else 1.0
+    values = state.window.objectives[-1] / scaling.objective, state.window.constraints[-1] / units
+    here = scaling_from(values, c / scaling.objective, J / units[:, None], enlarge=False)
+    # A gradient that vanishes on the way, at a double root or on a plateau, enlarges its function up to its own units.
+    a = min(here.objective, max(scaling.objective, 1.0)) / scaling.objective if float(max_norm(c)) > 0 else 1.0
     a = a if not 1 / DRIFT <= a <= DRIFT else 1.0
-    # A gradient that vanishes on the way, at a double root or on a plateau, enlarges g_i up to its own units only.
     b = xp.minimum(here.constraints, xp.maximum(units, xp.ones_like(units))) / units
     b = xp.where(((b < 1 / DRIFT) | (b > DRIFT)) & (max_norm(J) > 0), b, xp.ones_like(b))
     if a == 1.0 and not bool(xp.any(b != 1)):

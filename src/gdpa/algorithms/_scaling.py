@@ -8,7 +8,7 @@ from gdpa.arrays import max_norm, namespace
 from gdpa.problem import Evaluation
 from gdpa.typing import Array
 
-#: A function flat at the start is enlarged by no more than this: it may be steep elsewhere.
+#: A function of values of 1 or more that is flat at the start is enlarged by no more than this.
 LARGEST = 100.0
 
 
@@ -40,31 +40,35 @@ class Scaling(NamedTuple):
         return self.constraints * multipliers / self.objective
 
 
-def scaling_from(gradient: Array, constraints: Array, J: Array | None, enlarge: bool = True) -> Scaling:
-    """Return ``s_f = 1 / |grad f|`` and ``s_i = 1 / |grad g_i|`` by largest components, none above 100.
+def scaling_from(values: tuple[Array, Array], gradient: Array, J: Array | None, enlarge: bool = True) -> Scaling:
+    """Return ``s_f = 1 / |grad f|`` and ``s_i = 1 / |grad g_i|`` by largest components.
 
-    A gradient that vanishes at the start says nothing about the size of its function, which then keeps its units.
+    A gradient that vanishes at the start says nothing about the size of its function, which then keeps its units. A
+    small gradient beside a small value is a matter of units; beside a larger value it means a function flat at the
+    start that may be steep elsewhere. So |grad g_i| counts as at least min(1, |g_i|) / 100, and |grad f| likewise.
 
     Args:
-        gradient: grad f at the start.
-        constraints: g at the start.
-        J: the Jacobian at the start; None leaves the constraints in their own units.
-        enlarge: enlarge an f flat at the start, too. The one-pullback step needs f and g of one size, for its one
-            matrix sees both; the step that knows the Jacobian does not.
+        values: f and g at the start.
+        gradient: grad f there.
+        J: the Jacobian there; None leaves the constraints in their own units.
+        enlarge: enlarge an f flat at the start by up to 100, too. The one-pullback step needs f and g of one size, for
+            its one matrix sees both; the step that knows the Jacobian does not.
 
     >>> import numpy as np
-    >>> J = np.array([[4.0, 0.0], [0.5, 0.0], [0.0, 0.0], [1e-9, 0.0]])
-    >>> scaling = scaling_from(np.array([0.0, 2.0]), np.zeros(4), J)
+    >>> J = np.array([[4.0, 0.0], [0.5, 0.0], [0.0, 0.0], [1e-9, 0.0], [1e-9, 0.0]])
+    >>> scaling = scaling_from((np.asarray(7.0), np.array([0.0, 0.0, 0.0, 9.0, -1e-8])), np.array([0.0, 2.0]), J)
     >>> scaling.objective, scaling.constraints.tolist()
-    (0.5, [0.25, 2.0, 1.0, 100.0])
+    (0.5, [0.25, 2.0, 1.0, 100.0, 1000000000.0])
     """
-    xp = namespace(constraints)
-    ones = xp.ones_like(constraints)
+    f, g = values
+    xp = namespace(g)
     size = float(max_norm(gradient))
-    objective = 1 / max(size, 1 / LARGEST if enlarge else 1.0) if size > 0 else 1.0
+    flat = min(1.0, abs(float(f))) / (LARGEST if enlarge else 1.0)
+    objective = 1 / max(size, flat) if size > 0 else 1.0
+    ones = xp.ones_like(g)
     if J is None:
         return Scaling(objective, ones)
     sizes = max_norm(J)
-    # A small value beside a small gradient is a matter of units, a large one means a function flat at the start.
-    flat = xp.minimum(ones, xp.abs(constraints)) / LARGEST
-    return Scaling(objective, xp.where(sizes > 0, ones / xp.maximum(sizes, flat), ones))
+    return Scaling(
+        objective, xp.where(sizes > 0, ones / xp.maximum(sizes, xp.minimum(ones, xp.abs(g)) / LARGEST), ones)
+    )
