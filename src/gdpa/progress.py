@@ -49,6 +49,7 @@ class Progress:
         self.algorithm, self.start = run.algorithm, run.start
         self.finite = True
         self.certificate: Certificate | None = None
+        self._judged: Array | None = None
         self._oracle, self._shape = oracle, run.shape
         self._limit = DIVERGED * max(1.0, float(namespace(run.start.x).max(max_norm(run.start.x))))
         self.state: State = run.state
@@ -226,8 +227,10 @@ class Progress:
         return self.certificate.holds(tolerance)
 
     def certify(self, x: Array, multipliers: Array, evaluation: Evaluation | None = None) -> Certificate:
-        """Return the certificate of a point in the units of this run, and keep it."""
-        self.certificate = certify(self.problem, x, multipliers, start=self.start, evaluation=evaluation)
+        """Return the certificate of a point in the units of this run, and keep it: the same point is not judged twice."""
+        if self.certificate is None or self._judged is not x:
+            self.certificate = certify(self.problem, x, multipliers, start=self.start, evaluation=evaluation)
+            self._judged = x
         return self.certificate
 
 
