@@ -216,8 +216,12 @@ def _continue(oracle: CountingOracle, run: Run, algorithm: Any) -> Run:
     if run.values is None:
         return run
     oracle.measuring.forwards, oracle.measuring.backwards = run.measuring
-    with oracle.off_account():
-        now = problem.evaluate(state.x)
+    try:
+        with oracle.off_account():
+            now = problem.evaluate(state.x)
+    except Exception as error:
+        error.add_note(f"raised at the point of the run, which has {run.shape[0]} coordinates: is it the same problem?")
+        raise
     _check_same_problem(run.values, now)
     measuring = oracle.measuring.forwards, oracle.measuring.backwards
     return replace(run, state=replace(state, evaluation=now), measuring=measuring)
