@@ -20,10 +20,12 @@ from gdpa.checkpoints import Checkpoints
 from gdpa.storage import load
 
 KEEP = 3
+#: Numbers in a file: writing them takes a while, so that kills strike there, too.
+SIZE = 100_000
 
 
 def save_one(checkpoints: Checkpoints, step: int) -> None:
-    checkpoints.save(step, {"step": step, "x": np.full(20_000, float(step))})
+    checkpoints.save(step, {"step": step, "x": np.full(SIZE, float(step))})
 
 
 def save_forever(folder: str, step: int, acknowledge: int) -> None:
@@ -56,9 +58,9 @@ def main(folder: str, kills: int) -> None:
         os.close(writer)
         acknowledged = [step]
         with os.fdopen(reader, "rb") as pipe:
-            for _ in range(rng.randrange(3)):  # wait for no, one or two saves, then strike into the next
+            for _ in range(rng.randrange(2)):  # wait for no save or one, then strike into the next
                 acknowledged.append(int.from_bytes(pipe.read(8), "little"))
-            time.sleep(rng.uniform(0, 2 * duration))
+            time.sleep(rng.uniform(0, 1.5 * duration))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             while word := pipe.read(8):
