@@ -244,8 +244,8 @@ def test_one_forward_a_trial_and_one_backward_an_accepted_point(name):
     ascents = sum(b.merit is not a.merit for a, b in itertools.pairwise(states))
     assert 0 < accepted <= 40
     assert ascents > 0
-    assert oracle.forwards == 1 + 40
-    assert oracle.backwards == (1 + m) + accepted + ascents
+    assert oracle.method.forwards == 1 + 40
+    assert oracle.method.backwards == (1 + m) + accepted + ascents
 
 
 # Resumption

@@ -134,15 +134,15 @@ def test_a_fixed_step_costs_one_forward_and_one_backward(name: str) -> None:
     known = first_problem(name)
     oracle = CountingOracle(known.problem)
     state = method.init(oracle.problem, known.x0)
-    oracle.forwards = oracle.backwards = 0
+    oracle.method.forwards = oracle.method.backwards = 0
     for _ in range(100):
         state = method.update(oracle.problem, state)
     # Of the oracle calls at the start and at the next point, one is on this account and one is not, unless the method
     # has no use for the call at the next point.
     unused = 0 if state.evaluation is not None else 1
-    assert oracle.forwards == 100 - unused
+    assert oracle.method.forwards == 100 - unused
     # IQRC pulls back its multipliers at the end of an outer iteration.
-    assert oracle.backwards == 100 + (state.outer if name == "iqrc" else 0)
+    assert oracle.method.backwards == 100 + (state.outer if name == "iqrc" else 0)
 
 
 BACKTRACKING = ["proximal-admm", "gda", "hibsa", "smoothed-gda", "penalty", "linearized-alm"]
@@ -155,13 +155,13 @@ def test_backtracking_costs_one_forward_per_doubling_and_one_where_there_is_mome
     oracle = CountingOracle(known.problem)
     state = method.init(oracle.problem, known.x0)
     for _ in range(50):
-        oracle.forwards = oracle.backwards = 0
+        oracle.method.forwards = oracle.method.backwards = 0
         before = getattr(state, "inner", state)
         state = method.update(oracle.problem, state)
         after = getattr(state, "inner", state)
-        doublings = oracle.forwards - 1 - int(getattr(before, "age", 0) > 0)
+        doublings = oracle.method.forwards - 1 - int(getattr(before, "age", 0) > 0)
         grown = float(before.lipschitz) * GROW**doublings
-        assert oracle.backwards == 1
+        assert oracle.method.backwards == 1
         assert any(np.isclose(float(after.lipschitz), grown * factor) for factor in (1.0, SHRINK))
 
 

@@ -118,10 +118,10 @@ def test_one_forward_and_one_backward_per_update(library, options):
     oracle = CountingOracle(hand_problem(library))
     method = DampedGDPA(alpha=0.001, **options)
     state = method.init(oracle.problem, library.array([0.0, 0.0]))
-    assert (oracle.forwards, oracle.backwards) == (1, 3)  # grad f and two constraints, for the scales
+    assert (oracle.method.forwards, oracle.method.backwards) == (1, 3)  # grad f and two constraints, for the scales
     for _ in range(20):
         state = method.update(oracle.problem, state)
-    assert (oracle.forwards, oracle.backwards) == (21, 23)
+    assert (oracle.method.forwards, oracle.method.backwards) == (21, 23)
 
 
 def test_many_constraints_are_not_measured_one_by_one():
@@ -132,7 +132,7 @@ def test_many_constraints_are_not_measured_one_by_one():
 
     oracle = CountingOracle(Problem(evaluate))
     state = DampedGDPA(beta=1.0).init(oracle.problem, np.ones(1))
-    assert (oracle.forwards, oracle.backwards) == (1, 1)
+    assert (oracle.method.forwards, oracle.method.backwards) == (1, 1)
     assert state.beta == pytest.approx(np.full(m, 100.0))  # s_i = 1, s_f = 1/100
 
 

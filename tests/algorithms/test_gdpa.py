@@ -89,7 +89,7 @@ def test_a_thousand_iterations_cost_1001_forwards_and_1000_backwards(library):
     state = method.init(oracle.problem, library.array([0.0, 0.0]))
     for _ in range(steps):
         state = method.update(oracle.problem, state)
-    assert (oracle.forwards, oracle.backwards) == (steps + 1, steps)
+    assert (oracle.method.forwards, oracle.method.backwards) == (steps + 1, steps)
 
 
 def test_the_loop_reports_the_same_count():

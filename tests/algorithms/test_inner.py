@@ -178,4 +178,4 @@ def test_the_oracle_call_that_ends_a_subproblem_starts_the_next() -> None:
     for _ in range(30):
         state = method.update(oracle.problem, state)
     assert state.outer == 3
-    assert oracle.forwards == 30 + 1  # one at x0, and the one at the end that the next update will use
+    assert oracle.method.forwards == 30 + 1  # one at x0, and the one at the end that the next update will use

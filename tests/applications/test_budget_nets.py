@@ -72,7 +72,7 @@ def test_jacobian_and_gradient_against_central_differences():
     slopes = torch.stack([(values(x + s) - values(x - s)) / (2 * h) for s in steps], dim=-1)
     zero = torch.zeros(2, dtype=torch.float64)
     torch.testing.assert_close(net.problem.evaluate(x).pullback(zero), slopes[0], rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(net.problem.jacobian(x), slopes[1:], rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(net.problem.evaluate(x).jacobian(), slopes[1:], rtol=1e-6, atol=1e-8)
 
 
 def test_a_batch_equals_a_loop_over_its_members():
@@ -111,8 +111,8 @@ def test_gdpa_trains_it_and_costs_one_pass_each_way():
     assert float(after[1]) < float(before[1])
     assert float((after[[0, 2]] - 1.2).max()) < float((before[[0, 2]] - 1.2).max())
     oracle = CountingOracle(net.problem)
-    oracle.problem.jacobian(start)
-    assert oracle.backwards == 1
+    oracle.problem.evaluate(start).jacobian()
+    assert oracle.method.backwards == 1
 
 
 def test_confusion_counts_every_image_of_the_classes():
