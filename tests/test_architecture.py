@@ -18,7 +18,7 @@ FLOORS = (
     ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
     ("algorithms", "methods", "run", "progress", "observers", "trajectory", "theory"),
     ("storage", "checkpoints", "saving", "solve"),
-    ("canonical", "minimize", "frontier", "compare", "torch"),
+    ("blocks", "canonical", "options", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),
     ("experiments",),
     ("cli", "__main__"),

@@ -183,6 +183,28 @@ def test_against_slsqp_with_exact_derivatives():
     np.testing.assert_allclose(ours.multipliers, theirs.multipliers, atol=5e-3)
 
 
+def test_multipliers_in_the_order_and_with_the_signs_of_slsqp():
+    # Two-sided rows, equalities in two constraints, a dict; c grows in every variable, so the signs tell.
+    constraints = [
+        NonlinearConstraint(lambda x: [x[0] + x[1], x[1] + x[2], x[0]], [1, -np.inf, 0.2], [1, 0.5, 5]),
+        {"type": "eq", "fun": lambda x: 2 * x[3] - 1},
+        {"type": "ineq", "fun": lambda x: x[2] - 0.1},
+        LinearConstraint([[0, 0, 0, 1], [0, 0, 1, 1]], [-1, 0.9], [9, 9]),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OptimizeWarning)  # equalities and inequalities in one constraint
+        theirs = scipy.optimize.minimize(
+            lambda x: (x - [3, 2, -1, 4]) @ (x - [3, 2, -1, 4]), np.ones(4), constraints=constraints, method="SLSQP"
+        )
+    ours = minimize(lambda x: (x - [3, 2, -1, 4]) @ (x - [3, 2, -1, 4]), np.ones(4), constraints=constraints)
+    assert theirs.success
+    assert ours.success
+    np.testing.assert_allclose(ours.x, theirs.x, atol=1e-5)
+    assert np.abs(theirs.multipliers).max() > 1
+    assert theirs.multipliers.min() < -1
+    np.testing.assert_allclose(ours.multipliers, theirs.multipliers, atol=1e-4)
+
+
 @pytest.mark.parametrize("jac", [twice, True, None, False, "2-point", "3-point", "cs"])
 def test_every_way_to_give_a_gradient_walks_the_same_path(jac):
     value = (lambda x: (x @ x, 2 * x)) if jac is True else (lambda x: x @ x)
@@ -335,7 +357,7 @@ def test_limits_and_their_statuses(capsys):
     assert "step limit" in capsys.readouterr().out
     calls = minimize(square, [3, 1], method="gdpa", options={"maxfev": 20})
     assert calls.status == STATUS_CODES[Status.MAX_ORACLE_CALLS]
-    assert 20 <= calls.nfev <= 20 + 6
+    assert calls.nfev == 20
     assert set(STATUS_CODES) == set(Status)
     assert len(set(STATUS_CODES.values())) == len(Status)
     rising = minimize(lambda x: -(x[0] ** 4), [2.0], jac=lambda x: -4 * x**3, method="gdpa", options={"alpha": 1.0})
@@ -404,15 +426,18 @@ BAD_BEFORE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"tol": "x"}, ValueError, "tol must be a positive number, got 'x'"),
     ({"callback": 3}, TypeError, "callback must be callable, got 3"),
     ({"options": 3}, TypeError, "options must be a dict, got 3"),
-    ({"options": {"alfa": 1}}, ValueError, r"unknown options \['alfa'\]; GDPA knows maxiter, maxfev, disp, alpha"),
+    ({"options": {"alfa": 1}}, ValueError, r"unknown options \['alfa'\]; GDPA knows maxiter, maxfev, disp, x_scale"),
     ({"options": {"tau": 1.5}}, ValueError, "tau must lie strictly between 0 and 1, got 1.5"),
     ({"options": {"alpha": 0.0}}, ValueError, "alpha|initial"),
-    ({"options": {"maxiter": -1}}, ValueError, "maxiter must be a nonnegative whole number, got -1"),
-    ({"options": {"maxfev": 2.5}}, ValueError, "maxfev must be a nonnegative whole number, got 2.5"),
-    ({"bounds": [(0, 1), (0, 1)]}, ValueError, "bounds must be a Bounds object or 1 pairs"),
+    ({"options": {"maxiter": -1}}, ValueError, "maxiter must be a nonnegative number, got -1"),
+    ({"options": {"maxfev": np.nan}}, ValueError, "maxfev must be a nonnegative number, got nan"),
+    ({"options": {"maxiter": True}}, ValueError, "maxiter must be a nonnegative number, got True"),
+    ({"options": {"eps": 0.0}}, ValueError, "eps must be a positive number, got 0.0"),
+    ({"bounds": [(0, 1), (0, 1)]}, ValueError, "The number of bounds is not compatible with the length of `x0`."),
+    ({"bounds": [0, 1]}, ValueError, "bounds must be a Bounds object or 1 pairs"),
     ({"bounds": [(0, 1, 2)]}, ValueError, "bounds must be"),
     ({"bounds": 3}, ValueError, "bounds must be a Bounds object or 1 pairs .*got 3"),
-    ({"bounds": [(2, 1)]}, ValueError, "bounds do not fit .*lower bound 2.0 exceeds upper bound 1.0 at index 0"),
+    ({"bounds": [(2, 1)]}, ValueError, "An upper bound is less than the corresponding lower .* index 0"),
     ({"bounds": Bounds([np.nan], [1])}, ValueError, "bounds .*NaN"),
     ({"bounds": Bounds([0, 0], [1, 1])}, ValueError, "bounds do not fit the 1 variables"),
     ({"constraints": 3}, TypeError, "constraints must be a SciPy constraint or a list"),
@@ -422,7 +447,6 @@ BAD_BEFORE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"constraints": {"type": "le", "fun": never}}, ValueError, "'type'.*must be 'ineq'.*got 'le'"),
     ({"constraints": {"type": "eq"}}, ValueError, "constraints has no 'fun'"),
     ({"constraints": {"type": "eq", "fun": 1}}, TypeError, r"constraints\['fun'\] must be callable, got 1"),
-    ({"constraints": {"type": "eq", "fun": never, "lb": 0}}, ValueError, r"unknown keys \['lb'\]"),
     ({"constraints": {"type": "eq", "fun": never, "jac": "best"}}, ValueError, r"the jac of constraints\['fun'\] must"),
     ({"constraints": NonlinearConstraint(never, 2, 1)}, ValueError, r"constraints.fun leaves no value: lb=2.0, ub=1.0"),
     ({"constraints": NonlinearConstraint(never, [0, 0], [1, 1, 1])}, ValueError, "do not fit each other"),
@@ -448,7 +472,6 @@ BAD_AT_START: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"fun": lambda x: np.ones(2)}, ValueError, r"fun must return one number, got shape \(2,\)"),
     ({"fun": lambda x: "a"}, TypeError, "fun must return real numbers, got 'a'"),
     ({"fun": lambda x: None}, TypeError, "fun must return real numbers, got None"),
-    ({"fun": lambda x: np.nan}, ValueError, "the objective is nan at the start"),
     ({"jac": True}, ValueError, r"fun must return \(value, gradient\) when jac=True"),
     ({"jac": lambda x: np.ones(3)}, ValueError, r"the jac of fun must have shape \(1, 1\), got \(3,\)"),
     (
@@ -460,11 +483,6 @@ BAD_AT_START: list[tuple[dict[str, Any], type[Exception], str]] = [
         {"constraints": NonlinearConstraint(lambda x: x, [0, 0], 1)},
         ValueError,
         r"constraints.fun have shape \(2,\) for 1",
-    ),
-    (
-        {"constraints": {"type": "ineq", "fun": lambda x: np.nan}},
-        ValueError,
-        r"constraints\['fun'\]\[0\] >= lb is .*nan",
     ),
 ]
 
@@ -487,7 +505,7 @@ def test_wrong_shapes_on_the_way_are_named():
 
 
 def test_what_has_no_effect_is_said():
-    with pytest.warns(RuntimeWarning, match="does not use hess"):
+    with pytest.warns(RuntimeWarning, match=r"does not use Hessian information \(hess\)"):
         minimize(square, [1.0], hess=lambda x: np.eye(1), method="gdpa", options={"maxiter": 1})
     constraint = NonlinearConstraint(lambda x: x, 0, 1, hess=lambda x, v: np.zeros((1, 1)), keep_feasible=True)
     with pytest.warns(OptimizeWarning, match="keep_feasible, hess has no effect"):
@@ -508,3 +526,169 @@ def test_unconstrained_and_free_rows():
     assert free.v[0].tolist() == [0.0]
     assert free.constr_violation == 0.0
     assert minimize(square, [3.0], jac=twice, constraints=None, method="gdpa", options={"alpha": 0.2}).v == []
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 30])
+def test_maxfev_is_never_passed(limit):
+    fun = Counted(lambda x: float(np.sum((x - 1) ** 4)))
+    found = minimize(fun, [3.0, 2.0, 5.0], options={"maxfev": limit}, bounds=[(0, 9)] * 3)
+    assert found.nfev == len(fun.points) == limit
+    assert (found.success, found.status) == (False, STATUS_CODES[Status.MAX_ORACLE_CALLS])
+    assert found.fun == fun.function(found.x) <= fun.function(np.array([3.0, 2.0, 5.0]))
+
+
+@pytest.mark.parametrize("keywords", [{}, {"jac": twice}, {"constraints": LinearConstraint([1.0, 0.0], 0, 1)}])
+def test_a_start_without_a_finite_value_is_a_result_without_success(keywords):
+    found = minimize(lambda x: np.nan, [1.0, 2.0], **keywords)
+    assert (found.success, found.status, found.nit) == (False, STATUS_CODES[Status.INVALID_NUMBER], 0)
+    assert found.x.tolist() == [1.0, 2.0]
+    assert "fun is nan" in found.message
+    found = minimize(square, [1.0], jac=lambda x: np.array([np.inf]))
+    assert not found.success
+    assert "the derivative of fun is not finite" in found.message
+    found = minimize(square, [1.0], constraints={"type": "ineq", "fun": lambda x: np.inf})
+    assert "constraints['fun'] is [inf]" in found.message
+
+
+def test_options_by_scipys_names():
+    found = minimize(square, [3.0], options={"ftol": 1e-3, "gtol": np.float32(1e-9), "maxfun": 200, "iprint": 2})
+    assert found.result.tolerance == pytest.approx(1e-9)
+    assert minimize(square, [3.0], tol=np.float32(1e-3), options={"ftol": 1e-9}).result.tolerance == np.float32(1e-3)
+    assert minimize(square, [3.0], tol=1e-3, options={"catol": 1e-5}).result.tolerance == 1e-5
+    assert minimize(square, [3.0]).result.tolerance == 1e-6
+    with pytest.warns(OptimizeWarning, match=r"does not use the options \['rhobeg'\]"):
+        minimize(square, [3.0], options={"rhobeg": 1.0, "workers": 2})
+    assert minimize(lambda x: np.sum(x**4), [3.0, 1.0], options={"maxiter": 2.9}).nit == 2
+    assert minimize(square, [3.0], options={"maxiter": np.inf, "maxfev": np.inf}).success
+
+
+def test_steps_of_differences_by_scipys_names():
+    def steps(**options):
+        fun = Counted(square)
+        minimize(fun, [2.0], options={"maxiter": 0, **options})
+        first, second = (np.frombuffer(point)[0] for point in fun.points[:2])
+        return second - first
+
+    assert steps(eps=1e-5) == pytest.approx(1e-5, rel=1e-9)
+    assert steps(finite_diff_rel_step=1e-4) == pytest.approx(2e-4, rel=1e-9)
+    assert steps() == pytest.approx(2 * 1.5e-8, rel=0.1)
+
+
+def test_without_a_tolerance_a_few_steps_more_give_more_digits():
+    fun, x0, keywords, x_star, _ = CASES["equality in a dict"]
+    plain, asked = minimize(fun, x0, **keywords), minimize(fun, x0, tol=1e-6, **keywords)
+    assert plain.success
+    assert asked.nit <= plain.nit <= asked.nit + 3
+    np.testing.assert_allclose(plain.x, x_star, atol=1e-7)
+
+
+def test_a_callback_of_two_arguments_gets_the_state_and_may_say_stop():
+    seen = []
+
+    def watch(x, state):
+        seen.append((x.tolist(), state.x.tolist(), state.nit, state.niter))
+        return len(seen) == 2
+
+    found = minimize(lambda x: np.sum(x**4), [3.0, 1.0], callback=watch)
+    assert [(nit, niter) for _, _, nit, niter in seen] == [(1, 1), (2, 2)]
+    assert all(x == state for x, state, _, _ in seen)
+    assert (found.nit, found.niter, found.nhev, found.status) == (2, 2, 0, 99)
+    assert found.message.startswith("`callback` raised `StopIteration`")
+    minimize(square, [3.0], callback=lambda xk, *rest, scale=1: seen.append(rest))
+    assert seen[-1] == ()
+
+
+@pytest.mark.parametrize(
+    "bounds", [[(0.5, 1), (None, 2)], [(np.array([0.5]), np.array([1])), (None, np.array(2.0))], Bounds(0.5, [1, 2])]
+)
+def test_bounds_in_every_form_of_scipy(bounds):
+    assert minimize(square, [3, 1], bounds=bounds).x[0] == 0.5
+    assert minimize(square, [3, 1], bounds=[(0.5, 1)]).x.tolist() == [0.5, 0.5]  # one pair for all
+    assert minimize(square, [3, 1], bounds=()).success
+
+
+def test_bounds_are_kept_to_the_last_bit():
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        lower, start = rng.uniform(-2, 2, 2), rng.uniform(0, 1, 2)
+        upper = lower + rng.uniform(0.1, 2, 2)
+
+        def fun(x, lower=lower, upper=upper):
+            assert np.all((lower <= x) & (x <= upper)), (x - lower, upper - x)
+            return float(np.linalg.norm(x + 1))
+
+        found = minimize(fun, lower + start * (upper - lower), bounds=Bounds(lower, upper), callback=fun)
+        assert found.success, found.message
+        np.testing.assert_allclose(found.x, np.clip(-1.0, lower, upper), atol=1e-3)
+
+
+FIXED_BOUNDS = [(-2, 2), (2, 2), (0, 5), (-1, -1)]
+
+
+def rosen_on(x):
+    return scipy.optimize.rosen(np.array([x[0], 2.0, x[1], -1.0]))
+
+
+@pytest.mark.parametrize("jac", [None, scipy.optimize.rosen_der, True])
+@pytest.mark.parametrize("form", ["none", "nonlinear", "with jac", "linear", "dict"])
+def test_fixed_variables_are_taken_out_and_put_back(jac, form):
+    seen = []
+    constraints, reduced = {
+        "none": ((), ()),
+        "nonlinear": (NonlinearConstraint(lambda x: x @ x, -np.inf, 6), ({"type": "ineq", "fun": lambda y: 1 - y @ y})),
+        "with jac": (
+            NonlinearConstraint(lambda x: x @ x, -np.inf, 6, jac=lambda x: 2 * x),
+            {"type": "ineq", "fun": lambda y: 1 - y @ y},
+        ),
+        "linear": (LinearConstraint(np.ones(4), -np.inf, 1.5), LinearConstraint(np.ones(2), -np.inf, 0.5)),
+        "dict": ({"type": "ineq", "fun": lambda x: 6 - x @ x}, {"type": "ineq", "fun": lambda y: 1 - y @ y}),
+    }[form]
+
+    def fun(x):
+        seen.append(x.copy())
+        value = scipy.optimize.rosen(x)
+        return (value, scipy.optimize.rosen_der(x)) if jac is True else value
+
+    found = minimize(
+        fun, [0.5, 9.0, 0.5, 9.0], jac=jac, bounds=FIXED_BOUNDS, constraints=constraints, tol=1e-8, callback=seen.append
+    )
+    theirs = scipy.optimize.minimize(
+        rosen_on, [0.5, 0.5], bounds=[(-2, 2), (0, 5)], constraints=reduced, method="SLSQP", options={"ftol": 1e-12}
+    )
+    assert found.success, found.message
+    assert all(x[[1, 3]].tolist() == [2.0, -1.0] for x in seen)
+    np.testing.assert_allclose(found.x[[0, 2]], theirs.x, atol=1e-4)
+    assert found.fun == pytest.approx(theirs.fun, rel=1e-7)
+    assert found.constr[-1].shape == found.v[-1].shape == found.jac.shape == (4,)
+    if jac is None or form in ("nonlinear", "dict"):  # as in SciPy: differences know nothing of fixed variables
+        assert np.isnan(found.jac[[1, 3]]).all()
+        assert np.isnan(found.v[-1][[1, 3]]).all()
+    else:
+        gradient = scipy.optimize.rosen_der(found.x)
+        np.testing.assert_allclose(found.jac, gradient)
+        rows = {"none": np.zeros(4), "with jac": 2 * found.x, "linear": np.ones(4)}[form]
+        weight = found.v[0] if form != "none" else 0.0
+        np.testing.assert_allclose(gradient + weight * rows + found.v[-1], 0, atol=1e-4)
+
+
+def test_every_variable_fixed():
+    bounds, low = [(1, 1), (2, 2)], NonlinearConstraint(lambda x: np.sum(x), -np.inf, 0)
+    fun = Counted(lambda x: float(np.sum(x)))
+    found = minimize(fun, [5.0, 5.0], bounds=bounds)
+    assert (found.success, found.nfev, found.fun, found.x.tolist()) == (True, 1, 3.0, [1.0, 2.0])
+    assert found.message == "All independent variables were fixed by bounds."
+    found = minimize(fun, [5.0, 5.0], bounds=bounds, constraints=low)
+    assert (found.success, found.maxcv) == (False, 3.0)
+    assert "maximum violation: 3.0" in found.message
+
+
+def test_further_keys_of_a_dict_are_told():
+    constraint = {"type": "ineq", "fun": lambda x: x[0] - 1, "name": "mine"}
+    with pytest.warns(OptimizeWarning, match=r"the keys \['name'\] have no effect"):
+        found = minimize(square, [3.0], constraints=constraint)
+    assert found.x[0] == pytest.approx(1)
+
+
+def test_lengths_of_the_variables_reach_the_run():
+    found = minimize(square, [3.0, 1.0, 1.0], bounds=[(0, 9), (1, 1), (0, 9)], options={"x_scale": [10.0, 5.0, 2.0]})
+    assert found.result.run.start.x_scale.tolist() == [10.0, 2.0]

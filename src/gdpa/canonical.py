@@ -1,6 +1,6 @@
 """SciPy's constraint objects as one `Problem`: g(x) <= 0 first, equalities last, bounds as the set X.
 
-Every user function sits in a `Block`, values of one point are remembered, and one selection of rows says it all::
+Values of one point are remembered, and one selection of rows says it all::
 
     g = sign * (c[index] - side)       c = the values of all blocks, one after another
 
@@ -12,108 +12,17 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from gdpa.differences import SCHEMES, derivative
+from gdpa.blocks import Block, Frame, LinearBlock, Vector
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, Box, ConvexSet
 
-Vector = np.ndarray[Any, np.dtype[Any]]
-
 #: What the remembered points may take, in numbers stored.
 _MEMORY = 2**23
-
-
-@dataclass
-class Block:
-    """A user's vector function with its sides ``lower <= c(x) <= upper``; counted and checked at every call.
-
-    Attributes:
-        name: how messages call it: the argument it came from.
-        fun: ``fun(x, *args)``.
-        jac: ``jac(x, *args)``, a scheme of finite differences, or True where ``fun`` returns (value, derivative).
-        args: further arguments of both.
-        lower, upper: the sides; None for the objective, which must be one number.
-        relative_step: of finite differences.
-        size: how many values ``fun`` returns; learned at the first call.
-        nfev, njev: calls of ``fun`` (those of finite differences included) and derivatives computed.
-    """
-
-    name: str
-    fun: Callable[..., Any]
-    jac: Any = "2-point"
-    args: tuple[Any, ...] = ()
-    lower: Any = None
-    upper: Any = None
-    relative_step: Any = None
-    size: int | None = None
-    nfev: int = field(default=0, init=False)
-    njev: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        if not callable(self.fun):
-            raise TypeError(f"{self.name} must be callable, got {self.fun!r}")
-        if self.jac is not True and not callable(self.jac) and self.jac not in SCHEMES:
-            raise ValueError(f"the jac of {self.name} must be callable or one of {SCHEMES}, got {self.jac!r}")
-
-    def value(self, x: Vector) -> tuple[Vector, Vector | None]:
-        """Return c(x), and its derivative where the same call gives it."""
-        self.nfev += 1
-        raw = self.fun(x.copy(), *self.args)
-        slope = None
-        if self.jac is True:
-            try:
-                raw, slope = raw
-            except (TypeError, ValueError):
-                raise ValueError(f"{self.name} must return (value, gradient) when jac=True, got {raw!r}") from None
-            self.njev += 1
-        value = np.atleast_1d(np.asarray(raw))
-        if value.dtype.kind not in ("biufc" if np.iscomplexobj(x) else "biuf"):
-            raise TypeError(f"{self.name} must return real numbers, got {raw!r}")
-        if self.lower is None and value.size == 1:
-            value = value.reshape(1)
-        if value.ndim != 1 or value.shape[0] != (self.size if self.size is not None else value.shape[0]):
-            expected = (
-                "a vector" if self.size is None else "one number" if self.lower is None else f"{self.size} values"
-            )
-            raise ValueError(f"{self.name} must return {expected}, got shape {value.shape}")
-        self.size = value.shape[0]
-        if not np.iscomplexobj(x):
-            value = value.astype(float)
-        return value, None if slope is None else self._shaped(slope, x)
-
-    def slope(self, x: Vector, value: Vector, domain: ConvexSet) -> Vector:
-        """Return J(x) as a dense matrix of shape (size, d); finite differences stay inside a box."""
-        self.njev += 1
-        if callable(self.jac):
-            return self._shaped(self.jac(x.copy(), *self.args), x)
-        sides = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
-        return derivative(lambda y: self.value(y)[0], x, value, self.jac, sides[0], sides[1], self.relative_step)
-
-    def _shaped(self, raw: Any, x: Vector) -> Vector:
-        dense = np.asarray(raw.toarray() if hasattr(raw, "toarray") else raw, dtype=float)
-        matrix = np.atleast_2d(dense)
-        if matrix.shape != (self.size, x.shape[0]):
-            raise ValueError(
-                f"the jac of {self.name} must have shape {(self.size, x.shape[0])}, got {dense.shape}: "
-                "one row per value, one column per variable"
-            )
-        return matrix
-
-
-class LinearBlock(Block):
-    """``lower <= A x <= upper``: nothing to call, nothing to count."""
-
-    def __init__(self, name: str, matrix: Vector, lower: Any, upper: Any) -> None:
-        super().__init__(name, matrix.__matmul__, lambda x: matrix, (), lower, upper, size=matrix.shape[0])
-        self.matrix = matrix
-
-    def value(self, x: Vector) -> tuple[Vector, Vector | None]:
-        return self.matrix @ x, self.matrix
 
 
 def read_bounds(bounds: Any, dimension: int) -> ConvexSet:
@@ -127,17 +36,35 @@ def read_bounds(bounds: Any, dimension: int) -> ConvexSet:
     if hasattr(bounds, "lb") and hasattr(bounds, "ub"):
         lower, upper = np.asarray(bounds.lb, dtype=float), np.asarray(bounds.ub, dtype=float)
     else:
-        pairs = list(bounds) if hasattr(bounds, "__iter__") else []
-        if len(pairs) != dimension or any(np.shape(pair) != (2,) for pair in pairs):
+        pairs: list[Any] = list(bounds) if hasattr(bounds, "__iter__") else [()]
+        if not pairs:  # SciPy's fmin functions say so that there are none
+            return REALS
+        if any(not hasattr(pair, "__len__") or len(pair) != 2 for pair in pairs):
             raise ValueError(
                 f"bounds must be a Bounds object or {dimension} pairs (low, high), one per variable; got {bounds!r}"
             )
-        lower = np.array([-np.inf if low is None else low for low, _ in pairs], dtype=float)
-        upper = np.array([np.inf if high is None else high for _, high in pairs], dtype=float)
+        lower = np.array([_side(low, -np.inf) for low, _ in pairs])
+        upper = np.array([_side(high, np.inf) for _, high in pairs])
     try:
-        return Box(np.broadcast_to(lower, (dimension,)), np.broadcast_to(upper, (dimension,)))
+        if lower.shape not in ((), (1,), (dimension,)) or upper.shape not in ((), (1,), (dimension,)):
+            raise ValueError(
+                "The number of bounds is not compatible with the length of `x0`. "
+                f"Got {lower.size} lower and {upper.size} upper bounds"
+            )
+        lower, upper = np.broadcast_to(lower, (dimension,)), np.broadcast_to(upper, (dimension,))
+        if np.any(upper < lower):
+            raise ValueError(
+                "An upper bound is less than the corresponding lower bound. "
+                f"Swap or relax them at index {int(np.argmax(upper < lower))}"
+            )
+        return Box(lower, upper)
     except ValueError as error:
         raise ValueError(f"bounds do not fit the {dimension} variables of x0: {error}") from None
+
+
+def _side(value: Any, default: float) -> float:
+    """Return one bound as a number: None is the default, an array of one number that number."""
+    return default if value is None else float(np.asarray(value, dtype=float).item())
 
 
 def read_constraints(constraints: Any, dimension: int) -> list[Block]:
@@ -206,7 +133,10 @@ def _read(name: str, constraint: Any, dimension: int) -> Block:
 def _read_dict(name: str, constraint: Mapping[str, Any]) -> Block:
     unknown = set(constraint) - {"type", "fun", "jac", "args"}
     if unknown:
-        raise ValueError(f"{name} has the unknown keys {sorted(unknown)}; a dict constraint has type, fun, jac, args")
+        from scipy.optimize import OptimizeWarning
+
+        text = f"{name}: the keys {sorted(unknown)} have no effect; a dict constraint has type, fun, jac, args"
+        warnings.warn(text, OptimizeWarning, stacklevel=6)
     kind = str(constraint.get("type", "")).lower()
     if kind not in ("ineq", "eq"):
         raise ValueError(f"{name}['type'] must be 'ineq' (fun >= 0) or 'eq' (fun = 0), got {constraint.get('type')!r}")
@@ -242,35 +172,50 @@ def _check_sides(block: Block) -> None:
 class _Point:
     """What is known at one x: the value and the derivative of every block, each computed once."""
 
-    def __init__(self, blocks: list[Block], x: Vector, domain: ConvexSet) -> None:
-        self.x, self._blocks, self._domain = np.array(x), blocks, domain
+    def __init__(self, blocks: list[Block], x: Vector, domain: ConvexSet, frame: Frame) -> None:
+        self.x, self._blocks, self._domain, self._frame = np.array(x), blocks, domain, frame
         pairs = [block.value(self.x) for block in blocks]
         self.values = [value for value, _ in pairs]
         self._slopes = [slope for _, slope in pairs]
 
-    def slope(self, i: int) -> Vector:
+    def full_slope(self, i: int) -> Vector:
+        """Return the derivative of block ``i`` with a column for every variable."""
         slope = self._slopes[i]
         if slope is None:
             slope = self._slopes[i] = self._blocks[i].slope(self.x, self.values[i], self._domain)
         return slope
 
+    def slope(self, i: int) -> Vector:
+        """Return the derivative of block ``i`` with a column for every free variable."""
+        slope = self.full_slope(i)
+        return slope if self._frame.free.all() else slope[:, self._frame.free]
+
 
 class Canonical:
     """The problem of an objective block and constraint blocks on a set X, started at ``x0``.
 
+    Variables that a box fixes (lower = upper) are not variables of the problem; `frame` puts them back.
+    Functions are called at points of X only: what a method passes by a rounding is put back first.
     Calls every function once, at ``x0``: only its values tell how many rows a constraint with scalar sides has.
     User functions are never called twice at one point: the last points are remembered, and those told to `keep`.
     """
 
     def __init__(self, objective: Block, constraints: list[Block], domain: ConvexSet, x0: Vector) -> None:
         self.blocks = [objective, *constraints]
-        self.domain = domain
+        x0 = domain.project(x0)
+        fixed = domain.lower == domain.upper if isinstance(domain, Box) else np.zeros(x0.shape, dtype=bool)
+        self.frame = Frame(x0, ~fixed)
+        if isinstance(domain, Box) and fixed.any():
+            x0, domain = x0[~fixed], Box(domain.lower[~fixed], domain.upper[~fixed])
+            for block in self.blocks:
+                block.frame = self.frame
+        self.domain, self.x0 = domain, x0
         self._points: OrderedDict[bytes, _Point] = OrderedDict()
         self._kept: dict[bytes, _Point] = {}
         self._limit = 4
         start = self.point(x0)
         sizes = [value.shape[0] for value in start.values[1:]]
-        self._limit = int(min(64, max(4, _MEMORY // ((1 + sum(sizes)) * x0.shape[0]))))
+        self._limit = int(min(64, max(4, _MEMORY // ((1 + sum(sizes)) * (1 + x0.shape[0])))))
         self._ends = np.cumsum([0, *sizes])
         self.lower, self.upper = np.zeros(sum(sizes)), np.zeros(sum(sizes))
         for block, first, last in zip(constraints, self._ends[:-1], self._ends[1:], strict=True):
@@ -306,10 +251,11 @@ class Canonical:
 
     def point(self, x: Vector) -> _Point:
         """Return what is known at ``x``, calling the functions only if it is new."""
+        x = self.domain.project(x)
         key = (x + 0.0).tobytes()  # -0.0 and 0.0 are one point
         found = self._points.pop(key, None) or self._kept.get(key)
         if found is None:
-            found = _Point(self.blocks, x, self.domain)
+            found = _Point(self.blocks, x, self.domain, self.frame)
         self._points[key] = found
         if len(self._points) > self._limit:
             self._points.popitem(last=False)
@@ -317,7 +263,7 @@ class Canonical:
 
     def keep(self, *points: Vector) -> None:
         """Remember these points, if known, until told otherwise."""
-        keys = [(x + 0.0).tobytes() for x in points]
+        keys = [(self.domain.project(x) + 0.0).tobytes() for x in points]
         known = {key: self._points.get(key) or self._kept.get(key) for key in keys}
         self._kept = {key: point for key, point in known.items() if point is not None}
 
@@ -350,7 +296,22 @@ class Canonical:
         np.add.at(net, self.index, self.sign * multipliers)
         return [net[first:last] for first, last in zip(self._ends[:-1], self._ends[1:], strict=True)]
 
+    def slsqp_order(self, multipliers: Vector) -> Vector:
+        """Return the multipliers as SLSQP's result has them: grad f - sum m grad c = 0, equalities first.
+
+        Of the inequalities of a constraint those at lower sides come first, and constraints that have equalities too
+        come last.
+        """
+        inequality = np.arange(len(self.index)) < len(self.index) - self.problem.num_equalities
+        block = np.searchsorted(self._ends, self.index, side="right")
+        mixed = np.isin(block, block[~inequality])
+        order = np.lexsort((self.index, self.sign > 0, block, mixed, inequality))
+        signed: Vector = np.where(inequality, multipliers, -multipliers)[order]
+        return signed
+
     def violation(self, point: _Point) -> float:
         """Return the largest amount by which a side is passed at a point."""
         c = self.values(point)
-        return float(np.max(np.concatenate([self.lower - c, c - self.upper]), initial=0.0))
+        has_lower, has_upper = np.isfinite(self.lower), np.isfinite(self.upper)
+        passed = [self.lower[has_lower] - c[has_lower], c[has_upper] - self.upper[has_upper]]
+        return float(np.max(np.concatenate(passed), initial=0.0))

@@ -5,28 +5,28 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdpa.canonical import Block, Canonical, Vector, read_bounds, read_constraints
+from gdpa.blocks import Block, LinearBlock, OutOfCallsError, Vector
+from gdpa.canonical import Canonical, read_bounds, read_constraints
 from gdpa.differences import SCHEMES
 from gdpa.methods import default_method, get_method
 from gdpa.observers import ProgressDisplay
+from gdpa.options import read_options
 from gdpa.progress import Progress
 from gdpa.result import Result, Status
-from gdpa.sets import Box
 from gdpa.solve import solve
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
-#: ``status`` of the result, SciPy's way: 0 for success, 99 for a callback's StopIteration as in SLSQP.
+#: ``status`` of the result. As in SLSQP, 0 is success, 9 the limit on steps and 99 a callback's StopIteration.
 STATUS_CODES = {
     Status.CONVERGED: 0,
-    Status.MAX_STEPS: 1,
+    Status.FAILED: 1,
     Status.MAX_ORACLE_CALLS: 2,
     Status.MAX_TIME: 3,
     Status.LOCALLY_INFEASIBLE: 4,
@@ -34,12 +34,18 @@ STATUS_CODES = {
     Status.INVALID_NUMBER: 6,
     Status.STALLED: 7,
     Status.FEASIBLE: 8,
-    Status.FAILED: 9,
+    Status.MAX_STEPS: 9,
     Status.INTERRUPTED: 98,
     Status.STOPPED: 99,
 }
 
-_COMMON_OPTIONS = ("maxiter", "maxfev", "disp")
+#: Without ``tol``, a run whose certificate holds makes up to this many further steps ...
+POLISHING = 3
+#: ... until its residuals are this much smaller than the tolerance: a few evaluations for three more digits.
+POLISHED = 1e-3
+#: The words SciPy's methods have for a callback that ends the run.
+_STOPPED = "`callback` raised `StopIteration`."
+_FIXED = "All independent variables were fixed by bounds"
 
 
 def minimize(
@@ -69,14 +75,19 @@ def minimize(
         jac: the gradient ``jac(x, *args)``, True, or "2-point", "3-point" or "cs" for finite differences, which
             never leave the bounds. None is "2-point".
         hess, hessp: not used; a warning says so.
-        bounds: `scipy.optimize.Bounds`, or (low, high) pairs. They are kept at every evaluation.
+        bounds: `scipy.optimize.Bounds`, or (low, high) pairs. They are kept at every evaluation, to the last bit.
+            A variable with equal bounds is fixed: it is taken out of the problem and put back into the result.
         constraints: `NonlinearConstraint`, `LinearConstraint`, a dict (``fun >= 0`` for "ineq"), or a list of any.
-        tol: the relative KKT tolerance that ``success`` is judged by; default 1e-4.
-        callback: called after every step, as ``callback(intermediate_result=...)`` if that is its only parameter,
-            else as ``callback(x)``. Raising StopIteration ends the run.
-        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (calls of ``fun``, looked at after each step),
-            ``disp``, and the parameters of the method (``alpha``, ``beta``, ``tau``, ... for "gdpa").
-            An unknown one raises.
+        tol: the relative KKT tolerance that ``success`` is judged by. Default 1e-6, and then up to `POLISHING` steps
+            more for further digits (none with ``maxfev``).
+        callback: called after every step, as ``callback(intermediate_result=...)`` if that is its only parameter, as
+            ``callback(x, intermediate_result)`` if it needs two arguments, else as ``callback(x)``. Raising
+            StopIteration (or, of two arguments, returning True) ends the run.
+        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp``, ``x_scale``
+            (the lengths of the variables, see `gdpa.units`), ``eps`` and ``finite_diff_rel_step`` (absolute and
+            relative step of differences), and the parameters of the method (``alpha``, ``beta``, ``tau``, ... for
+            "gdpa"). Without ``tol``, the smallest of SciPy's ``ftol``, ``gtol`` and ``xtol`` is the tolerance.
+            Further options of SciPy's methods have no effect; an unknown name raises.
         **more_options: options given by name, which is how SciPy hands them to a custom method.
 
     Returns:
@@ -84,9 +95,11 @@ def minimize(
         ``grad``) the gradient of the objective; as in trust-constr ``constr``, ``constr_nfev``, ``constr_njev`` and
         ``v`` hold one entry per constraint and a last one for bounds, ``v`` positive at an upper side and negative at a
         lower one, so that ``grad + sum_i J_i^T v_i = 0``; ``optimality`` is the largest entry of that sum,
-        ``constr_violation`` (also ``maxcv``) the largest violation. ``multipliers`` are those of the rows g <= 0
-        as gdpa solved them (equalities last), ``result`` is the `gdpa.Result` with residuals, history and state.
-        ``success`` is True only for a certificate recomputed at ``x``.
+        ``constr_violation`` (also ``maxcv``) the largest violation. ``multipliers`` are in the order and with the signs
+        of SLSQP: equalities first, then inequalities ``c(x) >= 0``, with ``grad - sum_i multipliers_i grad c_i = 0``.
+        ``result`` is the `gdpa.Result` in the free variables with residuals, history and run; None if no step was
+        possible. ``success`` is True only for a certificate recomputed at ``x``. A function that is not a finite number
+        at ``x0`` gives a result without success.
 
     User functions are never called twice at one point.
 
@@ -102,47 +115,27 @@ def minimize(
     """
     if options is not None and not isinstance(options, dict):
         raise TypeError(f"options must be a dict, got {options!r}")
-    options = {**(options or {}), **more_options}
     algorithm_class = get_method(default_method() if method is None else method)
-    parameters = _method_options(algorithm_class, options)
-    maxiter = _limit("maxiter", options.get("maxiter", 10_000))
-    maxfev = None if options.get("maxfev") is None else _limit("maxfev", options["maxfev"])
-    if tol is not None and not (isinstance(tol, (int, float)) and tol > 0):
-        raise ValueError(f"tol must be a positive number, got {tol!r}")
-    tolerance = 1e-6 if tol is None else float(tol)
+    settings = read_options(algorithm_class, {**(options or {}), **more_options}, tol)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
     for name, given in (("hess", hess), ("hessp", hessp)):
         if given is not None:
-            warnings.warn(f"gdpa.minimize does not use {name}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"gdpa.minimize does not use Hessian information ({name})", RuntimeWarning, stacklevel=2)
 
     start = _start(x0)
     domain = read_bounds(bounds, start.shape[0])
     blocks = read_constraints(constraints, start.shape[0])
     objective = Block("fun", fun, _derivative(jac), args if isinstance(args, tuple) else (args,), size=1)
-    algorithm = algorithm_class(**parameters)
-    canonical = Canonical(objective, blocks, domain, domain.project(start))
-
-    rules: list[StopRule] = [KKTBelow(tolerance), MaxSteps(maxiter)]
-    if maxfev is not None:
-        limit = maxfev
-        rules.append(lambda progress: Status.MAX_ORACLE_CALLS if objective.nfev >= limit else None)
-    precision = float(np.finfo(float).eps) ** 0.5
-
-    def remember(progress: Progress) -> None:
-        if progress.best is not None:  # a certificate will ask for this point again, snapped to the boundary
-            best = progress.best.x
-            canonical.keep(best, domain.snap(best, precision))
-
-    observers: list[Callable[[Progress], None]] = [remember]
-    if options.get("disp"):
-        observers.append(ProgressDisplay())
-    if callback is not None:
-        observers.append(_observer(callback, canonical, objective))
-
-    result = solve(canonical.problem, start, algorithm, stop=rules, tolerance=tolerance, observers=observers)
-    found: Any = _report(result, canonical, bounds is not None)
-    if options.get("disp"):
+    objective.limit = None if settings.maxfev is None else max(1, settings.maxfev)
+    for block in (objective, *blocks):
+        if block.relative_step is None and not isinstance(block, LinearBlock):
+            block.relative_step, block.absolute_step = settings.relative_step, settings.absolute_step
+    algorithm = algorithm_class(**settings.parameters)
+    canonical = Canonical(objective, blocks, domain, start)
+    bounded = bounds is not None
+    found = _without_steps(canonical, bounded) or _run(canonical, algorithm, settings, callback, bounded)
+    if settings.disp:
         print(found.message)
         print(f"fun {found.fun:.8g}  nit {found.nit}  nfev {found.nfev}  njev {found.njev}")
         print(f"optimality {found.optimality:.2e}  constr_violation {found.constr_violation:.2e}")
@@ -150,21 +143,87 @@ def minimize(
     return final
 
 
-def _method_options(algorithm_class: type[Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that are the method's own; raise for those nobody knows."""
-    own = tuple(field.name for field in fields(algorithm_class) if field.init)
-    unknown = [name for name in options if name not in (*_COMMON_OPTIONS, *own)]
-    if unknown:
-        raise ValueError(
-            f"unknown options {unknown}; {algorithm_class.__name__} knows {', '.join((*_COMMON_OPTIONS, *own))}"
+def _without_steps(canonical: Canonical, bounded: bool) -> Any:
+    """Return the result if there is nothing to solve: every variable fixed, or no finite number at the start."""
+    point = canonical.point(canonical.x0)
+    if not canonical.frame.free.any():
+        violation = canonical.violation(point)
+        message = f"{_FIXED}{' at values that satisfy the constraints' if len(canonical.blocks) > 1 else ''}."
+        if violation > 0:
+            message = f"{_FIXED}, but they do not satisfy the constraints (maximum violation: {violation})."
+        status = Status.CONVERGED if violation == 0 else Status.LOCALLY_INFEASIBLE
+        return _known(canonical, bounded, canonical.x0, status, message, 0)
+    try:
+        for i, block in enumerate(canonical.blocks):
+            if not np.isfinite(point.values[i]).all():
+                culprit = f"{block.name} is {point.values[i] if i else point.values[0][0]}"
+            elif not np.isfinite(point.slope(i)).all():
+                culprit = f"the derivative of {block.name} is not finite"
+            else:
+                continue
+            message = f"{Status.INVALID_NUMBER.value} At the start x0, {culprit}."
+            return _known(canonical, bounded, canonical.x0, Status.INVALID_NUMBER, message, 0)
+    except OutOfCallsError:
+        status = Status.MAX_ORACLE_CALLS
+        return _known(canonical, bounded, canonical.x0, status, status.value, 0)
+    return None
+
+
+def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bounded: bool) -> Any:
+    """Solve, and say the result in SciPy's words."""
+    domain, objective = canonical.domain, canonical.blocks[0]
+    rules: list[StopRule] = [_Polished(settings.tolerance, settings.polish), MaxSteps(settings.maxiter)]
+    if settings.maxfev is not None:
+        rules.append(lambda _: Status.MAX_ORACLE_CALLS if objective.nfev >= settings.maxfev else None)
+    precision = float(np.finfo(float).eps) ** 0.5
+    best, steps = canonical.x0, 0
+
+    def remember(progress: Progress) -> None:
+        nonlocal best, steps
+        steps = progress.step
+        if progress.best is not None:  # a certificate will ask for this point again, snapped to the boundary
+            best = progress.best.x
+            canonical.keep(best, domain.snap(best, precision))
+
+    observers: list[Callable[[Progress], None]] = [remember]
+    if settings.disp:
+        observers.append(ProgressDisplay())
+    if callback is not None:
+        observers.append(_observer(callback, canonical, objective))
+    x_scale = settings.x_scale
+    if np.ndim(x_scale):
+        x_scale = np.broadcast_to(np.asarray(x_scale, dtype=float), canonical.frame.x.shape)[canonical.frame.free]
+    try:
+        result = solve(
+            canonical.problem,
+            canonical.x0,
+            algorithm,
+            stop=rules,
+            tolerance=settings.tolerance,
+            observers=observers,
+            x_scale=x_scale,
         )
-    return {name: value for name, value in options.items() if name in own}
+    except OutOfCallsError:
+        status = Status.MAX_ORACLE_CALLS
+        return _known(canonical, bounded, best, status, status.value, steps)
+    return _report(result, canonical, bounded)
 
 
-def _limit(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer)) or value < 0 or value != int(value):
-        raise ValueError(f"{name} must be a nonnegative whole number, got {value!r}")
-    return int(value)
+class _Polished:
+    """Stop at a certificate, or ``steps`` later unless the residuals are `POLISHED` before."""
+
+    def __init__(self, tolerance: float, polish: bool) -> None:
+        self._certified, self._goal = KKTBelow(tolerance), POLISHED * tolerance
+        self._steps, self._end = POLISHING if polish else 0, -1
+
+    def __call__(self, progress: Progress) -> Status | None:
+        if self._end < 0:
+            if self._certified(progress) is None:
+                return None
+            self._end = progress.step + (self._steps if progress.step else 0)
+            if progress.certificate is not None and progress.certificate.holds(self._goal):
+                return Status.CONVERGED
+        return Status.CONVERGED if progress.step >= self._end or progress.kkt <= self._goal else None
 
 
 def _start(x0: Any) -> Vector:
@@ -187,73 +246,110 @@ def _derivative(jac: Any) -> Any:
 
 
 def _observer(callback: Callable[..., Any], canonical: Canonical, objective: Block) -> Callable[[Progress], None]:
-    """Wrap a callback as SciPy does: by the name of its only parameter."""
+    """Wrap a callback as SciPy does: by the name of its only parameter, or by how many arguments it needs."""
     from scipy.optimize import OptimizeResult
 
     make: Callable[..., Any] = OptimizeResult  # a dict with attributes; its stubs know no field
     try:
-        by_name = set(inspect.signature(callback).parameters) == {"intermediate_result"}
+        parameters = inspect.signature(callback).parameters
     except ValueError:  # some built-ins have no signature
-        by_name = False
+        parameters = {}  # type: ignore[assignment]
+    by_name = set(parameters) == {"intermediate_result"}
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters.values() if p.kind in positional and p.default is inspect.Parameter.empty]
 
     def observe(progress: Progress) -> None:
-        x = progress.state.x
-        if not by_name:
-            callback(x.copy())
+        x = canonical.domain.project(progress.state.x)
+        full = canonical.frame.full(x)
+        if not by_name and len(needed) < 2:
+            callback(full)
             return
         point = canonical.point(x)
-        callback(
-            intermediate_result=make(
-                x=x.copy(),
-                fun=float(point.values[0][0]),
-                nit=progress.step,
-                nfev=objective.nfev,
-                njev=objective.njev,
-                constr_violation=canonical.violation(point),
-                v=canonical.split(progress.state.multipliers),
-            )
+        state = make(
+            x=full,
+            fun=float(point.values[0][0]),
+            nit=progress.step,
+            niter=progress.step,
+            nfev=objective.nfev,
+            njev=objective.njev,
+            constr_violation=canonical.violation(point),
+            v=canonical.split(progress.state.multipliers),
         )
+        if by_name:
+            callback(intermediate_result=state)
+        elif callback(full.copy(), state) is True:
+            raise StopIteration
 
     return observe
 
 
 def _report(result: Result, canonical: Canonical, bounded: bool) -> Any:
     """Say the native result in SciPy's words."""
+    message = f"{_STOPPED} {result.message}" if result.status is Status.STOPPED else result.message
+    v, certificate = canonical.split(result.multipliers), result.certificate
+    found = _known(
+        canonical, bounded, result.x, result.status, message, result.steps, v, certificate.domain_multipliers
+    )
+    found.update(
+        success=result.success and result.status is not Status.STOPPED,
+        optimality=float(np.abs(canonical.domain.tangent(result.x, -certificate.gradient)).max()),
+        multipliers=canonical.slsqp_order(result.multipliers),
+        result=result,
+    )
+    return found
+
+
+def _known(
+    canonical: Canonical,
+    bounded: bool,
+    x: Vector,
+    status: Status,
+    message: str,
+    steps: int,
+    v: list[Vector] | None = None,
+    free_bound_v: Vector | None = None,
+) -> Any:
+    """Return the `OptimizeResult` of the free variables ``x``; what no call can tell any more is NaN.
+
+    As in SciPy, finite differences leave the derivatives with respect to fixed variables unknown.
+    """
     from scipy.optimize import OptimizeResult
 
     make: Callable[..., Any] = OptimizeResult
-    x, certificate = result.x.copy(), result.certificate
-    point = canonical.point(x)
-    gradient = point.slope(0)[0].copy()
-    v, bound_v = canonical.split(result.multipliers), certificate.domain_multipliers.copy()
-    objective, *constraints = canonical.blocks
-    domain = canonical.domain
-    if isinstance(domain, Box) and any(isinstance(block.jac, str) for block in canonical.blocks):
-        # Finite differences have no room along a fixed coordinate: what they would say there is not known.
-        fixed = domain.lower == domain.upper
-        bound_v[fixed] = np.nan
-        if isinstance(objective.jac, str):
-            gradient[fixed] = np.nan
+    frame, (objective, *constraints) = canonical.frame, canonical.blocks
+    x = canonical.domain.project(x)
+    point, full = canonical.point(x), frame.full(x)
+    v = [np.full(value.shape, np.nan) for value in point.values[1:]] if v is None else v
+    gradient, bound_v = np.full(full.shape, np.nan), np.full(full.shape, np.nan)
+    if free_bound_v is not None:
+        gradient = point.full_slope(0)[0].copy()
+        bound_v = frame.spread(free_bound_v.copy())
+        if any(isinstance(block.jac, str) for block in canonical.blocks):
+            gradient[~frame.free] = np.nan
+        else:
+            total = gradient + sum((w @ point.full_slope(i) for i, w in enumerate(v, start=1)), np.zeros_like(gradient))
+            bound_v[~frame.free] = -total[~frame.free]
     violation = canonical.violation(point)
-    stopped = result.status is Status.STOPPED
     return make(
-        x=x,
+        x=full,
         fun=float(point.values[0][0]),
         jac=gradient,
         grad=gradient,
-        success=result.success and not stopped,
-        status=STATUS_CODES[result.status],
-        message=result.message,
-        nit=result.steps,
+        success=status is Status.CONVERGED,
+        status=STATUS_CODES[status],
+        message=message,
+        nit=steps,
+        niter=steps,
         nfev=objective.nfev,
         njev=objective.njev,
-        constr=[value.copy() for value in point.values[1:]] + ([x.copy()] if bounded else []),
+        nhev=0,
+        constr=[value.copy() for value in point.values[1:]] + ([full.copy()] if bounded else []),
         constr_nfev=[block.nfev for block in constraints] + ([0] if bounded else []),
         constr_njev=[block.njev for block in constraints] + ([0] if bounded else []),
         constr_violation=violation,
         maxcv=violation,
-        optimality=float(np.abs(domain.tangent(x, -certificate.gradient)).max()),
+        optimality=np.nan,
         v=v + ([bound_v] if bounded else []),
-        multipliers=result.multipliers.copy(),
-        result=result,
+        multipliers=np.full(len(canonical.index), np.nan),
+        result=None,
     )

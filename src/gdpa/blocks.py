@@ -1,0 +1,153 @@
+"""A user's vector function: called, counted and checked in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gdpa.differences import SCHEMES, derivative
+from gdpa.sets import Box, ConvexSet
+
+Vector = np.ndarray[Any, np.dtype[Any]]
+
+
+class OutOfCallsError(Exception):
+    """Raised instead of a call beyond the limit on calls."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The variables that the bounds leave free; the others stay at their value and are no variables of the problem.
+
+    >>> frame = Frame(np.array([1.0, 2.0, 3.0]), np.array([True, False, True]))
+    >>> frame.full(np.array([7.0, 8.0])).tolist()
+    [7.0, 2.0, 8.0]
+    """
+
+    x: Vector
+    free: Vector
+
+    def full(self, y: Vector) -> Vector:
+        """Return the point of all variables, a fresh array."""
+        x = self.x.astype(y.dtype)
+        x[self.free] = y
+        return x
+
+    def spread(self, columns: Vector, fill: float = np.nan) -> Vector:
+        """Return columns for all variables from those of the free ones."""
+        if self.free.all():
+            return columns
+        matrix = np.full((*columns.shape[:-1], self.x.shape[0]), fill)
+        matrix[..., self.free] = columns
+        return matrix
+
+
+@dataclass
+class Block:
+    """A user's vector function with its sides ``lower <= c(x) <= upper``; counted and checked at every call.
+
+    Attributes:
+        name: how messages call it: the argument it came from.
+        fun: ``fun(x, *args)``.
+        jac: ``jac(x, *args)``, a scheme of finite differences, or True where ``fun`` returns (value, derivative).
+        args: further arguments of both.
+        lower, upper: the sides; None for the objective, which must be one number.
+        relative_step, absolute_step: of finite differences; None for the default.
+        limit: the most calls of ``fun``; None for no limit.
+        frame: which variables are free. Derivatives have a column for every variable, NaN for those that are fixed
+            and unknown to finite differences.
+        size: how many values ``fun`` returns; learned at the first call.
+        nfev, njev: calls of ``fun`` (those of finite differences included) and derivatives computed.
+    """
+
+    name: str
+    fun: Callable[..., Any]
+    jac: Any = "2-point"
+    args: tuple[Any, ...] = ()
+    lower: Any = None
+    upper: Any = None
+    relative_step: Any = None
+    size: int | None = None
+    absolute_step: float | None = None
+    limit: int | None = None
+    frame: Frame | None = None
+    nfev: int = field(default=0, init=False)
+    njev: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.fun):
+            raise TypeError(f"{self.name} must be callable, got {self.fun!r}")
+        if self.jac is not True and not callable(self.jac) and self.jac not in SCHEMES:
+            raise ValueError(f"the jac of {self.name} must be callable or one of {SCHEMES}, got {self.jac!r}")
+
+    def value(self, x: Vector) -> tuple[Vector, Vector | None]:
+        """Return c(x), and its derivative where the same call gives it."""
+        if self.limit is not None and self.nfev >= self.limit:
+            raise OutOfCallsError
+        self.nfev += 1
+        raw = self.fun(self._full(x), *self.args)
+        slope = None
+        if self.jac is True:
+            try:
+                raw, slope = raw
+            except (TypeError, ValueError):
+                raise ValueError(f"{self.name} must return (value, gradient) when jac=True, got {raw!r}") from None
+            self.njev += 1
+        value = np.atleast_1d(np.asarray(raw))
+        if value.dtype.kind not in ("biufc" if np.iscomplexobj(x) else "biuf"):
+            raise TypeError(f"{self.name} must return real numbers, got {raw!r}")
+        if value.size == 1:  # SciPy takes an array of one value for a number
+            value = value.reshape(1)
+        if value.ndim != 1 or value.shape[0] != (self.size if self.size is not None else value.shape[0]):
+            expected = (
+                "a vector" if self.size is None else "one number" if self.lower is None else f"{self.size} values"
+            )
+            hint = " (The user-provided objective function must return a scalar value.)" if self.lower is None else ""
+            raise ValueError(f"{self.name} must return {expected}, got shape {value.shape}{hint}")
+        self.size = value.shape[0]
+        if not np.iscomplexobj(x):
+            value = value.astype(float)
+        return value, None if slope is None else self._shaped(slope, x)
+
+    def _full(self, x: Vector) -> Vector:
+        return x.copy() if self.frame is None else self.frame.full(x)
+
+    def slope(self, x: Vector, value: Vector, domain: ConvexSet) -> Vector:
+        """Return J(x) as a dense matrix with a column for every variable; finite differences stay inside a box."""
+        self.njev += 1
+        if callable(self.jac):
+            return self._shaped(self.jac(self._full(x), *self.args), x)
+        sides = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
+        step = self.relative_step
+        if step is not None and np.ndim(step) and self.frame is not None:
+            step = np.broadcast_to(step, self.frame.x.shape)[self.frame.free]
+        if step is None and self.absolute_step is not None:
+            with np.errstate(divide="ignore"):
+                step = self.absolute_step / np.abs(x)  # at x_j = 0 the default
+        J = derivative(lambda y: self.value(y)[0], x, value, self.jac, sides[0], sides[1], step)
+        return J if self.frame is None else self.frame.spread(J)
+
+    def _shaped(self, raw: Any, x: Vector) -> Vector:
+        x = x if self.frame is None else self.frame.x
+        dense = np.asarray(raw.toarray() if hasattr(raw, "toarray") else raw, dtype=float)
+        matrix = np.atleast_2d(dense)
+        if matrix.shape != (self.size, x.shape[0]):
+            raise ValueError(
+                f"the jac of {self.name} must have shape {(self.size, x.shape[0])}, got {dense.shape}: "
+                "one row per value, one column per variable"
+            )
+        return matrix
+
+
+class LinearBlock(Block):
+    """``lower <= A x <= upper``: nothing to call, nothing to count."""
+
+    def __init__(self, name: str, matrix: Vector, lower: Any, upper: Any) -> None:
+        super().__init__(name, matrix.__matmul__, lambda x: matrix, (), lower, upper, size=matrix.shape[0])
+        self.matrix = matrix
+
+    def value(self, x: Vector) -> tuple[Vector, Vector | None]:
+        return self.matrix @ self._full(x), self.matrix

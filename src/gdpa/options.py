@@ -1,0 +1,163 @@
+"""The options of `gdpa.minimize`: its own, the method's, and those of SciPy's methods by SciPy's names."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import sys
+import warnings
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+#: How many steps a run makes unless told otherwise.
+MAXITER = 10_000
+#: The relative KKT tolerance unless told otherwise.
+TOLERANCE = 1e-6
+COMMON = ("maxiter", "maxfev", "disp", "x_scale", "eps", "finite_diff_rel_step")
+#: Other names for a common option, and accuracies: the smallest one given is the tolerance if ``tol`` is not given.
+OTHER_NAMES = {"maxfun": "maxfev", "verbose": "disp"}
+ACCURACIES = ("ftol", "gtol", "xtol")
+#: Limits on the violation: a smaller one than the tolerance lowers it.
+VIOLATIONS = ("catol", "feasibility_tol")
+#: What concerns the inside of one of SciPy's methods: taken, so that a method can be swapped, with a warning.
+FOREIGN = frozenset(
+    (
+        "accuracy",
+        "adaptive",
+        "barrier_tol",
+        "c1",
+        "c2",
+        "debug",
+        "direc",
+        "eta",
+        "f_target",
+        "factorization_method",
+        "fatol",
+        "final_tr_radius",
+        "hess_inv0",
+        "history_size",
+        "inexact",
+        "initial_barrier_parameter",
+        "initial_barrier_tolerance",
+        "initial_constr_penalty",
+        "initial_simplex",
+        "initial_tr_radius",
+        "initial_trust_radius",
+        "iprint",
+        "max_trust_radius",
+        "maxCGit",
+        "maxcor",
+        "maxls",
+        "mesg_num",
+        "minfev",
+        "nb_points",
+        "norm",
+        "offset",
+        "rescale",
+        "return_all",
+        "rhobeg",
+        "scale",
+        "sparse_jacobian",
+        "stepmx",
+        "store_history",
+        "subproblem_maxiter",
+        "workers",
+        "xatol",
+        "xrtol",
+    )
+)
+#: Foreign options that change neither the answer nor the cost when they are left out: no warning.
+SILENT = frozenset({"iprint", "return_all", "workers"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the options say.
+
+    Attributes:
+        tolerance: the relative KKT tolerance.
+        polish: whether a run may go on for more digits than the tolerance asks for: no accuracy and no limit was given.
+        maxiter: the most steps.
+        maxfev: the most calls of the objective; None for no limit.
+        disp: whether to show progress and a summary.
+        x_scale: the lengths of the variables; None to read them off the points.
+        absolute_step, relative_step: of finite differences; None for the default.
+        parameters: of the method.
+    """
+
+    tolerance: float
+    polish: bool
+    maxiter: int
+    maxfev: int | None
+    disp: bool
+    x_scale: Any
+    absolute_step: float | None
+    relative_step: Any
+    parameters: dict[str, Any]
+
+
+def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) -> Options:
+    """Return the options of a run from those given and ``tol``; raise for names that nobody knows.
+
+    >>> from gdpa.algorithms.gdpa import GDPA
+    >>> options = read_options(GDPA, {"ftol": 1e-9, "maxfun": 50, "tau": 0.1}, None)
+    >>> options.tolerance, options.maxfev, options.parameters
+    (1e-09, 50, {'tau': 0.1})
+    """
+    options = {OTHER_NAMES.get(name, name): value for name, value in given.items()}
+    own = tuple(field.name for field in fields(algorithm_class) if field.init)
+    known = (*COMMON, *OTHER_NAMES, *ACCURACIES, *VIOLATIONS, *own)
+    unknown = [name for name in options if name not in known and name not in FOREIGN]
+    if unknown:
+        names = ", ".join((*COMMON, *own))
+        raise ValueError(f"unknown options {unknown}; {algorithm_class.__name__} knows {names}")
+    unused = sorted(name for name in options if name in FOREIGN - SILENT and name not in known)
+    if unused:
+        from scipy.optimize import OptimizeWarning
+
+        warnings.warn(f"gdpa.minimize does not use the options {unused}", OptimizeWarning, stacklevel=3)
+    maxfev = options.get("maxfev")
+    step = options.get("eps")
+    return Options(
+        tolerance=_tolerance(options, tol),
+        polish=tol is None and maxfev is None and not any(name in options for name in ACCURACIES),
+        maxiter=_limit("maxiter", MAXITER if options.get("maxiter") is None else options["maxiter"]),
+        maxfev=None if maxfev is None else _limit("maxfev", maxfev),
+        disp=bool(options.get("disp")),
+        x_scale=options.get("x_scale"),
+        absolute_step=None if step is None else float(_positive("eps", step)),
+        relative_step=options.get("finite_diff_rel_step"),
+        parameters={name: value for name, value in options.items() if name in own},
+    )
+
+
+def _tolerance(options: dict[str, Any], tol: Any) -> float:
+    if tol is not None:
+        tolerance = float(_positive("tol", tol))
+    else:
+        asked = [options[name] for name in ACCURACIES if options.get(name) is not None]
+        goals = [float(goal) for goal in asked if _is_real(goal) and goal > 0]
+        tolerance = max(min(goals), float(np.finfo(float).eps)) if goals else TOLERANCE
+    allowed = [float(options[name]) for name in VIOLATIONS if options.get(name) is not None]
+    return min([tolerance, *(violation for violation in allowed if violation > 0)])
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _positive(name: str, value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    if not _is_real(value) or not value > 0:
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
+    return value
+
+
+def _limit(name: str, value: Any) -> int:
+    """Return a limit as a whole number: a fraction is rounded down, infinity is no limit."""
+    if not _is_real(value) or not value >= 0:
+        raise ValueError(f"{name} must be a nonnegative number, got {value!r}")
+    return sys.maxsize if math.isinf(value) else int(value)
