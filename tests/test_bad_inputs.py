@@ -34,9 +34,13 @@ def raw(f, g):
     return lambda: Problem(lambda x: Evaluation(f(x), g(x), lambda w, objective=1.0: 2 * x))
 
 
+def some_run():
+    return solve(problem(), np.ones(2), GDPA(), stop=MaxSteps(1)).run
+
+
 NAN = float("nan")
 TABLE = [
-    BadInput("x0 missing", TypeError, "x0 is missing: give a start point or a state", x0=None),
+    BadInput("x0 missing", TypeError, "x0 is missing: give a start point or a run", x0=None),
     BadInput("x0 NaN", ValueError, "x0 must be finite, got NaN or infinity", x0=[1.0, NAN]),
     BadInput("x0 infinite", ValueError, "x0 must be finite, got NaN or infinity", x0=[1.0, np.inf]),
     BadInput("x0 empty", ValueError, r"x0 must have at least one coordinate, got shape \(0,\)", x0=np.zeros(0)),
@@ -196,11 +200,91 @@ TABLE = [
         r"algorithm must have init and update.*GDPA\(\)",
         options=lambda: {"algorithm": GDPA},
     ),
+    BadInput("x0 and a run", ValueError, "give x0 or run, not both", options=lambda: {"run": some_run()}),
     BadInput(
-        "x0 and a state",
+        "multipliers0 and a run",
         ValueError,
-        "give x0 or state, not both",
-        options=lambda: {"state": solve(problem(), np.ones(2), GDPA(), stop=MaxSteps(1)).state},
+        "give x0 or run, not both: a run brings its own point and multipliers",
+        x0=None,
+        options=lambda: {"run": some_run(), "multipliers0": np.ones(1)},
+    ),
+    BadInput(
+        "run a state",
+        TypeError,
+        r"run must be a Run, such as result\.run or load_run\(path\), got State",
+        x0=None,
+        options=lambda: {"run": some_run().state},
+    ),
+    BadInput(
+        "run of another method",
+        ValueError,
+        r"run belongs to GDPA\(.* and cannot be continued by GDPA\(.*; leave algorithm out",
+        x0=None,
+        options=lambda: {"run": some_run(), "algorithm": GDPA(tau=0.25)},
+    ),
+    BadInput(
+        "run of a problem with another number of constraints",
+        ValueError,
+        "run belongs to a problem with 1 constraints, 0 of them equalities; this one has 2 and 0",
+        x0=None,
+        problem=lambda: Problem(problem().evaluate, num_constraints=2),
+        options=lambda: {"run": some_run(), "algorithm": None},
+    ),
+    BadInput(
+        "run of a problem with another kind of constraints",
+        ValueError,
+        "run belongs to a problem with 1 constraints, 0 of them equalities; this one has 1 and 1",
+        x0=None,
+        problem=lambda: Problem(problem().evaluate, num_constraints=1, num_equalities=1),
+        options=lambda: {"run": some_run(), "algorithm": None},
+    ),
+    BadInput(
+        "run of another objective",
+        ValueError,
+        "run belongs to another problem: at its point f was",
+        x0=None,
+        problem=lambda: problem(f=lambda x: x @ x + 1),
+        options=lambda: {"run": some_run(), "algorithm": None},
+    ),
+    BadInput(
+        "run of another constraint",
+        ValueError,
+        "run belongs to another problem: at its point g was",
+        x0=None,
+        problem=lambda: problem(g=lambda x: x[:1] - 2),
+        options=lambda: {"run": some_run(), "algorithm": None},
+    ),
+    BadInput(
+        "run in another dimension",
+        ValueError,
+        "the box has 3 bounds but x has 2 coordinates",
+        x0=None,
+        problem=lambda: problem(domain=Box(np.zeros(3), np.ones(3))),
+        options=lambda: {"run": some_run(), "algorithm": None},
+    ),
+    BadInput(
+        "resume without files",
+        ValueError,
+        r"resume=True continues from the files of checkpoint=\.\.\.; give that, and no run",
+        options=lambda: {"resume": True},
+    ),
+    BadInput(
+        "multipliers0 of another length",
+        ValueError,
+        "multipliers0 must be 1 finite numbers, one per constraint, got",
+        options=lambda: {"multipliers0": np.ones(2)},
+    ),
+    BadInput(
+        "multipliers0 NaN",
+        ValueError,
+        "multipliers0 must be 1 finite numbers, one per constraint, got",
+        options=lambda: {"multipliers0": [NAN]},
+    ),
+    BadInput(
+        "x_scale zero",
+        ValueError,
+        "x_scale must be one positive length or one for each coordinate of x, got 0",
+        options=lambda: {"x_scale": 0.0},
     ),
     BadInput("problem a function", TypeError, "problem must be a Problem, got", problem=lambda: lambda x: x),
 ]

@@ -5,8 +5,11 @@ import pytest
 
 from gdpa import GDPA, MaxSteps, ProgressDisplay, solve
 from gdpa.observers import Recorder
+from gdpa.oracle import CountingOracle
 from gdpa.problems import get
 from gdpa.progress import Progress
+from gdpa.run import Run
+from gdpa.units import start_at
 
 
 class Terminal(io.StringIO):
@@ -30,8 +33,12 @@ def test_measuring_is_not_on_the_methods_account():
         progress.problem.evaluate(progress.state.x).pullback(np.zeros(1))
         progress.state.evaluation.pullback(np.zeros(1))
 
-    result = run(nosy, steps=10)
-    assert (result.forwards, result.backwards) == (11, 10)
+    plain, result = run(steps=10), run(nosy, steps=10)
+    assert (result.forwards, result.backwards) == (plain.forwards, plain.backwards) == (11, 10)
+    assert result.measuring.forwards == plain.measuring.forwards + 10
+    assert result.measuring.backwards == plain.measuring.backwards + 20
+    assert result.calls.forwards == 11 + result.measuring.forwards
+    assert result.calls.backwards == 10 + result.measuring.backwards
 
 
 def test_a_recorder_keeps_every_nth_step():
@@ -41,13 +48,24 @@ def test_a_recorder_keeps_every_nth_step():
     assert Recorder().history().columns == {}
 
 
+def test_a_recorder_goes_on_from_a_history():
+    first, whole = Recorder(), Recorder()
+    run(first, steps=3, record=0)
+    run(whole, steps=5, record=0)
+    own = get("HS12")
+    cut = solve(own.problem, own.x0, GDPA(), stop=MaxSteps(3), record=0)
+    rest = Recorder(before=first.history())
+    solve(own.problem, run=cut.run, stop=MaxSteps(5), observers=[rest], record=0)
+    for name in ("step", "forwards", "backwards", "objective", "stationarity", "feasibility", "slackness", "kkt"):
+        assert rest.history()[name].tolist() == whole.history()[name].tolist(), name
+
+
 def test_a_recorder_passes_over_a_state_without_a_probe():
     own = get("HS12")
     state = GDPA().init(own.problem, own.x0)
-    from gdpa.kkt import Scale
-
-    progress = Progress(own.problem, state, state.evaluation, Scale(), 1e-4)
-    progress.look(state)
+    run = Run(algorithm=GDPA(), state=state, start=start_at(state.evaluation, own.x0), shape=(2, 1, 0))
+    progress = Progress(CountingOracle(own.problem), run, 1e-4)
+    progress.look()
     assert progress.absolute() is None
     keep = Recorder()
     keep(progress)

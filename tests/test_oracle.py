@@ -1,36 +1,93 @@
 import numpy as np
 import pytest
 
-from gdpa.oracle import CountingOracle
+from gdpa.oracle import CountingOracle, Counts
 from gdpa.problem import Evaluation, Problem
 
 
-def make(f=lambda x: x @ x, g=lambda x: x[:1], pull=lambda x: 2 * x, **options):
-    return CountingOracle(Problem(lambda x: Evaluation(f(x), g(x), lambda w, objective=1.0: pull(x)), **options))
+def make(f=lambda x: x @ x, g=lambda x: x[:1], pull=lambda x: 2 * x, jacobian=None, **options):
+    def evaluate(x):
+        whole = None if jacobian is None else lambda: jacobian(x)
+        return Evaluation(f(x), g(x), lambda w, objective=1.0: pull(x), whole)
+
+    return CountingOracle(Problem(evaluate, **options))
 
 
 def test_forwards_and_backwards_are_counted_apart():
     oracle = make()
     now = oracle.problem.evaluate(np.ones(2))
-    assert (oracle.forwards, oracle.backwards) == (1, 0)
+    assert oracle.method == Counts(forwards=1, backwards=0)
     now.pullback(np.zeros(1))
     now.pullback(np.zeros(1), objective=0.0)
     oracle.problem.evaluate(np.zeros(2))
-    assert (oracle.forwards, oracle.backwards) == (2, 2)
+    assert oracle.method == Counts(forwards=2, backwards=2)
+    assert oracle.measuring == Counts()
+
+
+def test_calls_off_account_are_charged_to_measuring():
+    oracle = make()
+    now = oracle.problem.evaluate(np.ones(2))
+    with oracle.off_account():
+        now.pullback(np.zeros(1))  # of an evaluation that the method made
+        own = oracle.problem.evaluate(np.ones(2))
+        with oracle.off_account():
+            own.pullback(np.zeros(1))
+        own.pullback(np.zeros(1))
+    own.pullback(np.zeros(1))  # the method pulls back what measuring evaluated
+    assert oracle.method == Counts(forwards=1, backwards=1)
+    assert oracle.measuring == Counts(forwards=1, backwards=3)
+
+
+def test_an_error_off_account_gives_the_account_back():
+    oracle = make()
+    with pytest.raises(ZeroDivisionError), oracle.off_account():
+        raise ZeroDivisionError
+    oracle.problem.evaluate(np.ones(2))
+    assert (oracle.method, oracle.measuring) == (Counts(1, 0), Counts())
 
 
 def test_a_jacobian_of_another_shape_is_refused():
-    oracle = make(jacobian=lambda x: np.ones((3, 2)))
-    oracle.problem.evaluate(np.ones(2))
+    now = make(jacobian=lambda x: np.ones((3, 2))).problem.evaluate(np.ones(2))
     with pytest.raises(ValueError, match=r"jacobian has shape \(3, 2\), expected \(1, 2\)"):
-        oracle.problem.jacobian(np.ones(2))
+        now.jacobian()
 
 
-def test_a_jacobian_counts_as_one_backward():
-    oracle = make(jacobian=lambda x: np.array([[1.0, 0.0]]))
-    assert oracle.problem.jacobian(np.ones(2)).tolist() == [[1.0, 0.0]]
-    assert oracle.backwards == 1
-    assert make().problem.jacobian is None
+def test_a_jacobian_in_one_piece_counts_as_one_backward_and_once():
+    oracle = make(g=lambda x: x, jacobian=lambda x: np.eye(2))
+    now = oracle.problem.evaluate(np.ones(2))
+    assert now.has_cheap_jacobian
+    assert now.jacobian().tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    now.jacobian()
+    assert oracle.method == Counts(forwards=1, backwards=1)
+
+
+def test_a_jacobian_by_rows_counts_its_rows_once():
+    oracle = make(g=lambda x: x)
+    now = oracle.problem.evaluate(np.ones(2))
+    assert not now.has_cheap_jacobian
+    now.jacobian()
+    now.jacobian()
+    assert oracle.method.backwards == 2
+    now.gradient()
+    now.gradient()
+    assert oracle.method.backwards == 3
+
+
+def test_a_derivative_is_charged_to_the_account_that_asks_first():
+    oracle = make(jacobian=lambda x: np.ones((1, 2)))
+    now = oracle.problem.evaluate(np.ones(2))
+    with oracle.off_account():
+        now.gradient()
+        now.jacobian()
+    now.gradient()
+    now.jacobian()
+    assert (oracle.method, oracle.measuring) == (Counts(1, 0), Counts(0, 2))
+
+
+def test_what_is_no_evaluation_is_refused():
+    oracle = CountingOracle(Problem(lambda x: (x @ x, x)))
+    with pytest.raises(TypeError, match="evaluate must return an Evaluation, got tuple"):
+        oracle.problem.evaluate(np.ones(2))
 
 
 def test_all_else_about_the_problem_is_kept():

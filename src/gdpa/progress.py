@@ -36,7 +36,7 @@ class Progress:
         residuals: the relative residuals of the last probe.
         kkt: the largest of them (over the batch, too).
         units: the weights they were measured with; None before the first.
-        finite: whether they and the objective are finite numbers.
+        finite: whether they, f and g are finite numbers.
         best: the probe with the smallest relative residuals so far.
         best_feasible: the probe with the lowest objective among those feasible to ``tolerance``; None so far if none.
         last: the last finite probe.
@@ -108,7 +108,7 @@ class Progress:
         self.residuals = self._measure(probe)
         worst = self.residuals.worst
         self.kkt = worst if isinstance(worst, float) else float(namespace(worst).max(worst))
-        self.finite = math.isfinite(self.kkt) and _all_finite(probe.objective)
+        self.finite = math.isfinite(self.kkt) and _all_finite(probe.objective, probe.constraints)
         if self.finite:
             self.last = probe
             self._keep_best(probe, worst)
@@ -234,11 +234,10 @@ class Progress:
         return self.certificate
 
 
-def _all_finite(value: Array) -> bool:
-    if value.ndim == 0:
-        return math.isfinite(value)
-    xp = namespace(value)
-    return bool(xp.all(xp.isfinite(value)))
+def _all_finite(objective: Array, constraints: Array) -> bool:
+    """Tell whether f and g are finite. A residual does not show g_i = -inf: the constraint is met and far away."""
+    xp = namespace(constraints)
+    return bool(xp.all(xp.isfinite(objective)) & xp.all(xp.isfinite(constraints)))
 
 
 def _merge(mask: Array, new: Probe, old: Probe) -> Probe:

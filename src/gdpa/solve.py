@@ -264,7 +264,7 @@ def _first(rules: tuple[StopRule, ...], progress: Progress) -> Status | None:
 
 def _check_start(problem: Problem, x0: Array | None) -> Array:
     if x0 is None:
-        raise TypeError("x0 is missing: give a start point or a state")
+        raise TypeError("x0 is missing: give a start point or a run")
     if isinstance(x0, (list, tuple, float)):
         x0 = np.asarray(x0)
     if not is_floating(x0):
