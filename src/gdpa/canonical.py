@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.differences import SCHEMES, derivative
+from gdpa.arrays import real_numbers
+from gdpa.differences import SCHEMES, derivative, precision
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, Box, ConvexSet
 
@@ -41,6 +42,7 @@ class Block:
         relative_step: of finite differences.
         size: how many values ``fun`` returns; learned at the first call.
         nfev, njev: calls of ``fun`` (those of finite differences included) and derivatives computed.
+        precision: the eps of the numbers that ``fun`` returns.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Block:
     size: int | None = None
     nfev: int = field(default=0, init=False)
     njev: int = field(default=0, init=False)
+    precision: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         if not callable(self.fun):
@@ -71,9 +74,8 @@ class Block:
             except (TypeError, ValueError):
                 raise ValueError(f"{self.name} must return (value, gradient) when jac=True, got {raw!r}") from None
             self.njev += 1
-        value = np.atleast_1d(np.asarray(raw))
-        if value.dtype.kind not in ("biufc" if np.iscomplexobj(x) else "biuf"):
-            raise TypeError(f"{self.name} must return real numbers, got {raw!r}")
+        value = np.atleast_1d(real_numbers(self.name, raw, complex_too=np.iscomplexobj(x)))
+        self.precision = max(self.precision, precision(value))
         if self.lower is None and value.size == 1:
             value = value.reshape(1)
         if value.ndim != 1 or value.shape[0] != (self.size if self.size is not None else value.shape[0]):
@@ -92,7 +94,9 @@ class Block:
         if callable(self.jac):
             return self._shaped(self.jac(x.copy(), *self.args), x)
         sides = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
-        return derivative(lambda y: self.value(y)[0], x, value, self.jac, sides[0], sides[1], self.relative_step)
+        return derivative(
+            lambda y: self.value(y)[0], x, value, self.jac, *sides, self.relative_step, self.precision, self.name
+        )
 
     def _shaped(self, raw: Any, x: Vector) -> Vector:
         dense = np.asarray(raw.toarray() if hasattr(raw, "toarray") else raw, dtype=float)
