@@ -105,3 +105,28 @@ def is_floating(x: Array) -> bool:
         if namespace(x) is not np
         else bool(np.issubdtype(x.dtype, np.floating))
     )
+
+
+def real_numbers(name: str, value: Any, complex_too: bool = False) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return what a user's function returned as a NumPy array of its own dtype; raise unless it holds real numbers.
+
+    >>> real_numbers("fun", [1, 2]).tolist()
+    [1, 2]
+    >>> real_numbers("fun", None)
+    Traceback (most recent call last):
+        ...
+    TypeError: fun must return real numbers, got None; is its return statement missing?
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise TypeError(f"{name} must return real numbers, got {value!r}: {error}") from None
+    if array.dtype.kind == "b":
+        raise TypeError(
+            f"{name} must return real numbers, got the booleans {value!r}; "
+            "return the quantity itself instead of a comparison, such as x @ x - 1 instead of x @ x <= 1"
+        )
+    if array.dtype.kind not in ("iufc" if complex_too else "iuf"):
+        remedy = "; is its return statement missing?" if value is None else ""
+        raise TypeError(f"{name} must return real numbers, got {value!r}{remedy}")
+    return array

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.differences import SCHEMES, derivative
+from gdpa.arrays import real_numbers
+from gdpa.differences import SCHEMES, derivative, precision
 from gdpa.sets import Box, ConvexSet
 
 Vector = np.ndarray[Any, np.dtype[Any]]
@@ -61,6 +62,7 @@ class Block:
             and unknown to finite differences.
         size: how many values ``fun`` returns; learned at the first call.
         nfev, njev: calls of ``fun`` (those of finite differences included) and derivatives computed.
+        precision: the eps of the numbers that ``fun`` returns.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Block:
     frame: Frame | None = None
     nfev: int = field(default=0, init=False)
     njev: int = field(default=0, init=False)
+    precision: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         if not callable(self.fun):
@@ -96,9 +99,8 @@ class Block:
             except (TypeError, ValueError):
                 raise ValueError(f"{self.name} must return (value, gradient) when jac=True, got {raw!r}") from None
             self.njev += 1
-        value = np.atleast_1d(np.asarray(raw))
-        if value.dtype.kind not in ("biufc" if np.iscomplexobj(x) else "biuf"):
-            raise TypeError(f"{self.name} must return real numbers, got {raw!r}")
+        value = np.atleast_1d(real_numbers(self.name, raw, complex_too=np.iscomplexobj(x)))
+        self.precision = max(self.precision, precision(value))
         if value.size == 1:  # SciPy takes an array of one value for a number
             value = value.reshape(1)
         if value.ndim != 1 or value.shape[0] != (self.size if self.size is not None else value.shape[0]):
@@ -127,7 +129,7 @@ class Block:
         if step is None and self.absolute_step is not None:
             with np.errstate(divide="ignore"):
                 step = self.absolute_step / np.abs(x)  # at x_j = 0 the default
-        J = derivative(lambda y: self.value(y)[0], x, value, self.jac, sides[0], sides[1], step)
+        J = derivative(lambda y: self.value(y)[0], x, value, self.jac, *sides, step, self.precision, self.name)
         return J if self.frame is None else self.frame.spread(J)
 
     def _shaped(self, raw: Any, x: Vector) -> Vector:

@@ -45,6 +45,19 @@ def _inconsistent(seed: int, m: int, d: int, gap: float) -> tuple[Any, Any]:
     return torch.as_tensor(A), torch.as_tensor(b)
 
 
+def _polak6(x: Any) -> tuple[Any, list[Any]]:
+    """POLAK6 of CUTEst, bounded by -44. Its constraints grow like x^32: one long step overflows F_beta."""
+    y = x[0] - (x[3] + 1) ** 4
+    z = x[1] - y**4
+    a = y**2 + z**2 + 2 * x[2] ** 2 + x[3] ** 2 - 5 * y - 5 * z - 21 * x[2] + 7 * x[3] - x[4]
+    more = [
+        y**2 + z**2 + x[2] ** 2 + x[3] ** 2 + y - z + x[2] - x[3] - 8,
+        y**2 + 2 * z**2 + x[2] ** 2 + 2 * x[3] ** 2 - y - x[3] - 10,
+        y**2 + z**2 + x[2] ** 2 + 2 * y - z - x[3] - 5,
+    ]
+    return x[4], [a, *(a + 10 * b for b in more)]
+
+
 A8, B8 = _inconsistent(0, 8, 5, 1.0)
 A50, B50 = _inconsistent(1, 50, 10, 5.0)
 CENTERS = torch.as_tensor(3 * np.random.default_rng(2).normal(size=(6, 4)))
@@ -104,6 +117,7 @@ AWKWARD = [
     Case("an exponential that pulls", lambda x: (-torch.exp(x[0]), [x[0] - 3]), [0.0]),
     Case("a tiny disc", lambda x: (x[0] + x[1], [(x - 3) @ (x - 3) - 1e-6]), [-5.0, 8.0]),
     Case("far away", lambda x: (x @ x, [1e4 - x[0]]), [0.0, 0.0]),
+    Case("POLAK6", _polak6, [0.0] * 5),
 ]
 
 #: Functions with holes: NaN or infinity where a first step would go.

@@ -8,7 +8,7 @@ import torch
 
 from gdpa import AdaptiveGDPA, Evaluation, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, solve
 from gdpa.algorithms import _infeasibility
-from gdpa.algorithms._acceptance import Window
+from gdpa.algorithms._acceptance import Window, sufficient
 from gdpa.arrays import max_norm, positive_part
 from tests.algorithms.adaptive_cases import AWKWARD, HOLES, INFEASIBLE, UNBOUNDED, WALLS
 
@@ -72,6 +72,23 @@ def test_awkward_problems_raise_no_false_alarm(case, step):
         assert violation(case, result.x) <= 1e-4
     if step == "auto":
         assert result.success
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_infinite_merit_is_no_step_towards_minus_infinity(step):
+    # In lengths of 1 the second-order correction of POLAK6 leaps to 1e8, where g is 1e281 and F_beta is infinite.
+    [case] = [case for case in AWKWARD if case.name == "POLAK6"]
+    problem = replace(case.problem(), x_scale=np.ones(5))
+    stop = [KKTBelow(1e-6), MaxSteps(500)]
+    result = solve(problem, case.start(), AdaptiveGDPA(step=step), stop=stop, record=0)
+    assert result.success
+    assert float(result.objective) == pytest.approx(-44.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_merit_that_is_not_finite_is_never_sufficient(value):
+    assert not sufficient(value, current=1.0, reference=2.0, promised=-1.0, noise=1e-15)
+    assert sufficient(1.0, current=1.0, reference=2.0, promised=-1.0, noise=1e-15)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from gdpa.arrays import max_norm, namespace, positive_part
@@ -68,17 +69,17 @@ class Window(NamedTuple):
 
 
 def sufficient(value: float, current: float, reference: float, promised: float, noise: float) -> bool:
-    """Tell whether a trial of merit ``value`` is accepted.
+    """Tell whether a trial of merit ``value`` is accepted; one that is not finite never is.
 
     ``value <= reference + 1e-4 promised``, where promised = t slope < 0, up to the rounding ``noise`` of the values.
 
     >>> sufficient(1.0, current=0.5, reference=1.1, promised=-1.0, noise=0.0)
     True
-    >>> sufficient(float("nan"), current=0.5, reference=1.1, promised=-1.0, noise=0.0)
+    >>> sufficient(float("inf"), current=0.5, reference=1.1, promised=-1.0, noise=1e-15)
     False
     """
     size = noise * max(abs(current), abs(value))
-    return float("-inf") < value <= reference + SUFFICIENT * promised + size
+    return math.isfinite(value) and value <= reference + SUFFICIENT * promised + size
 
 
 def shorten(length: float, slope: float, rise: float) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdpa.backends.functions import FiniteDifferenceWarning, from_functions
+from gdpa.backends.functions import from_functions
+from gdpa.differences import FiniteDifferenceWarning
 
 __all__ = ["FiniteDifferenceWarning", "from_functions", "from_jax", "from_module", "from_torch"]
 

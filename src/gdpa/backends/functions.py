@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.differences import derivative
+from gdpa.arrays import real_numbers
+from gdpa.differences import FiniteDifferenceWarning, derivative, precision
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, ConvexSet
 from gdpa.typing import Array
 
 Vector = np.ndarray[Any, np.dtype[Any]]
-
-
-class FiniteDifferenceWarning(UserWarning):
-    """A gradient is missing, so forward differences stand in for it."""
 
 
 def from_functions(
@@ -60,18 +57,16 @@ def from_functions(
             )
 
     def values(x: Vector) -> Vector:
-        if constraints is None:
-            return np.zeros(0, dtype=x.dtype)
-        g = np.asarray(constraints(x), dtype=x.dtype)
+        g = real_numbers("constraints", constraints(x)) if constraints is not None else np.zeros(0, dtype=x.dtype)
         if g.ndim != 1:
             raise ValueError(f"constraints must return a vector, got shape {g.shape}; wrap a single value in an array")
         return g
 
     def number(x: Vector) -> Vector:
-        f = np.asarray(objective(x), dtype=x.dtype)
+        f = real_numbers("objective", objective(x))
         if f.size != 1:
             raise ValueError(f"objective must return one number, got shape {f.shape}")
-        return f.reshape(())
+        return f.reshape(1)
 
     def evaluate(x: Vector) -> Evaluation:
         f, g = number(x), values(x)
@@ -79,13 +74,13 @@ def from_functions(
 
         def grad_f() -> Vector:
             if "f" not in cache:
-                raw = gradient(x) if gradient is not None else derivative(lambda y: number(y)[None], x, f[None])[0]
+                raw = gradient(x) if gradient is not None else _differences("objective", number, x, f)[0]
                 cache["f"] = _shaped("gradient", raw, x.shape, x.dtype)
             return cache["f"]
 
         def jacobian_of_g() -> Vector:
             if "g" not in cache:
-                raw = derivative(values, x, g) if jacobian is None else jacobian(x)
+                raw = _differences("constraints", values, x, g) if jacobian is None else jacobian(x)
                 cache["g"] = _shaped("jacobian", raw, (g.shape[0], x.shape[0]), x.dtype)
             return cache["g"]
 
@@ -95,13 +90,21 @@ def from_functions(
             out = objective * grad_f() if np.count_nonzero(objective) else np.zeros_like(x)
             return out + w @ jacobian_of_g() if np.count_nonzero(w) else out
 
-        return Evaluation(f, g, pullback, None if constraints is None else jacobian_of_g)
+        f_x, g_x = f.reshape(()).astype(x.dtype), g.astype(x.dtype)
+        return Evaluation(f_x, g_x, pullback, None if constraints is None else jacobian_of_g)
 
     return Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names)
 
 
+def _differences(name: str, function: Callable[[Vector], Vector], x: Vector, at: Vector) -> Vector:
+    def in_precision_of_x(y: Vector) -> Vector:
+        return function(y).astype(x.dtype)
+
+    return derivative(in_precision_of_x, x, at.astype(x.dtype), precision=precision(at), name=name)
+
+
 def _shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Vector:
-    array = np.asarray(value, dtype=dtype)
+    array = real_numbers(name, value).astype(dtype)
     if array.shape != shape:
         raise ValueError(f"{name} must return shape {shape}, got {array.shape}")
     return array
