@@ -129,7 +129,9 @@ class Block:
         if step is None and self.absolute_step is not None:
             with np.errstate(divide="ignore"):
                 step = self.absolute_step / np.abs(x)  # at x_j = 0 the default
-        J = derivative(lambda y: self.value(y)[0], x, value, self.jac, *sides, step, self.precision, self.name)
+        J = derivative(
+            lambda y: self.value(y)[0], x, value, self.jac, sides[0], sides[1], step, self.precision, self.name
+        )
         return J if self.frame is None else self.frame.spread(J)
 
     def _shaped(self, raw: Any, x: Vector) -> Vector:

@@ -227,7 +227,7 @@ class Progress:
         return self.certificate.holds(tolerance)
 
     def certify(self, x: Array, multipliers: Array, evaluation: Evaluation | None = None) -> Certificate:
-        """Return the certificate of a point in the units of this run, and keep it; no point is judged twice in a row."""
+        """Return the certificate of a point in the units of this run; the last one is kept and not computed twice."""
         if self.certificate is None or self._judged is not x:
             self.certificate = certify(self.problem, x, multipliers, start=self.start, evaluation=evaluation)
             self._judged = x
