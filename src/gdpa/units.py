@@ -17,6 +17,10 @@ from gdpa.typing import Array
 
 #: A value of g_i below this many roundings of its terms cannot be told from zero.
 ROUNDINGS = 100.0
+#: Coordinates may differ in length by this factor, a kilometre beside a millimetre. The second form of stationarity is
+#: stricter than the first by no more, nor by more than the precision allows (`MIXED_ROUNDINGS` / eps).
+MIXED = 1e6
+MIXED_ROUNDINGS = 1e-4
 #: `nearby_start` moves every coordinate by at most this share of its length.
 NEARBY = 0.1
 
@@ -59,7 +63,7 @@ class Units(NamedTuple):
         n_i = sum_j |dg_i/dx_j| L_j                                          the change of g_i when x moves by its size
 
     Attributes:
-        coordinates: w_j = max(1 / s, L_j / S).
+        coordinates: w_j = max(1 / s, L_j / S), and at most `MIXED` / s.
         violations: c_i = 1 / min(1, n_i), and 1 if n_i = 0: a violation is never judged more loosely than absolute.
         slacks: a_i = 1 / n_i, and 1 if n_i = 0: how far from active counts in the constraint's own unit alone.
         rounding: e_i = 100 eps n_i: no smaller value of g_i can be told from zero.
@@ -132,7 +136,8 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
     s = size(gradient, start.gradient, ones)
     longest = max_norm(lengths)[..., None]
     S = size(gradient * lengths, start.gradient * lengths, longest)
-    weights = xp.maximum(1 / s, lengths / S)
+    eps = float(xp.finfo(x.dtype).eps)
+    weights = xp.maximum(1 / s, xp.minimum(lengths / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
     if now.constraints.shape[-1] == 0:
         empty = xp.zeros_like(now.constraints)
         return Units(weights, empty, empty, empty, empty)
@@ -145,6 +150,6 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
             row = xp.abs(now.pullback(unit, objective=0.0))
             sizes.append((xp.sum(row * lengths, axis=-1), xp.max(row * weights, axis=-1)))
         changes, pushes = (xp.stack(column, axis=-1) for column in zip(*sizes, strict=True))
-    one, eps = xp.ones_like(changes), float(xp.finfo(x.dtype).eps)
+    one = xp.ones_like(changes)
     slacks = 1 / xp.where(changes > 0, changes, one)
     return Units(weights, xp.maximum(slacks, one), slacks, ROUNDINGS * eps * changes, pushes)
