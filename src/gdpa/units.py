@@ -1,8 +1,9 @@
 """The units of a problem, so that a residual means the same whatever f, g and x are measured in.
 
 Nothing here depends on the unit of f, of any g_i or of x: multiply one by a constant and every relative residual stays.
-The exceptions are deliberate. A violation is never judged more loosely than by its absolute value, and the gradient at
-the start counts as at most 1, so that a wild start does not loosen the test.
+The exceptions are deliberate. A violation is never judged more loosely than by its absolute value, a slack only if g_i
+was larger than 1 at the start, and the gradient at the start counts as at most 1, so that a wild start does not loosen
+the test.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ class Start(NamedTuple):
         x: x0, the first point.
         gradient: grad f(x0).
         x_scale: the length of every coordinate of x as the user states it; None to read it off the points.
+        constraints: g(x0); None if it is not known.
     """
 
     x: Array
     gradient: Array
     x_scale: Array | None = None
+    constraints: Array | None = None
 
     def lengths(self, x: Array) -> Array:
         """Return L_j = max(|x_j|, |x_j - x0_j|), or the largest of them if that is 0 (1 if all are), or ``x_scale``.
@@ -65,7 +68,8 @@ class Units(NamedTuple):
     Attributes:
         coordinates: w_j = max(1 / s, L_j / S), and at most `MIXED` / s.
         violations: c_i = 1 / min(1, n_i), and 1 if n_i = 0: a violation is never judged more loosely than absolute.
-        slacks: a_i = 1 / n_i, and 1 if n_i = 0: how far from active counts in the constraint's own unit alone.
+        slacks: a_i = 1 / min(n_i, max(1, |g_i(x0)|)), and 1 if n_i = 0: how far from active. A slope alone is no unit:
+            sin(1e6 x) - 2 changes by 1e6 to first order and never by more than 2.
         rounding: e_i = 100 eps n_i: no smaller value of g_i can be told from zero.
         pushes: r_i = max_j w_j |dg_i/dx_j|, so that r_i lambda_i is the share of constraint i in the stationarity.
     """
@@ -84,7 +88,7 @@ def start_at(evaluation: Evaluation, x0: Array, x_scale: Array | None = None) ->
     >>> start_at(e, np.zeros(2)).gradient.tolist()
     [0.001, 0.0]
     """
-    return Start(x0, evaluation.gradient(), x_scale)
+    return Start(x0, evaluation.gradient(), x_scale, evaluation.constraints)
 
 
 def nearby_start(problem: Problem, x: Array) -> Start:
@@ -151,5 +155,7 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
             sizes.append((xp.sum(row * lengths, axis=-1), xp.max(row * weights, axis=-1)))
         changes, pushes = (xp.stack(column, axis=-1) for column in zip(*sizes, strict=True))
     one = xp.ones_like(changes)
-    slacks = 1 / xp.where(changes > 0, changes, one)
-    return Units(weights, xp.maximum(slacks, one), slacks, ROUNDINGS * eps * changes, pushes)
+    n = xp.where(changes > 0, changes, one)
+    seen = one if start.constraints is None else xp.maximum(one, xp.abs(start.constraints))
+    violations, slacks = 1 / xp.minimum(n, one), 1 / xp.minimum(n, seen)
+    return Units(weights, violations, slacks, ROUNDINGS * eps * changes, pushes)
