@@ -63,25 +63,14 @@ def test_a_state_without_an_oracle_call_has_it_made():
         assert FeasibleBelow(0.01)(progress(step=5, state=state, problem=problem)) is expected
 
 
-def test_a_certificate_is_asked_for_only_where_it_is_worth_it():
+def test_convergence_is_what_the_progress_certifies():
     asked = []
-    own = progress(kkt=1.0, step=100, next_certificate=0)
 
-    def certify():
-        asked.append(own.step)
-        return SimpleNamespace(holds=lambda tolerance: len(asked) > 1)
+    def certified(tolerance):
+        asked.append(tolerance)
+        return len(asked) > 1
 
-    own.certify = certify
     rule = KKTBelow(1e-3)
-    assert rule(own) is None  # the free residuals are too large
-    own.kkt = 1e-4
-    assert rule(own) is None
-    assert asked == [100]  # it failed, so it waits a tenth of the steps
-    for step in range(101, 111):
-        own.step = step
-        assert rule(own) is None
-    assert asked == [100]
-    own.step = 112
-    assert rule(own) is Status.CONVERGED
-    own.kkt = math.nan
-    assert rule(own) is None
+    assert rule(progress(certified=certified)) is None
+    assert rule(progress(certified=certified)) is Status.CONVERGED
+    assert asked == [1e-3, 1e-3]
