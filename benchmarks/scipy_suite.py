@@ -29,7 +29,7 @@ from typing import Any
 CONSTRAINED = ("slsqp", "trust-constr", "cobyla", "cobyqa", "nelder-mead")
 #: What ``status`` means depends on the solver, and some tests read the code of the solver they name. Ours are SLSQP's.
 #: Converged becomes a code that trust-constr does not have: a certificate is neither its gtol (1) nor its xtol (2).
-STATUS = {"trust-constr": {0: 10, 9: 0, 99: 3}, "cobyla": {0: 1}, "cobyqa": {9: 6, 99: 30}}
+STATUS = {"trust-constr": {0: 10, 9: 0, 99: 3}, "cobyla": {0: 1}, "cobyqa": {9: 6, 99: 3}}
 #: Tests of test_optimize about one method and its own options, by their names.
 ONE_METHOD = re.compile("Wrapper|IterationLimits|NewtonCg|LBFGSB|neldermead|powell|bfgs|ncg|trustregion|_cg")
 SETS = {
@@ -85,6 +85,9 @@ def pytest_configure(config: Any) -> None:
     def direct(*args: Any, **keywords: Any) -> Any:
         global _swapped
         _swapped += 1
+        callback = keywords.pop("callback", None)
+        if callback is not None:  # SciPy has wrapped it: it takes an intermediate result
+            keywords["callback"] = lambda intermediate_result: callback(intermediate_result)
         return gdpa.minimize(*args, **keywords)
 
     scipy.optimize.minimize = minimize
