@@ -29,9 +29,28 @@ from typing import Any
 CONSTRAINED = ("slsqp", "trust-constr", "cobyla", "cobyqa", "nelder-mead")
 #: What ``status`` means depends on the solver, and some tests read the code of the solver they name. Ours are SLSQP's.
 #: Converged becomes a code that trust-constr does not have: a certificate is neither its gtol (1) nor its xtol (2).
-STATUS = {"trust-constr": {0: 10, 9: 0, 99: 3}, "cobyla": {0: 1}, "cobyqa": {9: 6, 99: 30}}
+STATUS = {"trust-constr": {0: 10, 9: 0, 99: 3}, "cobyla": {0: 1}, "cobyqa": {9: 6, 99: 3}}
 #: Tests of test_optimize about one method and its own options, by their names.
 ONE_METHOD = re.compile("Wrapper|IterationLimits|NewtonCg|LBFGSB|neldermead|powell|bfgs|ncg|trustregion|_cg")
+#: Tests that do not pass, by how their names begin, with the reason.
+KNOWN = {
+    "test_slsqp::TestSLSQP::test_infeasible_initial": "0 to 1e-10 is asked for; differences of 1e-8 give 6e-9",
+    "test_slsqp::TestSLSQP::test_nested_minimization": "exactly 0 is asked for; differences of 1e-8 give 7e-9",
+    "test_minimize_constrained::TestTrustRegionConstr::test_raise_exception": "an error about Hessians, not used here",
+    "test_minimize_constrained::TestTrustRegionConstr::test_issue_9044": "one step is asked for; x0 is the solution",
+    "test_minimize_constrained::test_gh20665_too_many_constraints": "an error about a factorization of trust-constr",
+    "test_minimize_constrained::test_issue_18882": "no success is asked for; the problem is solved here",
+    "test_cobyla::TestCobyla::test_minimize_constraint_violation": "success at a violation of 0.5 is asked for",
+    "test_cobyqa::TestCOBYQA::test_minimize_array": "a TypeError is asked for; SLSQP's tests ask for a ValueError",
+    "test_constraint_conversion::TestNewToOldSLSQP::test_list_of_problems": "a rotation of the electrons, as good",
+    "test_constraint_conversion::TestNewToOldSLSQP::test_warn_mixed_constraints": "a warning about a cost of SLSQP",
+    "test_optimize::TestOptimizeSimple::test_finite_differences_hess": "an error about Hessians, not used here",
+    "test_optimize::TestOptimizeSimple::test_initial_step_scaling": "the first steps of CG and BFGS",
+    "test_optimize::TestOptimizeSimple::test_runtime_warning": "a RuntimeWarning; ours is an OptimizeWarning",
+    "test_optimize::TestOptimizeSimple::test_minimize_warnings_gh1953[powell]": "a RuntimeWarning, as above",
+    "test_optimize::TestOptimizeSimple::test_callback_stopiteration": "of COBYLA its messages, of COBYQA one callback "
+    "for each evaluation, of Nelder-Mead its count of iterations",
+}
 SETS = {
     "constrained": (
         "test_slsqp.py",
@@ -85,6 +104,9 @@ def pytest_configure(config: Any) -> None:
     def direct(*args: Any, **keywords: Any) -> Any:
         global _swapped
         _swapped += 1
+        callback = keywords.pop("callback", None)
+        if callback is not None:  # SciPy has wrapped it: it takes an intermediate result
+            keywords["callback"] = lambda intermediate_result: callback(intermediate_result)
         return gdpa.minimize(*args, **keywords)
 
     scipy.optimize.minimize = minimize
@@ -139,6 +161,13 @@ def run(name: str, select: str = "") -> list[dict[str, Any]]:
         return outcomes
 
 
+def unexpected(outcomes: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the failures that are not `KNOWN`, with what they say."""
+    return {
+        o["test"]: o["reason"] for o in outcomes if o["outcome"] == "failed" and not o["test"].startswith(tuple(KNOWN))
+    }
+
+
 def report(name: str, outcomes: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of the report: the count, then the failures grouped by the first line of their reason."""
     count = Counter(o["outcome"] for o in outcomes)
@@ -146,7 +175,8 @@ def report(name: str, outcomes: list[dict[str, Any]]) -> Iterator[str]:
     reasons = defaultdict(list)
     for o in outcomes:
         if o["outcome"] == "failed":
-            reasons[" ".join(o["reason"].split())[:150]].append(o["test"])
+            known = next((why for test, why in KNOWN.items() if o["test"].startswith(test)), "")
+            reasons[f"known: {known}" if known else " ".join(o["reason"].split())[:150]].append(o["test"])
     for reason, tests in sorted(reasons.items(), key=lambda item: -len(item[1])):
         yield f"  {len(tests)}  {reason}"
         yield from (f"       {test}" for test in tests)

@@ -15,7 +15,7 @@ ROOT = Path(gdpa.__file__).parent
 FLOORS = (
     ("version", "typing", "files", "arrays", "differences"),
     ("sets", "problem", "units", "slack", "schedules", "perturbed"),
-    ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
+    ("multipliers", "kkt", "restoration", "constants", "oracle", "backends", "problems", "result", "stopping"),
     ("algorithms", "methods", "run", "progress", "observers", "trajectory", "theory"),
     ("storage", "checkpoints", "saving", "solve"),
     ("blocks", "canonical", "options", "minimize", "frontier", "compare", "torch"),

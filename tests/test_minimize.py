@@ -352,7 +352,8 @@ def test_a_raising_callback_keeps_the_partial_result():
 
 
 def test_limits_and_their_statuses(capsys):
-    few = minimize(square, [3, 1], jac=twice, method="gdpa", options={"maxiter": 3, "disp": True})
+    with pytest.warns(OptimizeWarning, match="Maximum number of iterations"):
+        few = minimize(square, [3, 1], jac=twice, method="gdpa", options={"maxiter": 3, "disp": True})
     assert (few.nit, few.status, few.success) == (3, STATUS_CODES[Status.MAX_STEPS], False)
     assert "step limit" in capsys.readouterr().out
     calls = minimize(square, [3, 1], method="gdpa", options={"maxfev": 20})
@@ -580,6 +581,18 @@ def test_without_a_tolerance_a_few_steps_more_give_more_digits():
     assert plain.success
     assert asked.nit <= plain.nit <= asked.nit + 3
     np.testing.assert_allclose(plain.x, x_star, atol=1e-7)
+
+
+def test_an_answer_is_feasible_to_rounding_if_asked_for():
+    fun, _, keywords, _, _ = CASES["HS12, one upper side"]
+    keywords = {**keywords, "jac": lambda x: np.array([x[0] - x[1] - 7, 2 * x[1] - x[0] - 7])}
+    for start in ([0.1, 0.2], [1.0, 1.0], [5.0, -3.0], [3.0, 3.0]):
+        plain = minimize(fun, start, tol=1e-4, **keywords)
+        exact = minimize(fun, start, tol=1e-4, options={"restore": True}, **keywords)
+        assert plain.success
+        assert exact.success
+        assert exact.maxcv <= min(plain.maxcv, 1e-13)
+        np.testing.assert_allclose(exact.x, plain.x, atol=1e-3)
 
 
 def test_a_callback_of_two_arguments_gets_the_state_and_may_say_stop():

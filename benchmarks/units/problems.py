@@ -66,9 +66,8 @@ def _square(x: Vector) -> Any:
 
 
 CASES = (
-    # One and two variables, one inequality.
+    # Two variables, one or two inequalities.
     Case("disc", lambda x: (x[0] - 2) ** 2 + x[1] ** 2, (0, 1), (1, 0), 1, g=lambda x: [x @ x - 1], lam=[1]),
-    Case("interval", lambda x: (x[0] - 3) ** 2, (0.5,), (2,), 1, g=lambda x: [x[0] ** 2 - 4], lam=[0.5]),
     Case(
         "ellipse and quadratic",
         lambda x: 0.5 * x[0] ** 2 + x[1] ** 2 - x[0] * x[1] - 7 * x[0] - 7 * x[1],
@@ -120,6 +119,15 @@ CASES = (
         lam=[1, 2, 1],
         lower=0,
         length=0.5,
+    ),
+    Case(
+        "linear program in line with its start",  # two variables start at the zero where they end
+        lambda x: -np.sum(x),
+        (0, 0, 0),
+        (2.5, 0, 0),
+        -2.5,
+        g=lambda x: [0.4 * x[0] + 0.8 * x[1] + 0.66 * x[2] - 1, -x[1], -x[2]],
+        lam=[2.5, 1, 0.65],
     ),
     # Quadratic objectives, linear constraints.
     Case(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gdpa.methods import default_method, get_method
 from gdpa.observers import ProgressDisplay
 from gdpa.options import read_options
 from gdpa.progress import Progress
+from gdpa.restoration import restored
 from gdpa.result import Result, Status
 from gdpa.solve import solve
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
@@ -79,15 +81,16 @@ def minimize(
             A variable with equal bounds is fixed: it is taken out of the problem and put back into the result.
         constraints: `NonlinearConstraint`, `LinearConstraint`, a dict (``fun >= 0`` for "ineq"), or a list of any.
         tol: the relative KKT tolerance that ``success`` is judged by. Default 1e-6, and then up to `POLISHING` steps
-            more for further digits (none with ``maxfev``).
+            more for further digits (none with ``maxfev``), and ``restore``.
         callback: called after every step, as ``callback(intermediate_result=...)`` if that is its only parameter, as
             ``callback(x, intermediate_result)`` if it needs two arguments, else as ``callback(x)``. Raising
             StopIteration (or, of two arguments, returning True) ends the run.
         options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp``, ``x_scale``
-            (the lengths of the variables, see `gdpa.units`), ``eps`` and ``finite_diff_rel_step`` (absolute and
-            relative step of differences), and the parameters of the method (``alpha``, ``beta``, ``tau``, ... for
-            "gdpa"). Without ``tol``, the smallest of SciPy's ``ftol``, ``gtol`` and ``xtol`` is the tolerance.
-            Further options of SciPy's methods have no effect; an unknown name raises.
+            (the lengths of the variables, see `gdpa.units`), ``restore`` (whether an answer is moved to the nearest
+            point that is feasible to rounding, see `gdpa.restoration`; default: if ``tol`` is not given), ``eps`` and
+            ``finite_diff_rel_step`` (absolute and relative step of differences), and the parameters of the method
+            (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without ``tol``, the smallest of SciPy's ``ftol``, ``gtol``
+            and ``xtol`` is the tolerance. Further options of SciPy's methods have no effect; an unknown name raises.
         **more_options: options given by name, which is how SciPy hands them to a custom method.
 
     Returns:
@@ -136,6 +139,10 @@ def minimize(
     bounded = bounds is not None
     found = _without_steps(canonical, bounded) or _run(canonical, algorithm, settings, callback, bounded)
     if settings.disp:
+        if found.status == STATUS_CODES[Status.MAX_STEPS]:
+            from scipy.optimize import OptimizeWarning
+
+            warnings.warn("Maximum number of iterations has been exceeded.", OptimizeWarning, stacklevel=2)
         print(found.message)
         print(f"fun {found.fun:.8g}  nit {found.nit}  nfev {found.nfev}  njev {found.njev}")
         print(f"optimality {found.optimality:.2e}  constr_violation {found.constr_violation:.2e}")
@@ -206,6 +213,12 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
     except OutOfCallsError:
         status = Status.MAX_ORACLE_CALLS
         return _known(canonical, bounded, best, status, status.value, steps)
+    if settings.restore and result.success:
+        try:
+            certificate = restored(canonical.problem, result.certificate, settings.tolerance)
+        except OutOfCallsError:
+            certificate = result.certificate
+        result = replace(result, x=certificate.x, multipliers=certificate.multipliers, certificate=certificate)
     return _report(result, canonical, bounded)
 
 
