@@ -4,7 +4,6 @@ import pytest
 import gdpa
 from gdpa import GDPA, MaxSteps, certify, solve
 from gdpa.backends import from_jax
-from gdpa.problem import jacobian
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -27,7 +26,7 @@ def test_the_pullback_is_one_weighted_backward(jit):
     assert np.asarray(now.pullback(w)) == pytest.approx(gradient + np.asarray(w) @ J)
     assert np.asarray(now.pullback(w, objective=0.0)) == pytest.approx(np.asarray(w) @ J)
     assert np.asarray(now.pullback(w, objective=0.5)) == pytest.approx(0.5 * gradient + np.asarray(w) @ J)
-    assert np.asarray(jacobian(now)) == pytest.approx(J)
+    assert np.asarray(now.jacobian()) == pytest.approx(J)
 
 
 def test_a_batch_is_its_members():

@@ -4,7 +4,6 @@ import pytest
 import gdpa
 from gdpa import GDPA, MaxSteps, certify, solve
 from gdpa.backends import from_module, from_torch
-from gdpa.problem import jacobian
 
 torch = pytest.importorskip("torch")
 
@@ -27,7 +26,7 @@ def test_the_pullback_is_one_weighted_backward():
     w = torch.tensor([2.0, -3.0, 0.5], dtype=torch.float64)
     assert now.pullback(w).numpy() == pytest.approx(gradient + w.numpy() @ J)
     assert now.pullback(w, objective=0.0).numpy() == pytest.approx(w.numpy() @ J)
-    assert jacobian(now).numpy() == pytest.approx(J)
+    assert now.jacobian().numpy() == pytest.approx(J)
     assert not now.objective.requires_grad
     assert not now.constraints.requires_grad
     assert not now.pullback(w).requires_grad
