@@ -14,9 +14,9 @@ ROOT = Path(gdpa.__file__).parent
 # From the ground up. A room may import the rooms of lower floors and those named before it on its own floor.
 FLOORS = (
     ("version", "typing", "files", "arrays", "differences"),
-    ("sets", "problem", "units", "slack", "schedules", "perturbed"),
+    ("sets", "problem", "detach", "units", "slack", "schedules", "perturbed"),
     ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
-    ("algorithms", "methods", "run", "progress", "observers", "trajectory", "theory"),
+    ("algorithms", "methods", "run", "progress", "observers", "conclude", "trajectory", "theory"),
     ("storage", "checkpoints", "saving", "solve"),
     ("blocks", "canonical", "options", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),
