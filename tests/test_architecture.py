@@ -13,9 +13,9 @@ ROOT = Path(gdpa.__file__).parent
 
 # From the ground up. A room may import the rooms of lower floors and those named before it on its own floor.
 FLOORS = (
-    ("version", "typing", "files", "arrays", "differences"),
+    ("version", "typing", "files", "arrays", "text", "differences"),
     ("sets", "problem", "detach", "units", "slack", "schedules", "perturbed"),
-    ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
+    ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "tables", "result", "stopping"),
     ("algorithms", "methods", "run", "progress", "observers", "conclude", "trajectory", "theory"),
     ("storage", "checkpoints", "saving", "solve"),
     ("blocks", "canonical", "options", "minimize", "frontier", "compare", "torch"),

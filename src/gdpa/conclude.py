@@ -13,6 +13,7 @@ from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation
 from gdpa.progress import Progress
 from gdpa.result import Result, Status
+from gdpa.tables import most_violated
 from gdpa.typing import Array
 from gdpa.units import Units
 
@@ -30,6 +31,8 @@ def conclude(oracle: CountingOracle, progress: Progress, status: Status, detail:
         status = Status.STOPPED
     if status is Status.DIVERGING and hasattr(algorithm, "alpha"):
         detail = "Or the step is too long: reduce alpha or beta"
+    if status is Status.LOCALLY_INFEASIBLE and (worst := most_violated(certificate, progress.tolerance)):
+        detail = f"Most violated: {worst}"
     history = recorder.history()
     result = Result(
         x=certificate.x,
