@@ -1,6 +1,7 @@
 """The measures and the certificate against hand arithmetic and recorded answers."""
 
 import math
+
 import numpy as np
 import pytest
 from hypothesis import given

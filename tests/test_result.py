@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gdpa import GDPA, MaxSteps, Status, solve
+from gdpa import GDPA, Evaluation, MaxSteps, Problem, Status, solve
 from gdpa.problems import get
 from gdpa.result import History
 
@@ -22,8 +22,14 @@ def test_a_result_reads_well(result):
     lines = repr(result).splitlines()
     assert lines[0] == "Result of GDPA: no success"
     assert Status.MAX_STEPS.value in lines[1]
-    assert [line.split()[0] for line in lines[2:]] == ["objective", "x", "multipliers", "residuals", "cost"]
-    assert "50 steps, 51 forwards, 50 backwards" in lines[-1]
+    assert [line.split()[0] for line in lines[2:7]] == ["objective", "x", "residuals", "cost", "constraint"]
+    calls = result.calls
+    assert f"50 steps, {calls.forwards} forwards, {calls.backwards} backwards (51 and 50 by the method)" in lines[5]
+    assert [line.split()[0] for line in lines[7:]] == ["g[0]", "g[1]", "g[2]"]
+
+
+def test_the_objective_has_scipys_name_too(result):
+    assert result.fun == result.objective == result.certificate.objective
 
 
 def test_a_long_vector_is_cut_short_in_print():
@@ -64,6 +70,25 @@ def test_the_history_holds_the_papers_residuals_of_the_step():
         assert history["stationarity"][i] == pytest.approx(np.linalg.norm(now.pullback(probe.multipliers)))
         assert history["feasibility"][i] == pytest.approx(np.linalg.norm(np.maximum(now.constraints, 0)))
         assert history["slackness"][i] == pytest.approx(np.abs(probe.multipliers * now.constraints).sum())
+
+
+def test_the_history_becomes_a_data_frame(result):
+    assert isinstance(result.history, dict)  # what pandas and polars ask
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(result.history)
+    assert list(frame.columns) == list(result.history)
+    assert frame.shape == (50, 9)
+    assert frame["kkt"].to_numpy() == pytest.approx(result.history["kkt"])
+
+
+def test_a_batch_prints_without_a_table():
+    own = Problem(
+        lambda x: Evaluation((x**2).sum(-1), x[..., :1] - 1, lambda w, objective=1.0: 2 * x + w * np.array([1.0, 0.0]))
+    )
+    result = solve(own, np.ones((3, 2)), GDPA(), stop=MaxSteps(2))
+    assert "multipliers" in repr(result)
+    assert "constraint " not in repr(result)
+    assert result._repr_html_().count("<table>") == 1
 
 
 def test_the_plot_shows_what_was_recorded(result):

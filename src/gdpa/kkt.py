@@ -6,15 +6,16 @@ is judged alike, also after an interruption.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdpa.arrays import max_norm, namespace, norm, positive_part
 from gdpa.multipliers import fit
-from gdpa.problem import Evaluation, Problem
+from gdpa.problem import Evaluation, Problem, constraint_name
 from gdpa.sets import ConvexSet
+from gdpa.text import number
 from gdpa.typing import Array
 from gdpa.units import Start, Units, nearby_start, units_at
 
@@ -164,6 +165,9 @@ class Certificate:
         residuals: as the paper prints them (absolute).
         relative: without units; what tolerances are compared with. NaN if a value or a derivative is not finite.
         start: the recorded start that the units were read off.
+        units: the weights that the relative residuals were measured with.
+        num_equalities: how many of the last constraints are equalities.
+        names: the names of the constraints, if the problem has any.
     """
 
     x: Array
@@ -175,6 +179,13 @@ class Certificate:
     residuals: Residuals
     relative: Residuals
     start: Start
+    units: Units
+    num_equalities: int = 0
+    names: tuple[str, ...] | None = None
+
+    def constraint_name(self, index: int) -> str:
+        """Return the name of constraint ``index``."""
+        return constraint_name(self.names, index)
 
     def holds(self, tolerance: float) -> bool:
         """Tell whether every relative residual is at most ``tolerance`` (False for NaN)."""
@@ -190,7 +201,7 @@ class Certificate:
 
 
 def _show(value: Any) -> str:
-    return f"{float(value) if isinstance(value, float) else float(value.max()):.2e}"
+    return number(value if isinstance(value, float) else value.max(), 3)
 
 
 def certify(
@@ -255,8 +266,9 @@ def better(a: Certificate, b: Certificate) -> Certificate:
             return type(u)(*(pick(s, t) for s, t in zip(u, v, strict=True)))
         return xp.where(mask if v.ndim == mask.ndim else mask[..., None], v, u)
 
-    names = [name for name in a.__dataclass_fields__ if name != "start"]
-    return Certificate(**{name: pick(getattr(a, name), getattr(b, name)) for name in names}, start=b.start)
+    kept = ("start", "num_equalities", "names")
+    names = [name for name in a.__dataclass_fields__ if name not in kept]
+    return replace(b, **{name: pick(getattr(a, name), getattr(b, name)) for name in names})
 
 
 def certificate_from(
@@ -286,6 +298,9 @@ def certificate_from(
         residuals=absolute_residuals(domain, x, gradient, g, multipliers, p),
         relative=Residuals(*(r + finite for r in relative)),
         start=start,
+        units=units,
+        num_equalities=p,
+        names=problem.names,
     )
 
 

@@ -142,7 +142,16 @@ class Problem:
         >>> Problem(evaluate=print).constraint_name(2)
         'g[2]'
         """
-        return self.names[index] if self.names is not None else f"g[{index}]"
+        return constraint_name(self.names, index)
+
+
+def constraint_name(names: tuple[str, ...] | None, index: int) -> str:
+    """Return the name of constraint ``index``, or a stand-in if there are no names.
+
+    >>> constraint_name(("disc", "half"), 1), constraint_name(None, 1)
+    ('half', 'g[1]')
+    """
+    return names[index] if names is not None else f"g[{index}]"
 
 
 def row_by_row(problem: Problem) -> Problem:

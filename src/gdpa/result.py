@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from html import escape
 from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import to_numpy
 from gdpa.kkt import Certificate
 from gdpa.oracle import Counts
+from gdpa.tables import constraint_rows, html_table, text_table
+from gdpa.text import number, vector
 from gdpa.typing import Array
 
 
@@ -46,28 +47,25 @@ class Status(Enum):
     FAILED = "The problem's own code raised an exception; the best point so far is attached to it."
 
 
-@dataclass(frozen=True)
-class History(Mapping[str, "np.ndarray[Any, np.dtype[Any]]"]):
-    """Columns of numbers recorded along a run, one row per recorded step.
+@dataclass(frozen=True, repr=False, eq=False)
+class History(dict[str, "np.ndarray[Any, np.dtype[Any]]"]):
+    """Columns of numbers recorded along a run, one row per recorded step; ``pandas.DataFrame(history)`` takes it.
 
     The residuals are those of the step's own multiplier estimate: stationarity, feasibility and slackness as the paper
     prints them, ``kkt`` the largest relative one.
+
+    Attributes:
+        columns: the columns by name, also the items of the history itself.
     """
 
     columns: dict[str, np.ndarray[Any, np.dtype[Any]]] = field(default_factory=dict)
 
-    def __getitem__(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
-        return self.columns[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.columns)
-
-    def __len__(self) -> int:
-        return len(self.columns)
+    def __post_init__(self) -> None:
+        self.update(self.columns)
 
     def __repr__(self) -> str:
-        rows = len(next(iter(self.columns.values()))) if self.columns else 0
-        return f"History({rows} rows of {', '.join(self.columns)})"
+        rows = len(next(iter(self.values()))) if self else 0
+        return f"History({rows} rows of {', '.join(self)})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,6 +135,11 @@ class Result:
         """g at ``x``."""
         return self.certificate.constraints
 
+    @property
+    def fun(self) -> Any:
+        """f at ``x``, by SciPy's name."""
+        return self.certificate.objective
+
     def plot(self, axes: Any = None) -> Any:
         """Draw the recorded residuals against steps on a matplotlib ``Axes`` (a new one by default) and return it."""
         if "step" not in self.history:
@@ -153,22 +156,32 @@ class Result:
         return axes
 
     def __repr__(self) -> str:
-        c = self.certificate
+        lines = [f"Result of {type(self.algorithm).__name__}: {'success' if self.success else 'no success'}"]
+        lines += [f"  {self.message}", *(f"  {name:<12} {text}" for name, text in self._summary())]
+        table = text_table(constraint_rows(self.certificate, self.tolerance))
+        return "\n".join([*lines, *(f"  {line}" for line in table)])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same as `print`, as tables."""
+        title = f"Result of {type(self.algorithm).__name__}: {'success' if self.success else 'no success'}"
+        table = html_table(constraint_rows(self.certificate, self.tolerance))
+        rows = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._summary())
+        return (
+            f"<div><p><b>{escape(title)}</b><br>{escape(self.message)}</p>"
+            f"<table><tbody>{rows}</tbody></table>{table}</div>"
+        )
+
+    def _summary(self) -> list[tuple[str, str]]:
+        """Name and text of every line but the table."""
+        calls = self.calls
         lines = [
-            f"Result of {type(self.algorithm).__name__}: {'success' if self.success else 'no success'}",
-            f"  {self.message}",
-            f"  objective    {_brief(c.objective)}",
-            f"  x            {_brief(self.x)}",
-            f"  multipliers  {_brief(self.multipliers)}",
-            f"  residuals    {c}",
-            f"  cost         {self.steps} steps, {self.forwards} forwards, {self.backwards} backwards, "
-            f"{self.seconds:.3g} s",
+            ("objective", number(self.objective, 8) if isinstance(self.objective, float) else vector(self.objective)),
+            ("x", vector(self.x)),
         ]
-        return "\n".join(lines)
-
-
-def _brief(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.8g}"
-    with np.printoptions(threshold=8, edgeitems=3, precision=6):
-        return str(to_numpy(value)).replace("\n", " ")
+        if self.x.ndim > 1:
+            lines.append(("multipliers", vector(self.multipliers)))
+        cost = (
+            f"{self.steps} steps, {calls.forwards} forwards, {calls.backwards} backwards "
+            f"({self.forwards} and {self.backwards} by the method), {self.seconds:.3g} s"
+        )
+        return [*lines, ("residuals", str(self.certificate)), ("cost", cost)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gdpa.algorithms.base import Probe, State
+from gdpa.detach import detached
 from gdpa.kkt import Residuals
 from gdpa.result import History
 from gdpa.typing import Array
@@ -68,11 +69,4 @@ class Run:
 
     def without_evaluations(self) -> Run:
         """Return the run without oracle calls: data alone, no function and no autograd graph."""
-
-        def bare(probe: Probe | None) -> Probe | None:
-            return None if probe is None else probe._replace(evaluation=None)
-
-        state = replace(self.state, evaluation=None, probe=bare(self.state.probe))
-        return replace(
-            self, state=state, best=bare(self.best), best_feasible=bare(self.best_feasible), last=bare(self.last)
-        )
+        return detached(self)

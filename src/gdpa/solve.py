@@ -11,9 +11,10 @@ from typing import Any, cast
 import numpy as np
 
 from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
-from gdpa.algorithms.base import Algorithm, Probe, State
-from gdpa.arrays import from_numpy, is_floating, max_norm, namespace, positive_part
-from gdpa.kkt import Certificate, better, certificate_from
+from gdpa.algorithms.base import Algorithm, State
+from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
+from gdpa.conclude import conclude
+from gdpa.detach import own_copy
 from gdpa.observers import Recorder
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation, Problem
@@ -23,7 +24,7 @@ from gdpa.run import Run
 from gdpa.saving import Saver, newest_run
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 from gdpa.typing import Array
-from gdpa.units import Units, nearby_start, start_at
+from gdpa.units import nearby_start, start_at
 
 #: How many updates a run makes unless a stop rule says otherwise.
 MAX_STEPS = 10_000
@@ -119,7 +120,7 @@ def solve(
     with saver:
         status, detail, error = _loop(oracle, progress, rules, watchers, check_every, saver, recorder)
         with oracle.off_account():
-            result = _conclude(oracle, progress, status, detail, recorder)
+            result = conclude(oracle, progress, status, detail, recorder)
         saver.offer(progress.step, lambda: result.run, final=True)
     if error is not None:
         error.partial_result = result  # type: ignore[attr-defined]
@@ -275,7 +276,7 @@ def _check_start(problem: Problem, x0: Array | None) -> Array:
     if not bool(namespace(x0).all(namespace(x0).isfinite(x0))):
         raise ValueError("x0 must be finite, got NaN or infinity in it; choose a finite start")
     problem.domain.check_dimension(x0.shape[-1])
-    return problem.domain.project(x0)
+    return problem.domain.project(own_copy(x0))
 
 
 def _with_multipliers(algorithm: Any, oracle: CountingOracle, state: State, multipliers0: Any) -> State:
@@ -318,84 +319,3 @@ def _culprit(problem: Problem, state: State) -> str:
     probe = state.probe
     assert probe is not None
     return _not_finite(problem, probe.objective, probe.constraints) or "the gradient is not finite"
-
-
-def _conclude(oracle: CountingOracle, progress: Progress, status: Status, detail: str, recorder: Recorder) -> Result:
-    """Build the result from the problem at the points worth returning, never from the loop's own numbers."""
-    state, last, algorithm = progress.state, progress.last, progress.algorithm
-    finite = bool(namespace(state.x).all(namespace(state.x).isfinite(max_norm(state.x))))
-    x_last, multipliers_last = (state.x, state.multipliers) if finite or last is None else (last.x, last.multipliers)
-    certificate = _best_certificate(progress, x_last, multipliers_last, status)
-    success = certificate.holds(progress.tolerance)
-    if success and status in (Status.MAX_STEPS, Status.MAX_ORACLE_CALLS, Status.MAX_TIME, Status.STALLED):
-        status = Status.CONVERGED
-    if status is Status.CONVERGED and not success:  # a custom rule may be looser than the tolerance
-        status = Status.STOPPED
-    if status is Status.DIVERGING and hasattr(algorithm, "alpha"):
-        detail = "Or the step is too long: reduce alpha or beta"
-    run = progress.run(recorder.history()).without_evaluations()
-    return Result(
-        x=certificate.x,
-        multipliers=certificate.multipliers,
-        success=success,
-        status=status,
-        message=f"{status.value}{' ' + detail + '.' if detail else ''} {_summary(certificate)}",
-        certificate=certificate,
-        tolerance=progress.tolerance,
-        x_last=x_last,
-        multipliers_last=multipliers_last,
-        x_best_feasible=None if progress.best_feasible is None else progress.best_feasible.x,
-        x_average=x_last if progress.average is None else progress.average,
-        steps=state.step,
-        forwards=progress.forwards,
-        backwards=progress.backwards,
-        measuring=oracle.measuring,
-        seconds=progress.seconds,
-        history=recorder.history(),
-        names=progress.problem.names,
-        run=run,
-    )
-
-
-def _summary(certificate: Certificate) -> str:
-    return f"Relative residuals: {', '.join(f'{_number(r):.1e}' for r in certificate.relative)}."
-
-
-def _number(value: Any) -> float:
-    return value if isinstance(value, float) else float(namespace(value).max(value))
-
-
-def _best_certificate(progress: Progress, x_last: Array, multipliers_last: Array, status: Status) -> Certificate:
-    """Certify the best point seen and the last one, and keep the better (member by member in a batch)."""
-    state, best = progress.state, progress.best
-    if status is Status.FAILED:  # the problem's code is broken: do not run it again, report what was measured
-        return _measured(progress, x_last, multipliers_last)
-    if status is Status.INVALID_NUMBER and best is not None:  # the last point is the one that went wrong
-        return progress.certify(best.x, best.multipliers, best.evaluation)
-    held = progress.certificate
-    evaluation = state.evaluation if x_last is state.x else None
-    chosen = progress.certify(x_last, multipliers_last, evaluation)
-    if status is Status.LOCALLY_INFEASIBLE:  # the verdict speaks of the last point
-        return chosen
-    if held is not None and held.holds(progress.tolerance):
-        return better(chosen, held)
-    if best is not None:
-        return better(chosen, progress.certify(best.x, best.multipliers, best.evaluation))
-    return chosen
-
-
-def _measured(progress: Progress, x: Array, multipliers: Array) -> Certificate:
-    """Return the certificate of what the run has measured, without an oracle call; unknown residuals are NaN."""
-    probe, units = progress.best, progress.units
-    if probe is None or units is None:
-        nan, xp = x + float("nan"), namespace(x)
-        now = progress.state.evaluation
-        f, g = (nan[..., 0], multipliers + float("nan")) if now is None else (now.objective, now.constraints)
-        probe = Probe(x, multipliers, f, g, nan)
-        units = Units(xp.ones_like(x), *(xp.ones_like(g) for _ in range(4)))
-    now = Evaluation(probe.objective, probe.constraints, _no_pullback)
-    return certificate_from(progress.problem, progress.start, units, now, probe.x, probe.multipliers, probe.gradient)
-
-
-def _no_pullback(w: Array, objective: Any = 1.0) -> Array:
-    raise NotImplementedError("measured values have no pullback")
