@@ -409,9 +409,9 @@ def test_what_is_not_finite_never_holds(where, bad, cheap):
 
     start = Start(np.zeros(2), np.zeros(2))
     for multipliers in (None, np.zeros(2), np.array([NAN, 0.0])):
-        for given in (start, None):
+        for known in (start, None):
             with np.errstate(invalid="ignore"):
-                assert not certify(Problem(evaluate), np.zeros(2), multipliers, start=given).holds(1e300)
+                assert not certify(Problem(evaluate), np.zeros(2), multipliers, start=known).holds(1e300)
 
 
 def test_multipliers_that_are_nan_lose_against_any_others():

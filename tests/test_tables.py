@@ -41,7 +41,7 @@ def test_the_rows_say_what_the_numbers_say(problem):
 def test_an_equality_is_violated_on_either_side():
     problem = lines_in(np.eye(2), np.array([3.0, 3.0]), num_equalities=2)
     rows = constraint_rows(certify(problem, np.array([1.0, 4.0])), 1e-6)
-    assert [(row.index, row.value, row.violation, row.mark) for row in rows] == [
+    assert [(row.place, row.value, row.violation, row.mark) for row in rows] == [
         (0, -2.0, 2.0, "violated"),
         (1, 1.0, 1.0, "violated"),
     ]
@@ -52,7 +52,7 @@ def test_the_marks_do_not_depend_on_the_unit_of_a_constraint(unit):
     A = unit * np.array([[1.0, 0.0], [-2.0, 0.0], [0.0, 1.0]])
     problem = lines_in(A, unit * np.array([-1.0, -2.0, 5.0]))
     rows = constraint_rows(certify(problem, np.array([1.0, 0.0])), 1e-6)
-    assert [(row.index, row.mark) for row in rows] == [(0, "violated"), (1, "active"), (2, "")]
+    assert [(row.place, row.mark) for row in rows] == [(0, "violated"), (1, "active"), (2, "")]
 
 
 def test_a_value_that_is_not_finite_comes_first():
@@ -72,7 +72,7 @@ def test_a_long_table_shows_the_worst_and_says_how_many_are_left():
     b[99] = (A @ x)[99]
     rows = constraint_rows(certify(lines_in(A, b), x), 1e-6)
     worst = sorted([17, 250], key=lambda i: -(A @ x - b)[i] * max(1, 1 / np.abs(A[i] * x).sum()))
-    assert [row.index for row in rows[:3]] == [*worst, 99]
+    assert [row.place for row in rows[:3]] == [*worst, 99]
     lines = text_table(rows)
     assert len(lines) == MOST_ROWS + 2
     assert lines[-1] == f"... and {300 - MOST_ROWS} more"

@@ -298,7 +298,7 @@ def test_a_violation_is_never_judged_more_loosely_than_by_its_absolute_value(see
 @given(seed=SEEDS, power=st.integers(14, 40))
 def test_a_wild_start_does_not_loosen_the_test(seed, power):
     # Whatever the gradient is at the start, it counts as at most 1.
-    problem, solution, multipliers = quadratic(seed)
+    problem, solution, _ = quadratic(seed)
     x = solution + 1e-3
     now = problem.evaluate(x)
     assume(np.abs(now.gradient()).max() < 1)

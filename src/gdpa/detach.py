@@ -59,7 +59,7 @@ def _rebuilt(value: Any, known: dict[int, tuple[Any, Any]]) -> Any:
         value = value.detach() if value.requires_grad else value
         small = value.untyped_storage().nbytes() > value.numel() * value.element_size()
         return value.clone() if small else value
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
         pairs = [(name, getattr(value, name)) for name in names]
         changed = {name: new for name, old in pairs if (new := _detached(old, known)) is not old}

@@ -23,7 +23,7 @@ class Row(NamedTuple):
     """One constraint at a certified point.
 
     Attributes:
-        index: i, counted from 0.
+        place: i, counted from 0.
         name: its name, or ``g[i]``.
         value: g_i.
         violation: [g_i]_+, or |g_i| for an equality.
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     What cannot be told from zero in the problem's precision is 0.
     """
 
-    index: int
+    place: int
     name: str
     value: float
     violation: float
