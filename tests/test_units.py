@@ -312,8 +312,9 @@ def test_slackness_has_no_units_of_its_own():
     from gdpa.kkt import relative_residuals
 
     for b in (1.0, 2.0**-20, 2.0**-50):
-        e, x = 2.0**-6, np.ones(1)
-        now = Evaluation(x[0] ** 2 / 2, np.array([-b * e]), lambda w, objective=1.0, b=b: objective * x + b * w)
+        e = 2.0**-6
+        x = np.ones(1)
+        now = Evaluation(x[0] ** 2 / 2, np.array([-b * e]), lambda w, objective=1.0, b=b, x=x: objective * x + b * w)
         start = Start(np.zeros(1), np.zeros(1))
         lam = np.array([-1 / b])
         units = units_at(start, x, now)
