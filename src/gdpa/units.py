@@ -42,9 +42,12 @@ class Start(NamedTuple):
     constraints: Array | None = None
 
     def lengths(self, x: Array) -> Array:
-        """Return L_j = max(|x_j|, |x_j - x0_j|), or the largest of them if that is 0 (1 if all are), or ``x_scale``.
+        """Return L_j = max(|x_j|, |x_j - x0_j|), or ``x_scale``.
 
-        >>> Start(np.array([3.0, 0.0, 5.0]), np.zeros(3)).lengths(np.array([1.0, 0.0, 5.0])).tolist()
+        A coordinate that was 0 at the start and is 0 now tells no length. It gets the largest one, as does a coordinate
+        whose length is less than sqrt(eps) of that; if all are 0 they get 1.
+
+        >>> Start(np.array([3.0, 0.0, 5.0]), np.zeros(3)).lengths(np.array([1.0, 1e-9, 5.0])).tolist()
         [2.0, 5.0, 5.0]
         """
         xp = namespace(x)
@@ -53,7 +56,7 @@ class Start(NamedTuple):
         lengths = xp.maximum(xp.abs(x), xp.abs(x - self.x))
         longest = max_norm(lengths)[..., None]
         longest = xp.where(longest > 0, longest, xp.ones_like(longest))
-        return xp.where(lengths > 0, lengths, longest)
+        return xp.where(lengths > float(xp.finfo(x.dtype).eps) ** 0.5 * longest, lengths, longest)
 
 
 class Units(NamedTuple):
