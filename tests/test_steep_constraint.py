@@ -24,8 +24,7 @@ def test_a_point_is_not_certified_by_the_slope_of_a_constraint_that_is_never_act
     x0 = np.array([0.3])
     start = start_at(problem.evaluate(x0), x0)
     for x in rng.uniform(-3.0, 5.0, (50, 1)):
-        far = abs(x[0] - 1)
-        assert gdpa.certify(problem, x, start=start).relative.worst > 0.03 * min(1, far)
+        assert not gdpa.certify(problem, x, start=start).holds(1e-6)
     assert gdpa.certify(problem, np.array([1.0]), start=start).holds(1e-9)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gdpa import AdaptiveGDPA
+from gdpa.detach import detached
 from gdpa.problems import get
 from gdpa.storage import VERSION, DamagedFileError, NewerFormatError, UnavailableError, decode, encode, load
 from tests.stored import MAGIC, assert_same, craft, craft_array, craft_value
@@ -22,7 +23,7 @@ def good():
     state = method.init(known.problem, known.x0)
     for _ in range(10):
         state = method.update(known.problem, state)
-    return encode({"state": state, "method": method, "big": 2**80, "none": None, "text": "text"})
+    return encode({"state": detached(state), "method": method, "big": 2**80, "none": None, "text": "text"})
 
 
 def refused(path, data, error=DamagedFileError):
@@ -103,7 +104,7 @@ CRAFTED = {
     "class-is-enum": (craft_value({"class": "Status", "fields": {}}), "the class 'Status'"),
     "enum-is-class": (craft_value({"enum": "State", "member": "x"}), "the class 'State'"),
     "no-member": (craft_value({"enum": "Status", "member": "__class__"}), "no member '__class__'"),
-    "missing-fields": (craft_value({"class": "Scale", "fields": {"gradient": 1.0}}), "missing: constraints"),
+    "missing-fields": (craft_value({"class": "Counts", "fields": {"forwards": 1}}), "missing: backwards"),
     "missing-default": (craft_value({"class": "GDPA", "fields": {}}), "missing: alpha, beta, tau, gate"),
     "unknown-fields": (craft_value({"class": "Constant", "fields": {**FIELDS, "__class__": 1}}), "unknown: __class__"),
     "hidden-field": (craft_value({"class": "State", "fields": {**STATE, "evaluation": 1}}), "unknown: evaluation"),

@@ -1,9 +1,8 @@
 """The units of a problem, so that a residual means the same whatever f, g and x are measured in.
 
 Nothing here depends on the unit of f, of any g_i or of x: multiply one by a constant and every relative residual stays.
-The exceptions are deliberate. A violation is never judged more loosely than by its absolute value, a slack only if g_i
-was larger than 1 at the start, and the gradient at the start counts as at most 1, so that a wild start does not loosen
-the test.
+The exceptions are deliberate. A violation is never judged more loosely than by its absolute value, and the gradient at
+the start counts as at most 1, so that a wild start does not loosen the test.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ ROUNDINGS = 100.0
 #: stricter than the first by no more, nor by more than the precision allows (`MIXED_ROUNDINGS` / eps).
 MIXED = 1e6
 MIXED_ROUNDINGS = 1e-4
+#: A constraint that was zero at the start counts as active in units of its first-order change over this.
+STEEPEST = 1e3
 #: `nearby_start` moves every coordinate by at most this share of its length.
 NEARBY = 0.1
 
@@ -71,8 +72,8 @@ class Units(NamedTuple):
     Attributes:
         coordinates: w_j = max(1 / s, L_j / S), and at most `MIXED` / s.
         violations: c_i = 1 / min(1, n_i), and 1 if n_i = 0: a violation is never judged more loosely than absolute.
-        slacks: a_i = 1 / min(n_i, max(1, |g_i(x0)|)), and 1 if n_i = 0: how far from active. A slope alone is no unit:
-            sin(1e6 x) - 2 changes by 1e6 to first order and never by more than 2.
+        slacks: a_i = 1 / min(n_i, max(|g_i(x0)|, n_i / 1000)), and 1 if n_i = 0: how far from active. A slope alone is
+            no unit: sin(1e6 x) - 2 changes by 1e6 to first order and never by more than 2.
         rounding: e_i = 100 eps n_i: no smaller value of g_i can be told from zero.
         pushes: r_i = max_j w_j |dg_i/dx_j|, so that r_i lambda_i is the share of constraint i in the stationarity.
     """
@@ -159,6 +160,6 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
         changes, pushes = (xp.stack(column, axis=-1) for column in zip(*sizes, strict=True))
     one = xp.ones_like(changes)
     n = xp.where(changes > 0, changes, one)
-    seen = one if start.constraints is None else xp.maximum(one, xp.abs(start.constraints))
+    seen = n if start.constraints is None else xp.maximum(xp.abs(start.constraints), n / STEEPEST)
     violations, slacks = 1 / xp.minimum(n, one), 1 / xp.minimum(n, seen)
     return Units(weights, violations, slacks, ROUNDINGS * eps * changes, pushes)

@@ -9,6 +9,7 @@ import gdpa
 import gdpa.torch
 from gdpa.backends.torch import from_module
 from gdpa.torch import Limits, at_most, certify, choose
+from gdpa.units import Start
 from tests.torch.helpers import NAMES, batch, make, network, terms, train
 
 DTYPE = torch.float64
@@ -26,7 +27,8 @@ def test_batches_do_not_matter(sizes):
         assert found.report[name].value == pytest.approx(value.item(), rel=1e-10)
     # the KKT conditions are those of the full-batch problem
     problem = from_module(net, lambda call: (lambda f, g: (f, torch.stack([g[n] for n in NAMES])))(*terms(call, data)))
-    wanted = gdpa.certify(problem.problem, problem.x0)
+    units = Start(torch.zeros_like(problem.x0), torch.ones_like(problem.x0))  # a model has no recorded start
+    wanted = gdpa.certify(problem.problem, problem.x0, start=units)
     assert found.certificate.residuals.stationarity == pytest.approx(wanted.residuals.stationarity, rel=1e-6)
     assert torch.allclose(found.certificate.multipliers, wanted.multipliers, rtol=1e-5, atol=1e-9)
 

@@ -19,6 +19,12 @@ from gdpa.typing import Array
 #: Lengths within this factor of 1 leave the coordinates as they are. On the 66 Hock-Schittkowski problems the median
 #: of the evaluations to 1e-6 is 14 with 10 and with no change of variables at all, and 15.5 with 1.
 ORDINARY = 10.0
+#: With more variables than this, x0 is likely drawn at random and says nothing about single coordinates: all get the
+#: largest length, and stay as they are if that is within `ORDINARY_MANY` of 1.
+FEW_VARIABLES = 100
+ORDINARY_MANY = 1000.0
+#: A derivative of g_i below this share of |g_i| tells no length: it may be the rounding of a difference.
+LEAST_SLOPE = 1e-7
 
 
 class _InLengths(Evaluation):
@@ -49,6 +55,7 @@ def lengths(problem: Problem, x0: Array, now: Evaluation, rows: bool) -> Array |
 
     The length of x_j is ``problem.x_scale``, or |x0_j|. If x0_j = 0 it is what x_j alone must move by to change a
     constraint by its own value, the least of |g_i| / |dg_i/dx_j|; without such a constraint, the largest length known.
+    Above `FEW_VARIABLES` all coordinates have the largest length.
 
     Args:
         problem: the problem.
@@ -65,12 +72,14 @@ def lengths(problem: Problem, x0: Array, now: Evaluation, rows: bool) -> Array |
         if rows and not known.all():
             g, J = (np.abs(np.asarray(to_numpy(a), dtype=float)) for a in (now.constraints, now.jacobian()))
             with np.errstate(divide="ignore", invalid="ignore"):
-                moves = np.where((J > 0) & (g[:, None] > 0), g[:, None] / J, np.inf)
+                moves = np.where((J > LEAST_SLOPE * g[:, None]) & (g[:, None] > 0), g[:, None] / J, np.inf)
             moves = np.min(moves, axis=0, initial=np.inf)
             known = np.where((known == 0) & np.isfinite(moves), moves, known)
         known = np.where(known > 0, known, known.max() if known.any() else 1.0)
+    many = problem.x_scale is None and len(known) > FEW_VARIABLES
+    known = np.full_like(known, known.max()) if many else known
     powers = np.clip(np.round(np.log2(known)), -300, 300)
-    powers[np.abs(powers) <= np.log2(ORDINARY)] = 0.0
+    powers[np.abs(powers) <= np.log2(ORDINARY_MANY if many else ORDINARY)] = 0.0
     return from_numpy(2.0**powers, x0) if powers.any() else None
 
 

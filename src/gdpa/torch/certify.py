@@ -14,6 +14,7 @@ from gdpa.problem import Evaluation, Problem
 from gdpa.torch.core import ConstrainedOptimizer
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster
+from gdpa.units import Start
 
 #: What ``terms(model, batch)`` returns: (f, g), or (f, g, counts), or (f, g, counts, samples).
 Terms = Callable[[torch.nn.Module, Any], tuple[Any, ...]]
@@ -106,7 +107,9 @@ def certify(
         certificate = None
         if stationarity:
             problem = Problem(whole.evaluate, roster.size, roster.num_equalities)
-            certificate = gdpa.kkt.certify(problem, whole.point(), lam)
+            point = whole.point()
+            start = Start(torch.zeros_like(point), torch.ones_like(point))  # gradients count as at least 1
+            certificate = gdpa.kkt.certify(problem, point, lam, start=start)
     finally:
         model.train(training)
     shown = lam if certificate is None else certificate.multipliers
