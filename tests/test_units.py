@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gdpa import certify, solve
 from gdpa.arrays import to_numpy
+from gdpa.kkt import relative_residuals
 from gdpa.problem import Evaluation, Problem
 from gdpa.problems import get
 from gdpa.sets import REALS, Ball, Box, NonNegative
@@ -306,19 +307,14 @@ def test_a_wild_start_does_not_loosen_the_test(seed, power):
     assert calm.relative == wild.relative
 
 
-def test_slackness_has_no_units_of_its_own():
-    # min x^2 / 2 with g = b (x - 1 - e) <= 0 at x = 1: lambda = 1 / b balances f', and g = -b e is not zero. By hand:
+@pytest.mark.parametrize("b", [1.0, 2.0**-20, 2.0**-50])
+def test_slackness_has_no_units_of_its_own(b):
+    # min -x with g = b (x - 1 - e) <= 0 at x = 1: lambda = 1 / b balances f', and g = -b e is not zero. By hand:
     # n = b, so c |g| = e for b <= 1; w = max(1 / 1, 1 / 1) = 1, r = b and r lambda = 1. The smaller is e.
-    from gdpa.kkt import relative_residuals
-
-    for b in (1.0, 2.0**-20, 2.0**-50):
-        e = 2.0**-6
-        x = np.ones(1)
-        now = Evaluation(x[0] ** 2 / 2, np.array([-b * e]), lambda w, objective=1.0, b=b, x=x: objective * x + b * w)
-        start = Start(np.zeros(1), np.zeros(1))
-        lam = np.array([-1 / b])
-        units = units_at(start, x, now)
-        assert relative_residuals(REALS, x, now.pullback(lam), now.constraints, lam, units) == (0.0, 0.0, e)
+    e, x, lam = 2.0**-6, np.ones(1), np.array([1 / b])
+    now = Evaluation(-x[0], np.array([-b * e]), lambda w, objective=1.0: -objective + b * w)
+    units = units_at(Start(np.zeros(1), -x), x, now)
+    assert relative_residuals(REALS, x, now.pullback(lam), now.constraints, lam, units) == (0.0, 0.0, e)
 
 
 @pytest.mark.parametrize("name", ["HS12", "HS43", "HS76", "disc-product"])
