@@ -53,11 +53,17 @@ def test_absolute_residuals_are_the_printed_ones():
 def test_relative_residuals_are_in_the_units_of_the_problem():
     x, gradient = np.zeros(2), np.array([3e-3, -4e-3])
     g, lam = np.array([0.2, -0.1]), np.array([0.0, 3.0])
-    units = Units(np.array([1e3, 500.0]), np.array([2.0, 5.0]), np.zeros(2), np.array([1.0, 0.01]))
-    # max(1000 * 3e-3, 500 * 4e-3), 2 * 0.2, and the larger of min(2 * 0.2, 1 * 0) and min(5 * 0.1, 0.01 * 3)
+    units = Units(
+        coordinates=np.array([1e3, 500.0]),
+        violations=np.array([2.0, 5.0]),
+        slacks=np.array([1.0, 4.0]),
+        rounding=np.zeros(2),
+        pushes=np.array([1.0, 0.01]),
+    )
+    # max(1000 * 3e-3, 500 * 4e-3), 2 * 0.2, and the larger of min(1 * 0.2, 1 * 0) and min(4 * 0.1, 0.01 * 3)
     assert relative_residuals(REALS, x, gradient, g, lam, units) == pytest.approx((3.0, 0.4, 0.03))
     # a multiplier that pushes hard: how near the constraint is decides
-    assert relative_residuals(REALS, x, gradient, g, 1e9 * lam, units).slackness == pytest.approx(0.5)
+    assert relative_residuals(REALS, x, gradient, g, 1e9 * lam, units).slackness == pytest.approx(0.4)
     # the second one an equality: 5 * 0.1 is a violation, and no slackness
     equality = relative_residuals(REALS, x, gradient, g, 1e9 * lam, units, num_equalities=1)
     assert equality == pytest.approx((3.0, 0.5, 0.0))
@@ -67,7 +73,7 @@ def test_relative_residuals_are_in_the_units_of_the_problem():
 
 def test_a_value_below_the_rounding_is_zero():
     one = np.ones(1)
-    units = Units(one, 1e6 * one, 1e-9 * one, one)
+    units = Units(one, 1e6 * one, 1e6 * one, 1e-9 * one, one)
     for value, expected in ((1e-9, 0.0), (-1e-9, 0.0), (2e-9, 2e-3)):
         below = relative_residuals(REALS, one, 0 * one, value * one, 5 * one, units)
         assert (below.feasibility, below.slackness) == (pytest.approx(max(expected, 0.0)), pytest.approx(expected))
@@ -78,7 +84,7 @@ def test_a_value_below_the_rounding_is_zero():
 def test_without_constraints_only_stationarity_is_left(library):
     x = library.array([1.0, 2.0])
     empty = library.array([])
-    units = Units(library.array([1.0, 3.0]), empty, empty, empty)
+    units = Units(library.array([1.0, 3.0]), empty, empty, empty, empty)
     assert relative_residuals(REALS, x, x, empty, empty, units) == (6.0, 0.0, 0.0)
     assert absolute_residuals(REALS, x, x, empty, empty) == pytest.approx((math.sqrt(5), 0.0, 0.0))
 
@@ -87,14 +93,15 @@ def test_measures_of_a_batch_are_those_of_its_members(library, rng):
     x, gradient = rng.normal(size=(2, 3, 4))
     g, lam = rng.normal(size=(2, 3, 2))
     lam = np.abs(lam)
-    w, c, r = rng.uniform(0.5, 3.0, size=(3, 4)), *rng.uniform(0.5, 3.0, size=(2, 3, 2))
+    w, c, a, r = rng.uniform(0.5, 3.0, size=(3, 4)), *rng.uniform(0.5, 3.0, size=(3, 3, 2))
+    e = np.full((3, 2), 0.1)
     parts = [library.array(a) for a in (x, gradient, g, lam)]
-    units = Units(library.array(w), library.array(c), library.array(np.full((3, 2), 0.1)), library.array(r))
+    units = Units(*(library.array(part) for part in (w, c, a, e, r)))
     whole = relative_residuals(NonNegative(), *parts, units, num_equalities=1)
     absolute = absolute_residuals(NonNegative(), *parts, num_equalities=1)
     for i in range(3):
         member = (x[i], gradient[i], g[i], lam[i])
-        one = relative_residuals(NonNegative(), *member, Units(w[i], c[i], np.full(2, 0.1), r[i]), num_equalities=1)
+        one = relative_residuals(NonNegative(), *member, Units(w[i], c[i], a[i], e[i], r[i]), num_equalities=1)
         assert [float(r[i]) for r in whole] == pytest.approx(list(one))
         assert float(whole.worst[i]) == pytest.approx(one.worst)
         printed = absolute_residuals(NonNegative(), *member, num_equalities=1)
@@ -210,9 +217,10 @@ def test_the_multipliers_of_the_set_come_with_the_certificate():
 
 
 def fitted_worst(domain, start, x, c, A, b):
-    """The least ||w P_T(-c - A^T lambda)||^2 + sum (c_i g_i r_i lambda_i)^2 over lambda >= 0, by a general optimizer.
+    """The least ||w P_T(-c - A^T lambda)||^2 + sum (a_i g_i r_i lambda_i)^2 over lambda >= 0, by a general optimizer.
 
-    The weights are those that `gdpa.units.Units` documents, with one w for sets that are no box.
+    The weights are those that `gdpa.units.Units` documents, with one w for sets that are no box and g unknown at the
+    start.
     """
     g = A @ x - b
     lengths = np.maximum(np.abs(x), np.abs(x - start))
@@ -259,7 +267,7 @@ def test_many_multipliers_fitted_on_a_working_set_are_those_of_the_whole(m, d, p
     rng = np.random.default_rng(m + p)
     J, grad_f, g = rng.normal(size=(m, d)), 5 * rng.normal(size=d), -rng.exponential(size=m)
     g[m - p :] = 0.0
-    found = fit(REALS, np.zeros(d), grad_f, J, g, p, Units(np.ones(d), np.ones(m), np.zeros(m), np.ones(m)))
+    found = fit(REALS, np.zeros(d), grad_f, J, g, p, Units(np.ones(d), np.ones(m), np.ones(m), np.zeros(m), np.ones(m)))
     slack = np.where(np.arange(m) < m - p, np.abs(g), 0.0)
     lower = np.where(np.arange(m) < m - p, 0.0, -np.inf)
     whole = np.vstack([J.T, np.diag(slack)])

@@ -33,7 +33,7 @@ def start(x, tolerance=1e-4):
         state=state,
         start=Start(x, 0 * x),
         shape=(1, 1, 0),
-        units=Units(one, one, 0 * one, one),
+        units=Units(one, one, one, 0 * one, one),
         next_units=1_000_000,
     )
     problem = Problem(lambda x: Evaluation(x[..., 0], x[..., :1], lambda w, objective=1.0: 0 * x))

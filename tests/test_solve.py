@@ -16,8 +16,8 @@ from gdpa import (
     Problem,
     Status,
     certify,
-    load_state,
-    save_state,
+    load_run,
+    save_run,
     solve,
 )
 from gdpa.arrays import to_numpy
@@ -171,18 +171,14 @@ def test_failed_before_the_first_step_is_over_still_has_a_result():
     assert not caught.value.partial_result.success
 
 
-def test_failed_at_once_after_loading_a_state(tmp_path):
-    save_state(tmp_path / "state", solve(bowl(), START, SLOW, stop=MaxSteps(3)).state)
-    pulls = [0]
+def test_failed_at_once_after_loading_a_run(tmp_path):
+    save_run(tmp_path / "run", solve(bowl(), START, SLOW, stop=MaxSteps(3)).run)
 
     def broken(n, v):
-        pulls[0] += 1
-        if pulls[0] == 3:  # two are spent on checking the start
-            raise ZeroDivisionError("the user's own")
-        return v
+        raise ZeroDivisionError("the user's own")
 
     with pytest.raises(ZeroDivisionError, match="the user's own") as caught:
-        solve(bowl(gradient=broken), state=load_state(tmp_path / "state"), algorithm=SLOW)
+        solve(bowl(gradient=broken), run=load_run(tmp_path / "run"))
     assert caught.value.partial_result.steps == 3
 
 
@@ -228,12 +224,13 @@ def test_the_result_keeps_the_points_it_promises():
     assert weights == pytest.approx([1 / (0.05 * r ** (1 / 3)) for r in range(1, 301)])
     points = np.array([x for x, *_ in seen])
     assert result.x_average == pytest.approx((weights @ points) / weights.sum())  # Theorem 1's weights
-    scale = result.certificate.scale.constraints
-    feasible = [(f, x) for x, f, g, _ in seen if (g / scale <= 1e-4).all()]
+    # n = |dg/dx0| L0 + |dg/dx1| L1 > 1 at every point that violates g, so the violation counts by its absolute value
+    assert all(np.abs([8 * x[0], 2 * x[1]]) @ np.abs(x) > 1 for x, _, g, _ in seen if g > 0)
+    feasible = [(f, x) for x, f, g, _ in seen if (g <= 1e-6).all()]
     assert 0 < len(feasible) < 300
     assert result.x_best_feasible.tolist() == min(feasible, key=lambda pair: pair[0])[1].tolist()
     assert result.x_last.tolist() == result.state.x.tolist()
-    worst = [certify(own.problem, x, scale=result.certificate.scale).relative.worst for x in points[::10]]
+    worst = [certify(own.problem, x, start=result.certificate.start).relative.worst for x in points[::10]]
     assert result.certificate.relative.worst <= min(worst) + 1e-12
 
 
@@ -244,10 +241,12 @@ def test_no_feasible_iterate_means_none():
 
 def test_success_is_judged_at_the_returned_point():
     own = get("HS22")
-    result = solve(own.problem, own.x0, GDPA(alpha=Constant(0.002), beta=Constant(50.0), tau=0.001))
+    method = GDPA(alpha=Constant(0.002), beta=Constant(50.0), tau=0.001)
+    result = solve(own.problem, own.x0, method, tolerance=1e-4)
     assert result.success
-    again = certify(own.problem, result.x, result.multipliers, scale=result.certificate.scale)
+    again = certify(own.problem, result.x, result.multipliers, start=result.certificate.start)
     assert again.holds(1e-4)
+    assert again.relative == result.certificate.relative
     assert result.x == pytest.approx(own.solution, abs=1e-3)
     assert result.objective == pytest.approx(1.0, abs=1e-3)
     assert result.constraints.tolist() == own.problem.evaluate(result.x).constraints.tolist()
@@ -323,7 +322,7 @@ def test_single_precision_runs_in_single_precision(library):
 # Counts and options
 
 
-def test_user_functions_are_called_once_a_point_plus_certificates():
+def test_user_functions_are_called_once_a_point_certificates_included():
     calls = {"f": 0, "g": 0, "df": 0, "dg": 0}
 
     def count(name, value):
@@ -338,9 +337,10 @@ def test_user_functions_are_called_once_a_point_plus_certificates():
     )
     result = solve(own, np.ones(2), SLOW, stop=MaxSteps(1000))
     assert (result.forwards, result.backwards) == (1001, 1000)
-    # and two certificates at the end, of the best point and the last
-    assert calls["f"] == calls["g"] == 1003
-    assert calls["df"] <= 1003
+    # the certificates use the oracle calls that the method has made
+    assert calls["f"] == calls["g"] == 1001
+    assert calls["df"] <= 1001
+    assert (result.measuring.forwards, result.calls.forwards) == (0, 1001)
 
 
 def test_checking_rarely_leaves_the_iterates_alone():
@@ -380,23 +380,40 @@ def test_a_run_in_two_parts_is_the_run_in_one_bit_for_bit(name, tmp_path):
     x0 = library.array([0.3, -0.7])
     straight = solve(hs12, x0, method, stop=MaxSteps(200))
     first = solve(hs12, x0, method, stop=MaxSteps(80))
-    save_state(tmp_path / "state", first.state)
-    for state in (load_state(tmp_path / "state"), first.state):
-        rest = solve(hs12, state=state, algorithm=method, stop=MaxSteps(200))
+    save_run(tmp_path / "run", first.run)
+    for run in (load_run(tmp_path / "run"), first.run):
+        rest = solve(hs12, run=run, stop=MaxSteps(200))
         assert rest.steps == 200
-        assert to_numpy(rest.x_last).tobytes() == to_numpy(straight.x_last).tobytes()
-        assert to_numpy(rest.multipliers_last).tobytes() == to_numpy(straight.multipliers_last).tobytes()
-        assert rest.history["step"].tolist() == list(range(81, 201))
-        assert rest.history["objective"].tolist() == straight.history["objective"][80:].tolist()
+        for part in ("x", "multipliers", "x_last", "multipliers_last", "x_average", "x_best_feasible"):
+            assert to_numpy(getattr(rest, part)).tobytes() == to_numpy(getattr(straight, part)).tobytes(), part
+        assert (rest.status, rest.success) == (straight.status, straight.success)
+        assert rest.certificate.relative == straight.certificate.relative
+        for column in ("step", "forwards", "backwards", "objective", "kkt"):
+            assert rest.history[column].tolist() == straight.history[column].tolist(), column
 
 
-def test_a_continued_run_counts_what_it_uses(tmp_path):
+def test_a_continued_run_counts_what_both_parts_used(tmp_path):
+    straight = solve(bowl(), START, SLOW, stop=MaxSteps(100))
+    assert (straight.forwards, straight.backwards) == (101, 100)
     first = solve(bowl(), START, SLOW, stop=MaxSteps(80))
-    in_memory = solve(bowl(), state=first.state, algorithm=SLOW, stop=MaxSteps(100))
-    assert in_memory.forwards == 20
-    save_state(tmp_path / "state", first.state)
-    loaded = solve(bowl(), state=load_state(tmp_path / "state"), algorithm=SLOW, stop=MaxSteps(100))
-    assert (loaded.forwards, loaded.backwards) == (21, 20)
+    assert (first.forwards, first.backwards) == (81, 80)
+    save_run(tmp_path / "run", first.run)
+    for run in (first.run, load_run(tmp_path / "run")):
+        rest = solve(bowl(), run=run, stop=MaxSteps(100))
+        # the oracle call at the cut is made anew, for measuring: the method has paid for it
+        assert (rest.forwards, rest.backwards) == (101, 100)
+        assert straight.measuring.forwards == first.measuring.forwards == 0
+        assert rest.measuring.forwards == 1
+
+
+def test_a_run_continues_with_the_seconds_it_has_used(monkeypatch):
+    ticks = iter(range(1000))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))
+    first = solve(bowl(), START, SLOW, stop=MaxTime(5))
+    assert (first.steps, first.seconds) == (4, 5.0)
+    assert solve(bowl(), run=first.run, stop=MaxTime(5)).steps == 4  # the time is used up
+    rest = solve(bowl(), run=first.run, stop=MaxTime(8))
+    assert (rest.steps, rest.seconds) == (7, 8.0)
 
 
 def test_a_verdict_ends_the_run_between_two_looks():

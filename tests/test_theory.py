@@ -225,7 +225,7 @@ def test_trajectory_wants_a_whole_run_of_one_problem():
     problem, x0 = half_space(), np.array([2.0, 0.0])
     first = solve(problem, x0, GDPA(), stop=MaxSteps(3))
     with pytest.raises(ValueError, match="from its first step"):
-        solve(problem, state=first.state, algorithm=GDPA(), stop=MaxSteps(6), observers=[Trajectory()])
+        solve(problem, run=first.run, stop=MaxSteps(6), observers=[Trajectory()])
     with pytest.raises(ValueError, match="every step"):
         solve(problem, x0, GDPA(), stop=MaxSteps(6), observers=[trajectory := Trajectory(), trajectory])
     equality = from_functions(

@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 
 from gdpa import certify, solve
 from gdpa.arrays import to_numpy
+from gdpa.kkt import relative_residuals
 from gdpa.problem import Evaluation, Problem
 from gdpa.problems import get
 from gdpa.sets import REALS, Ball, Box, NonNegative
-from gdpa.units import NEARBY, ROUNDINGS, Start, asymmetric_direction, nearby_start, start_at, units_at
+from gdpa.units import (
+    MIXED,
+    MIXED_ROUNDINGS,
+    NEARBY,
+    ROUNDINGS,
+    Start,
+    asymmetric_direction,
+    nearby_start,
+    start_at,
+    units_at,
+)
 
 EPS = 2.0**-52
 
@@ -26,6 +37,8 @@ EPS = 2.0**-52
         ([0.0, 0.0], [1.0, -2.0], [1.0, 2.0]),
         ([1.0, 5.0], [1.0, 2.0], [1.0, 3.0]),  # |x - x0| = (0, 3)
         ([0.0, 7.0], [0.0, 7.0], [7.0, 7.0]),  # a coordinate that is 0 and did not move has the largest length
+        ([0.0, 7.0], [1e-8, 7.0], [7.0, 7.0]),  # as has one that is below sqrt(eps) of the largest ...
+        ([0.0, 7.0], [2e-7, 7.0], [2e-7, 7.0]),  # ... and none that is above
         ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0]),  # nothing is known
         ([[0.0, 1.0], [0.0, 0.0]], [[0.0, 3.0], [0.0, 0.0]], [[3.0, 3.0], [1.0, 1.0]]),  # each member of a batch
     ],
@@ -78,10 +91,42 @@ def test_the_units_of_the_constraints_by_hand(library, whole):
     start = Start(library.array(X0), library.array([3.0, 8.0]))
     units = units_at(start, library.array(X), flat(library, [4.0, 0.5], ROWS), whole=whole)
     # n = (0.1 + 0.05 * 2, 3 + 1 * 2, 0) = (0.2, 5, 0)
-    assert to_numpy(units.constraints) == pytest.approx([5.0, 1.0, 1.0])
+    assert to_numpy(units.violations) == pytest.approx([5.0, 1.0, 1.0])
+    assert to_numpy(units.slacks) == pytest.approx([5.0, 1.0, 1.0])  # g at the start is not known
     assert to_numpy(units.rounding) == pytest.approx([ROUNDINGS * EPS * 0.2, ROUNDINGS * EPS * 5, 0.0])
     # with w = (0.25, 0.5): max(0.025, 0.025), max(0.75, 0.5), 0
     assert to_numpy(units.pushes) == pytest.approx([0.025, 0.75, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("values", "slacks"),
+    [
+        ([0.5, -0.5, 9.0], [5.0, 1.0, 1.0]),  # values of up to 1 loosen nothing
+        ([7.0, -2.0, 9.0], [5.0, 0.5, 1.0]),  # min(n, 2) = 2 for the second, of n = 5
+        ([7.0, 70.0, 9.0], [5.0, 0.2, 1.0]),  # n = 5 is less than 70
+    ],
+)
+def test_a_slack_is_measured_by_the_value_at_the_start_or_by_the_slope(library, values, slacks):
+    start = Start(library.array(X0), library.array([3.0, 8.0]), constraints=library.array(values))
+    units = units_at(start, library.array(X), flat(library, [4.0, 0.5], ROWS))
+    assert to_numpy(units.slacks) == pytest.approx(slacks)
+    assert to_numpy(units.violations) == pytest.approx([5.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(("dtype", "eps"), [("float64", EPS), ("float32", 2.0**-23)])
+def test_a_long_coordinate_is_weighed_up_to_a_bound(library, dtype, eps):
+    # grad f = (1, 0) and lengths (1, 1000) give s = S = 1: the second coordinate is weighed by its length ...
+    x = library.array([1.0, 1e3], dtype)
+    rows = Evaluation(
+        library.array(0.0, dtype), library.array([], dtype), lambda w, objective=1.0: library.array([1.0, 0.0], dtype)
+    )
+    bound = min(MIXED, MIXED_ROUNDINGS / eps)
+    units = units_at(Start(0 * x, 0 * x), x, rows)
+    assert to_numpy(units.coordinates) == pytest.approx([1.0, min(1e3, bound)], rel=1e-6)
+    # ... and by no more than the bound
+    x = library.array([1.0, 1e3 * bound], dtype)
+    units = units_at(Start(0 * x, 0 * x, np.array([1.0, 1e3 * bound])), x, rows)
+    assert to_numpy(units.coordinates) == pytest.approx([1.0, bound], rel=1e-6)
 
 
 def test_the_rounding_is_that_of_the_precision(library):
@@ -101,12 +146,12 @@ def test_without_constraints_there_are_units_of_the_coordinates_alone(library):
         Evaluation(library.array(0.0), library.array([]), lambda w, objective=1.0: library.array([4.0, 0.5])),
     )
     assert to_numpy(units.coordinates).tolist() == [0.25, 0.5]
-    assert [tuple(u.shape) for u in units[1:]] == [(0,)] * 3
+    assert [tuple(u.shape) for u in units[1:]] == [(0,)] * 4
 
 
 def test_the_units_of_a_batch_are_those_of_its_members(library, rng):
     x, x0, c0, c = rng.normal(size=(4, 3, 2))
-    J = rng.normal(size=(3, 4, 2))
+    J, g0 = rng.normal(size=(3, 4, 2)), 3 * rng.normal(size=(3, 4))
     weights = library.array(J)
 
     def pullback(w, objective=1.0):
@@ -114,11 +159,11 @@ def test_the_units_of_a_batch_are_those_of_its_members(library, rng):
 
     now = Evaluation(library.array(np.zeros(3)), library.array(np.zeros((3, 4))), pullback)
     for whole in (True, False):
-        units = units_at(Start(library.array(x0), library.array(c0)), library.array(x), now, whole=whole)
+        start = Start(library.array(x0), library.array(c0), constraints=library.array(g0))
+        units = units_at(start, library.array(x), now, whole=whole)
         for i in range(3):
-            one = units_at(
-                Start(library.array(x0[i]), library.array(c0[i])), library.array(x[i]), flat(library, c[i], J[i])
-            )
+            start = Start(library.array(x0[i]), library.array(c0[i]), constraints=library.array(g0[i]))
+            one = units_at(start, library.array(x[i]), flat(library, c[i], J[i]))
             for member, alone in zip(units, one, strict=True):
                 assert to_numpy(member)[i] == pytest.approx(to_numpy(alone), rel=1e-14)
 
@@ -126,10 +171,11 @@ def test_the_units_of_a_batch_are_those_of_its_members(library, rng):
 # Starts
 
 
-def test_a_start_records_the_point_and_the_gradient(library):
+def test_a_start_records_the_point_the_values_and_the_gradient(library):
     x0 = library.array(X0)
-    start = start_at(flat(library, [4.0, 0.5], ROWS), x0, np.array(2.0))
+    start = start_at(flat(library, [4.0, 0.5], ROWS, [1.0, 2.0, 3.0]), x0, np.array(2.0))
     assert start.x is x0
+    assert to_numpy(start.constraints).tolist() == [1.0, 2.0, 3.0]
     assert to_numpy(start.gradient).tolist() == [4.0, 0.5]
     assert float(start.x_scale) == 2.0
 
@@ -264,9 +310,10 @@ def test_the_unit_of_x_changes_no_relative_residual(domain, seed, unit, shift):
     assert one.holds(1e-6) == other.holds(1e-6)
 
 
-@given(seed=SEEDS, units=st.lists(st.integers(-8, 30), min_size=4, max_size=4), shift=st.sampled_from([1e-7, 0.3]))
+@given(seed=SEEDS, units=st.lists(st.integers(-4, 4), min_size=4, max_size=4), shift=st.sampled_from([1e-7, 0.3]))
 def test_the_unit_of_a_single_coordinate_leaves_the_stationarity_in_lengths_and_the_units_of_g(seed, units, shift):
-    # w_j = max(1 / s, L_j / S): the second form does not know the units of single coordinates, and both are asked for.
+    # w_j = max(1 / s, L_j / S): the second form does not know the units of single coordinates, and both are asked for
+    # (unless the lengths differ by so much that the bound on the second cuts in).
     problem, solution, _ = quadratic(seed)
     x, c = solution + shift, 2.0 ** np.array(units)
     other = measured(problem, x=c)
@@ -275,7 +322,8 @@ def test_the_unit_of_a_single_coordinate_leaves_the_stationarity_in_lengths_and_
     changes = there.lengths(c * x) * other.evaluate(c * x).gradient()
     assert changes.tolist() == (start.lengths(x) * problem.evaluate(x).gradient()).tolist()
     one, two = units_at(start, x, problem.evaluate(x)), units_at(there, c * x, other.evaluate(c * x))
-    assert two.constraints.tolist() == one.constraints.tolist()
+    assert two.violations.tolist() == one.violations.tolist()
+    assert two.slacks.tolist() == one.slacks.tolist()
     assert two.rounding.tolist() == one.rounding.tolist()
     largest = max(np.abs(changes).max(), np.abs(there.lengths(c * x) * there.gradient).max())
     assert (two.coordinates * largest >= there.lengths(c * x) * (1 - 1e-12)).all()
@@ -306,19 +354,14 @@ def test_a_wild_start_does_not_loosen_the_test(seed, power):
     assert calm.relative == wild.relative
 
 
-def test_slackness_has_no_units_of_its_own():
-    # min x^2 / 2 with g = b (x - 1 - e) <= 0 at x = 1: lambda = 1 / b balances f', and g = -b e is not zero. By hand:
+@pytest.mark.parametrize("b", [1.0, 2.0**-20, 2.0**-50])
+def test_slackness_has_no_units_of_its_own(b):
+    # min -x with g = b (x - 1 - e) <= 0 at x = 1: lambda = 1 / b balances f', and g = -b e is not zero. By hand:
     # n = b, so c |g| = e for b <= 1; w = max(1 / 1, 1 / 1) = 1, r = b and r lambda = 1. The smaller is e.
-    from gdpa.kkt import relative_residuals
-
-    for b in (1.0, 2.0**-20, 2.0**-50):
-        e = 2.0**-6
-        x = np.ones(1)
-        now = Evaluation(x[0] ** 2 / 2, np.array([-b * e]), lambda w, objective=1.0, b=b, x=x: objective * x + b * w)
-        start = Start(np.zeros(1), np.zeros(1))
-        lam = np.array([-1 / b])
-        units = units_at(start, x, now)
-        assert relative_residuals(REALS, x, now.pullback(lam), now.constraints, lam, units) == (0.0, 0.0, e)
+    e, x, lam = 2.0**-6, np.ones(1), np.array([1 / b])
+    now = Evaluation(-x[0], np.array([-b * e]), lambda w, objective=1.0: -objective + b * w)
+    units = units_at(Start(np.zeros(1), -x), x, now)
+    assert relative_residuals(REALS, x, now.pullback(lam), now.constraints, lam, units) == (0.0, 0.0, e)
 
 
 @pytest.mark.parametrize("name", ["HS12", "HS43", "HS76", "disc-product"])

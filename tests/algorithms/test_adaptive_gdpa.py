@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
 
-from gdpa import AdaptiveGDPA, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, load_state, save_state, solve
+from gdpa import AdaptiveGDPA, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, solve
 from gdpa.algorithms._acceptance import Merit, Window
 from gdpa.arrays import to_numpy
 from gdpa.backends.functions import from_functions
@@ -17,6 +17,7 @@ from gdpa.problem import Evaluation, row_by_row
 from gdpa.problems import get, names
 from gdpa.sets import Ball, Box, Product, Simplex
 from tests.algorithms.adaptive_cases import INFEASIBLE, walk
+from tests.stored import through_a_file
 
 STEPS = ("pullback", "jacobian")
 SOLVABLE = names("solvable")
@@ -258,8 +259,7 @@ def test_a_saved_run_goes_on_bit_for_bit(name, step, tmp_path):
     method = AdaptiveGDPA(step=step)
     straight = walk(method, case.problem, case.x0, 24)
     for cut in (1, 5, 12, 23):
-        save_state(tmp_path / "state", straight[cut])
-        state = load_state(tmp_path / "state")
+        state = through_a_file(straight[cut], tmp_path / "state")
         for expected in straight[cut + 1 :]:
             state = method.update(case.problem, state)
             assert (state.x == expected.x).all()
@@ -273,8 +273,7 @@ def test_a_run_saved_in_the_feasibility_phase_goes_on_bit_for_bit(tmp_path):
     inside = [i for i, s in enumerate(straight) if s.restoration is not None and s.verdict is None]
     assert inside
     for cut in (inside[0] - 1, inside[0], inside[-1]):
-        save_state(tmp_path / "state", straight[cut])
-        state = load_state(tmp_path / "state")
+        state = through_a_file(straight[cut], tmp_path / "state")
         for expected in straight[cut + 1 : cut + 10]:
             state = method.update(problem, state)
             assert bool((state.x == expected.x).all())

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdpa import GDPA, MaxSteps, load_state, save_state, solve
+from gdpa import GDPA, MaxSteps, load_run, save_run, solve
 from gdpa.algorithms.damped_gdpa import SCALING_LIMIT, DampedGDPA
 from gdpa.arrays import to_numpy
-from gdpa.kkt import certify, scale_at
+from gdpa.kkt import certify
 from gdpa.methods import get_method
-from gdpa.oracle import CountingOracle
+from gdpa.oracle import CountingOracle, Counts
 from gdpa.problem import Evaluation, Problem
 from gdpa.problems import get
 from gdpa.schedules import Constant
 from gdpa.sets import Box
+from gdpa.units import start_at
 from tests.algorithms.hand_problem import hand_problem
 from tests.libraries import Library
 
@@ -118,10 +119,10 @@ def test_one_forward_and_one_backward_per_update(library, options):
     oracle = CountingOracle(hand_problem(library))
     method = DampedGDPA(alpha=0.001, **options)
     state = method.init(oracle.problem, library.array([0.0, 0.0]))
-    assert (oracle.method.forwards, oracle.method.backwards) == (1, 3)  # grad f and two constraints, for the scales
+    assert oracle.method == Counts(1, 3)  # grad f and two constraints, for the scales
     for _ in range(20):
         state = method.update(oracle.problem, state)
-    assert (oracle.method.forwards, oracle.method.backwards) == (21, 23)
+    assert oracle.method == Counts(21, 23)
 
 
 def test_many_constraints_are_not_measured_one_by_one():
@@ -132,7 +133,7 @@ def test_many_constraints_are_not_measured_one_by_one():
 
     oracle = CountingOracle(Problem(evaluate))
     state = DampedGDPA(beta=1.0).init(oracle.problem, np.ones(1))
-    assert (oracle.method.forwards, oracle.method.backwards) == (1, 1)
+    assert oracle.method == Counts(1, 1)
     assert state.beta == pytest.approx(np.full(m, 100.0))  # s_i = 1, s_f = 1/100
 
 
@@ -156,7 +157,7 @@ def test_it_finds_the_certified_answer(name, method):
     own = get(name)
     result = solve(own.problem, own.x0, method, tolerance=1e-3, record=0, check_every=50)
     assert result.success, result.message
-    assert certify(own.problem, result.x, scale=scale_at(own.problem.evaluate(own.x0))).holds(1e-3)
+    assert certify(own.problem, result.x, start=start_at(own.problem.evaluate(own.x0), own.x0)).holds(1e-3)
     assert result.x == pytest.approx(own.solution, abs=0.05)
 
 
@@ -293,9 +294,8 @@ def test_stopped_saved_and_continued_is_the_same_run_bit_for_bit(tmp_path):
     own = get("HS43")
     method = DampedGDPA(momentum=0.9, alpha=0.003, smoothing=0.3)
     whole = solve(own.problem, own.x0, method, stop=MaxSteps(60)).state
-    half = solve(own.problem, own.x0, method, stop=MaxSteps(25)).state
-    save_state(tmp_path / "state", half)
-    rest = solve(own.problem, algorithm=method, state=load_state(tmp_path / "state"), stop=MaxSteps(60)).state
+    save_run(tmp_path / "run", solve(own.problem, own.x0, method, stop=MaxSteps(25)).run)
+    rest = solve(own.problem, run=load_run(tmp_path / "run"), stop=MaxSteps(60)).state
     assert rest.step == whole.step == 60
     for field in ("x", "multipliers", "previous", "smoothed", "average", "unit", "beta"):
         assert getattr(rest, field).tobytes() == getattr(whole, field).tobytes(), field

@@ -8,7 +8,7 @@ import torch
 
 from gdpa import GDPA, MaxSteps, from_module, solve
 from gdpa.applications.budget_nets import budget_net
-from gdpa.oracle import CountingOracle
+from gdpa.oracle import CountingOracle, Counts
 
 CLASSES = (1, 2, 4)
 
@@ -111,8 +111,10 @@ def test_gdpa_trains_it_and_costs_one_pass_each_way():
     assert float(after[1]) < float(before[1])
     assert float((after[[0, 2]] - 1.2).max()) < float((before[[0, 2]] - 1.2).max())
     oracle = CountingOracle(net.problem)
-    oracle.problem.evaluate(start).jacobian()
-    assert oracle.method.backwards == 1
+    now = oracle.problem.evaluate(start)
+    assert now.has_cheap_jacobian
+    now.jacobian()
+    assert oracle.method == Counts(1, 1)
 
 
 def test_confusion_counts_every_image_of_the_classes():

@@ -11,7 +11,7 @@ import torch
 from gdpa import GDPA, MaxSteps, certify, solve
 from gdpa.applications.images import select
 from gdpa.applications.neyman_pearson import neyman_pearson
-from gdpa.oracle import CountingOracle
+from gdpa.oracle import CountingOracle, Counts
 from gdpa.problem import row_by_row
 
 CLASSES = (1, 3, 4, 7)
@@ -108,8 +108,8 @@ def test_a_batch_equals_a_loop_over_its_members():
     rng = np.random.default_rng(4)
     x, w = torch.from_numpy(rng.normal(size=(2, 20))), torch.from_numpy(rng.uniform(size=(2, 3)))
     objective = torch.tensor([1.0, 0.5], dtype=torch.float64)
-    f, g, pullback = batched.problem.evaluate(x)
-    gradient, J = pullback(w, objective), batched.problem.evaluate(x).jacobian()
+    f, g, pullback = now = batched.problem.evaluate(x)
+    gradient, J = pullback(w, objective), now.jacobian()
     for b in range(2):
         one = batched.with_thresholds(thresholds[b])
         f_b, g_b, pullback_b = one.problem.evaluate(x[b])
@@ -156,6 +156,16 @@ def test_cuda_agrees_with_the_host():
     torch.testing.assert_close(two.pullback(w.cuda()).cpu(), one.pullback(w))
 
 
+def test_an_evaluation_keeps_the_jacobian_of_its_own_point():
+    case = study()
+    first, second = case.start(1), case.start(1) + 1.0
+    one, two = case.problem.evaluate(first), case.problem.evaluate(second)
+    expected = torch.stack([one.pullback(unit, 0.0) for unit in torch.eye(3, dtype=torch.float64)])
+    torch.testing.assert_close(one.jacobian(), expected, rtol=1e-10, atol=1e-13)  # after the call at another point
+    assert not torch.allclose(two.jacobian(), one.jacobian())
+    assert one.jacobian() is one.jacobian()
+
+
 def test_scaling_law_between_sums_and_means():
     """Sums with (alpha, beta) walk as means with (N alpha, N beta), regulariser / N and thresholds / N."""
     images, labels = data(50)
@@ -177,15 +187,16 @@ def test_one_forward_and_one_backward_per_iteration():
     result = solve(case.problem, case.start(0), GDPA(), stop=MaxSteps(10))
     assert (result.forwards, result.backwards) == (11, 10)
     oracle = CountingOracle(case.problem)
-    oracle.problem.evaluate(case.start(0)).jacobian()
-    assert oracle.method.backwards == 1
+    now = oracle.problem.evaluate(case.start(0))
+    assert now.has_cheap_jacobian
+    now.jacobian()
+    assert oracle.method == Counts(1, 1)
 
 
 def test_certificate_uses_the_hook_and_agrees_with_pullbacks():
     case = study(thresholds=0.9)
     x = case.start(2)
-    plain = row_by_row(case.problem)
-    one, two = certify(case.problem, x), certify(plain, x)
+    one, two = certify(case.problem, x), certify(row_by_row(case.problem), x)
     torch.testing.assert_close(one.multipliers, two.multipliers, rtol=1e-8, atol=1e-10)
 
 
