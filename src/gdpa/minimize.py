@@ -81,13 +81,13 @@ def minimize(
             A variable with equal bounds is fixed: it is taken out of the problem and put back into the result.
         constraints: `NonlinearConstraint`, `LinearConstraint`, a dict (``fun >= 0`` for "ineq"), or a list of any.
         tol: the relative KKT tolerance that ``success`` is judged by. Default 1e-6, and then up to `POLISHING` steps
-            more for further digits (none with ``maxfev``), and ``restore``.
+            more for further digits (none with ``maxfev``).
         callback: called after every step, as ``callback(intermediate_result=...)`` if that is its only parameter, as
             ``callback(x, intermediate_result)`` if it needs two arguments, else as ``callback(x)``. Raising
             StopIteration (or, of two arguments, returning True) ends the run.
         options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp``, ``x_scale``
             (the lengths of the variables, see `gdpa.units`), ``restore`` (whether an answer is moved to the nearest
-            point that is feasible to rounding, see `gdpa.restoration`; default: if ``tol`` is not given), ``eps`` and
+            point that is feasible to rounding, see `gdpa.restoration`; default True), ``eps`` and
             ``finite_diff_rel_step`` (absolute and relative step of differences), and the parameters of the method
             (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without ``tol``, the smallest of SciPy's ``ftol``, ``gtol``
             and ``xtol`` is the tolerance. Further options of SciPy's methods have no effect; an unknown name raises.
@@ -218,7 +218,16 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
             certificate = restored(canonical.problem, result.certificate, settings.tolerance)
         except OutOfCallsError:
             certificate = result.certificate
-        result = replace(result, x=certificate.x, multipliers=certificate.multipliers, certificate=certificate)
+        if certificate is not result.certificate:
+            left = canonical.violation(canonical.point(certificate.x))
+            message = f"{result.message} Then moved to a violation of {left:.1e}."
+            result = replace(
+                result,
+                x=certificate.x,
+                multipliers=certificate.multipliers,
+                certificate=certificate,
+                message=message,
+            )
     return _report(result, canonical, bounded)
 
 

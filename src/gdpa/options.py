@@ -126,7 +126,7 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
     return Options(
         tolerance=_tolerance(options, tol),
         polish=polish,
-        restore=bool(options.get("restore", polish)),
+        restore=bool(options.get("restore", True)),
         maxiter=_limit("maxiter", MAXITER if options.get("maxiter") is None else options["maxiter"]),
         maxfev=None if maxfev is None else _limit("maxfev", maxfev),
         disp=bool(options.get("disp")),
