@@ -16,10 +16,10 @@ FLOORS = (
     ("version", "typing", "files", "arrays", "text", "differences"),
     ("sets", "problem", "detach", "units", "slack", "schedules", "perturbed"),
     (
-        *("multipliers", "kkt", "restoration", "constants", "oracle"),
+        *("multipliers", "derivative_check", "kkt", "restoration", "constants", "oracle"),
         *("backends", "problems", "tables", "result", "stopping"),
     ),
-    ("algorithms", "methods", "run", "progress", "observers", "conclude", "trajectory", "theory"),
+    ("algorithms", "methods", "run", "progress", "observers", "messages", "conclude", "trajectory", "theory"),
     ("storage", "checkpoints", "saving", "solve"),
     ("blocks", "canonical", "options", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from gdpa.algorithms import GDPA, AdaptiveGDPA, DampedGDPA
+from gdpa.derivative_check import check_derivatives
 from gdpa.kkt import Certificate, Residuals, certify
 from gdpa.minimize import minimize
 from gdpa.observers import ProgressDisplay
@@ -37,6 +38,7 @@ __all__ = [
     "Result",
     "Status",
     "certify",
+    "check_derivatives",
     "Certificate",
     "Residuals",
     "KKTBelow",

@@ -8,6 +8,7 @@ from gdpa.algorithms.base import Probe
 from gdpa.arrays import max_norm, namespace
 from gdpa.detach import detached
 from gdpa.kkt import Certificate, better, certificate_from
+from gdpa.messages import advice, message
 from gdpa.observers import Recorder
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation
@@ -20,7 +21,7 @@ from gdpa.units import Units
 
 def conclude(oracle: CountingOracle, progress: Progress, status: Status, detail: str, recorder: Recorder) -> Result:
     """Build the result from the problem at the points worth returning, never from the loop's own numbers."""
-    state, last, algorithm = progress.state, progress.last, progress.algorithm
+    state, last = progress.state, progress.last
     finite = bool(namespace(state.x).all(namespace(state.x).isfinite(max_norm(state.x))))
     x_last, multipliers_last = (state.x, state.multipliers) if finite or last is None else (last.x, last.multipliers)
     certificate = _best_certificate(progress, x_last, multipliers_last, status)
@@ -29,17 +30,18 @@ def conclude(oracle: CountingOracle, progress: Progress, status: Status, detail:
         status = Status.CONVERGED
     if status is Status.CONVERGED and not success:  # a custom rule may be looser than the tolerance
         status = Status.STOPPED
-    if status is Status.DIVERGING and hasattr(algorithm, "alpha"):
-        detail = "Or the step is too long: reduce alpha or beta"
     if status is Status.LOCALLY_INFEASIBLE and (worst := most_violated(certificate, progress.tolerance)):
         detail = f"Most violated: {worst}"
+    evaluation = state.evaluation if x_last is state.x else None
+    more = advice(status, progress.algorithm, progress.problem, x_last, multipliers_last, evaluation)
+    detail = ". ".join(sentence for sentence in (detail, more) if sentence)
     history = recorder.history()
     result = Result(
         x=certificate.x,
         multipliers=certificate.multipliers,
         success=success,
         status=status,
-        message=f"{status.value}{' ' + detail + '.' if detail else ''} {_summary(certificate)}",
+        message=message(status, detail, certificate),
         certificate=certificate,
         tolerance=progress.tolerance,
         x_last=x_last,
@@ -56,14 +58,6 @@ def conclude(oracle: CountingOracle, progress: Progress, status: Status, detail:
         run=progress.run(history),
     )
     return detached(result)
-
-
-def _summary(certificate: Certificate) -> str:
-    return f"Relative residuals: {', '.join(f'{_number(r):.1e}' for r in certificate.relative)}."
-
-
-def _number(value: Any) -> float:
-    return value if isinstance(value, float) else float(namespace(value).max(value))
 
 
 def _best_certificate(progress: Progress, x_last: Array, multipliers_last: Array, status: Status) -> Certificate:

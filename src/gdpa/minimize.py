@@ -12,6 +12,7 @@ import numpy as np
 
 from gdpa.blocks import Block, LinearBlock, OutOfCallsError, Vector
 from gdpa.canonical import Canonical, read_bounds, read_constraints
+from gdpa.derivative_check import check_derivatives
 from gdpa.differences import SCHEMES
 from gdpa.methods import default_method, get_method
 from gdpa.observers import ProgressDisplay
@@ -85,7 +86,8 @@ def minimize(
         callback: called after every step, as ``callback(intermediate_result=...)`` if that is its only parameter, as
             ``callback(x, intermediate_result)`` if it needs two arguments, else as ``callback(x)``. Raising
             StopIteration (or, of two arguments, returning True) ends the run.
-        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp``, ``x_scale``
+        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp``, ``check``
+            (raise if `check_derivatives` finds derivatives at ``x0`` that differences contradict), ``x_scale``
             (the lengths of the variables, see `gdpa.units`), ``restore`` (whether an answer is moved to the nearest
             point that is feasible to rounding, see `gdpa.restoration`; default True), ``eps`` and
             ``finite_diff_rel_step`` (absolute and relative step of differences), and the parameters of the method
@@ -136,6 +138,8 @@ def minimize(
             block.relative_step, block.absolute_step = settings.relative_step, settings.absolute_step
     algorithm = algorithm_class(**settings.parameters)
     canonical = Canonical(objective, blocks, domain, start)
+    if settings.check and not (report := check_derivatives(canonical.problem, canonical.x0)).ok:
+        raise ValueError(f"at x0 the derivatives are wrong; correct them, or leave the option check out. {report}")
     bounded = bounds is not None
     found = _without_steps(canonical, bounded) or _run(canonical, algorithm, settings, callback, bounded)
     if settings.disp:

@@ -15,7 +15,7 @@ import numpy as np
 MAXITER = 10_000
 #: The relative KKT tolerance unless told otherwise.
 TOLERANCE = 1e-6
-COMMON = ("maxiter", "maxfev", "disp", "x_scale", "restore", "eps", "finite_diff_rel_step")
+COMMON = ("maxiter", "maxfev", "disp", "check", "x_scale", "restore", "eps", "finite_diff_rel_step")
 #: Other names for a common option, and accuracies: the smallest one given is the tolerance if ``tol`` is not given.
 OTHER_NAMES = {"maxfun": "maxfev", "verbose": "disp"}
 ACCURACIES = ("ftol", "gtol", "xtol")
@@ -83,6 +83,7 @@ class Options:
         maxiter: the most steps.
         maxfev: the most calls of the objective; None for no limit.
         disp: whether to show progress and a summary.
+        check: whether to compare the derivatives with differences first.
         x_scale: the lengths of the variables; None to read them off the points.
         absolute_step, relative_step: of finite differences; None for the default.
         parameters: of the method.
@@ -94,6 +95,7 @@ class Options:
     maxiter: int
     maxfev: int | None
     disp: bool
+    check: bool
     x_scale: Any
     absolute_step: float | None
     relative_step: Any
@@ -130,6 +132,7 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
         maxiter=_limit("maxiter", MAXITER if options.get("maxiter") is None else options["maxiter"]),
         maxfev=None if maxfev is None else _limit("maxfev", maxfev),
         disp=bool(options.get("disp")),
+        check=bool(options.get("check")),
         x_scale=options.get("x_scale"),
         absolute_step=None if step is None else float(_positive("eps", step)),
         relative_step=options.get("finite_diff_rel_step"),

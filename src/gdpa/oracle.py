@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gdpa.arrays import is_floating, namespace
 from gdpa.problem import Evaluation, Problem
@@ -53,7 +54,7 @@ class CountingOracle:
 
     def _evaluate(self, x: Array) -> Evaluation:
         self._account.forwards += 1
-        now = self._inner.evaluate(x)
+        now = _call(self._inner.evaluate, x)
         if not isinstance(now, Evaluation):
             raise TypeError(f"evaluate must return an Evaluation, got {type(now).__name__} {now!r}")
         f, g, pullback = now
@@ -62,7 +63,7 @@ class CountingOracle:
 
         def counted(w: Array, objective: float | Array = 1.0) -> Array:
             self._account.backwards += 1
-            gradient = pullback(w, objective)
+            gradient = _call(pullback, w, objective)
             if gradient.shape != x.shape:
                 raise ValueError(
                     f"the pullback returned shape {tuple(gradient.shape)} for x of shape {tuple(x.shape)}; "
@@ -72,7 +73,7 @@ class CountingOracle:
 
         def whole() -> Array:
             self._account.backwards += 1
-            J = now.jacobian()
+            J = _call(now.jacobian)
             if J.shape != (*g.shape, x.shape[-1]):
                 raise ValueError(
                     f"the jacobian has shape {tuple(J.shape)}, expected {(*g.shape, x.shape[-1])}: "
@@ -103,3 +104,13 @@ class CountingOracle:
             replace(self._inner, num_constraints=self._length)  # names and equalities must fit this length
         elif g.shape[-1] != self._length:
             raise ValueError(f"the constraints have length {g.shape[-1]}, expected {self._length}")
+
+
+def _call(function: Callable[..., Any], *args: Any) -> Any:
+    """Call the problem's own code. A StopIteration in it is an error, not an observer's wish to end the run."""
+    try:
+        return function(*args)
+    except StopIteration as error:
+        raise RuntimeError(
+            "the problem's own code raised StopIteration; only an observer, a stop rule or a callback ends a run by it"
+        ) from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import array_api_compat
 import numpy as np
@@ -152,6 +152,21 @@ def constraint_name(names: tuple[str, ...] | None, index: int) -> str:
     ('half', 'g[1]')
     """
     return names[index] if names is not None else f"g[{index}]"
+
+
+@runtime_checkable
+class WithStart(Protocol):
+    """A problem that brings its own start: what `gdpa.from_module` and `gdpa.problems.get` return."""
+
+    @property
+    def problem(self) -> Problem:
+        """The problem."""
+        ...
+
+    @property
+    def x0(self) -> Array:
+        """Its start."""
+        ...
 
 
 def row_by_row(problem: Problem) -> Problem:

@@ -22,7 +22,7 @@ class Status(Enum):
     CONVERGED = "Converged: the recomputed KKT residuals are within the tolerance."
     MAX_STEPS = (
         "Stopped at the step limit before the KKT residuals met the tolerance. "
-        "Allow more steps, loosen the tolerance, or try AdaptiveGDPA."
+        "Allow more steps or loosen the tolerance."
     )
     MAX_ORACLE_CALLS = (
         "Stopped at the limit on oracle calls before the KKT residuals met the tolerance. "
@@ -38,10 +38,7 @@ class Status(Enum):
     )
     DIVERGING = "Diverging: the iterates left every reasonable range. The problem may be unbounded below."
     INVALID_NUMBER = "Stopped at a value that is not a finite number; the best finite point is returned."
-    STALLED = (
-        "Stalled: no step makes progress any more, and the KKT residuals are above the tolerance. "
-        "The tolerance may be below what the precision of the problem's numbers allows."
-    )
+    STALLED = "Stalled: no step makes progress any more, and the KKT residuals are above the tolerance."
     INTERRUPTED = "Interrupted from the keyboard; the best point so far is returned."
     STOPPED = "Stopped by a callback; the best point so far is returned."
     FAILED = "The problem's own code raised an exception; the best point so far is attached to it."

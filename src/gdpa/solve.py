@@ -17,7 +17,7 @@ from gdpa.conclude import conclude
 from gdpa.detach import own_copy
 from gdpa.observers import Recorder
 from gdpa.oracle import CountingOracle
-from gdpa.problem import Evaluation, Problem
+from gdpa.problem import Evaluation, Problem, WithStart
 from gdpa.progress import FIRST_ATTEMPT, Progress
 from gdpa.result import Result, Status
 from gdpa.run import Run
@@ -41,7 +41,7 @@ def default_tolerance(x: Array) -> float:
 
 
 def solve(
-    problem: Problem,
+    problem: Problem | WithStart,
     x0: Array | None = None,
     algorithm: Algorithm[Any] | None = None,
     *,
@@ -61,7 +61,8 @@ def solve(
     """Minimise f(x) subject to g(x) <= 0 and x in X.
 
     Args:
-        problem: the oracle and the set X.
+        problem: the oracle and the set X; or a problem that brings its start, such as `from_module` returns: then
+            ``problem.load(result.x)`` writes the answer into the module.
         x0: the start, a floating-point array of NumPy, torch or JAX; projected on X.
         algorithm: the method; default `AdaptiveGDPA`, which has no step size to tune.
         stop: one stop rule or several. Default: a certificate at ``tolerance``, or 10,000 steps.
@@ -92,8 +93,13 @@ def solve(
         >>> result.success, result.x.round(3).tolist()
         (True, [2.0, 3.0])
     """
+    if isinstance(problem, WithStart):
+        x0, problem = (problem.x0 if x0 is None and run is None else x0), problem.problem
     if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a Problem, got {type(problem).__name__}; make one by gdpa.from_functions")
+        raise TypeError(
+            f"problem must be a Problem, got {type(problem).__name__}; "
+            "make one by gdpa.from_functions, from_torch, from_module or from_jax"
+        )
     if not isinstance(record, int) or record < 0 or not isinstance(check_every, int) or check_every < 1:
         raise ValueError(f"record must be >= 0 and check_every >= 1, got {record!r} and {check_every!r}")
     saver = Saver(checkpoint, every, keep)
@@ -270,7 +276,9 @@ def _check_start(problem: Problem, x0: Array | None) -> Array:
         x0 = np.asarray(x0)
     if not is_floating(x0):
         kind = getattr(x0, "dtype", type(x0).__name__)
-        raise TypeError(f"x0 must be an array of floating-point numbers, got {kind}; convert it, e.g. x0.astype(float)")
+        raise TypeError(f"x0 must be an array of floating-point numbers, got {kind}; convert it to float64")
+    if float(namespace(x0).finfo(x0.dtype).eps) > 1e-3:
+        raise TypeError(f"x0 has dtype {x0.dtype}, too few digits to optimise with; convert it to float32 or float64")
     if x0.ndim == 0 or x0.shape[-1] == 0:
         raise ValueError(f"x0 must have at least one coordinate, got shape {tuple(x0.shape)}")
     if not bool(namespace(x0).all(namespace(x0).isfinite(x0))):

@@ -106,5 +106,8 @@ def _differences(name: str, function: Callable[[Vector], Vector], x: Vector, at:
 def _shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Vector:
     array = real_numbers(name, value).astype(dtype)
     if array.shape != shape:
-        raise ValueError(f"{name} must return shape {shape}, got {array.shape}")
+        raise ValueError(
+            f"{name} must return shape {shape}, got {array.shape}: x has {shape[-1]} components, "
+            f"so either x or the {name} has the wrong length"
+        )
     return array

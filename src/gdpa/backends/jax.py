@@ -7,7 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from gdpa.backends.returned import check_dtype, pair
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, ConvexSet
 from gdpa.typing import Array
@@ -33,7 +35,7 @@ def from_jax(
     """
 
     def forward(x: jax.Array) -> Any:
-        return jax.vjp(function, x)
+        return jax.vjp(lambda y: _checked(function(y)), x)
 
     def backward(vjp: Any, f: jax.Array, g: jax.Array, objective: Any, w: jax.Array) -> jax.Array:
         cotangent = jnp.broadcast_to(jnp.asarray(objective, dtype=f.dtype), f.shape)
@@ -47,3 +49,15 @@ def from_jax(
         return Evaluation(f, g, lambda w, objective=1.0: backward(vjp, f, g, objective, w))
 
     return Problem(evaluate, num_constraints=num_constraints, num_equalities=num_equalities, domain=domain, names=names)
+
+
+def _checked(returned: Any) -> tuple[jax.Array, jax.Array]:
+    """Return the pair (f, g), or raise with what came instead."""
+    f, g = pair(returned)
+    for name, value in (("f", f), ("g", g)):
+        if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
+            remedy = "jnp.stack of its parts" if name == "g" else "jnp.zeros(()) for none"
+            raise TypeError(f"{name} must be a JAX array computed from x, got {value!r}; return an array: {remedy}")
+        dtype = value.dtype
+        check_dtype(name, value, jnp.issubdtype(dtype, jnp.bool_), jnp.issubdtype(dtype, jnp.floating))
+    return f, g

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
+from gdpa.backends.returned import check_dtype, pair
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, ConvexSet
+from gdpa.units import asymmetric_direction
 
 
 def from_torch(
@@ -33,14 +35,23 @@ def from_torch(
         [0.0, 0.0]
     """
 
+    looked = False
+
     def evaluate(x: torch.Tensor) -> Evaluation:
+        nonlocal looked
         if not isinstance(x, torch.Tensor):
-            raise TypeError(f"x must be a torch tensor for a torch problem, got {type(x).__name__}")
+            raise TypeError(
+                f"x must be a torch tensor for a torch problem, got {type(x).__name__}; "
+                "convert it by torch.as_tensor(x, dtype=torch.float64)"
+            )
         leaf = x.detach().requires_grad_(True)
         with torch.enable_grad():
-            f, g = function(leaf)
+            f, g = _checked(function(leaf))
         if g.numel() and not (f.requires_grad or g.requires_grad):
             raise ValueError("neither f nor g depends on x through torch operations; return tensors computed from x")
+        if not looked and (not f.requires_grad or _has_loose_parts(g)):
+            looked = True
+            _refuse_cut_off(function, leaf, f, g, problem)
 
         def pullback(w: torch.Tensor, objective: Any = 1.0) -> torch.Tensor:
             outputs, weights = [], []
@@ -54,12 +65,57 @@ def from_torch(
 
         return Evaluation(f.detach(), g.detach(), pullback)
 
-    return Problem(evaluate, num_constraints=num_constraints, num_equalities=num_equalities, domain=domain, names=names)
+    problem = Problem(
+        evaluate, num_constraints=num_constraints, num_equalities=num_equalities, domain=domain, names=names
+    )
+    return problem
+
+
+def _checked(returned: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the pair (f, g), or raise with what came instead."""
+    f, g = pair(returned)
+    for name, value in (("f", f), ("g", g)):
+        if not isinstance(value, torch.Tensor):
+            remedy = "torch.stack of its parts" if name == "g" else "torch.zeros((), dtype=x.dtype) for none"
+            raise TypeError(f"{name} must be a tensor computed from x, got {value!r}; return a tensor: {remedy}")
+        check_dtype(name, value, value.dtype == torch.bool, value.is_floating_point())
+    return f, g
+
+
+def _has_loose_parts(g: torch.Tensor) -> bool:
+    """Tell whether g, or a part that it is stacked of, has no gradient: a constant, or a value cut off from x."""
+    if not g.requires_grad or g.grad_fn is None:
+        return g.numel() > 0
+    stacked = type(g.grad_fn).__name__.startswith(("StackBackward", "CatBackward"))
+    return stacked and any(part is None for part, _ in g.grad_fn.next_functions)
+
+
+def _refuse_cut_off(
+    function: Callable[[torch.Tensor], Any], leaf: torch.Tensor, f: torch.Tensor, g: torch.Tensor, problem: Problem
+) -> None:
+    """Raise if a value without gradient changes with x: then it is no constant. One more call of the function."""
+    with torch.no_grad():
+        size = leaf.abs().clamp(min=1.0)
+        nearby = problem.domain.project(leaf.detach() + 0.01 * size * asymmetric_direction(leaf.detach()))
+        f_nearby, g_nearby = function(nearby)
+    values = [("the objective f", f, f_nearby)]
+    for i in range(g.shape[-1] if g.ndim else 0):
+        values.append((f"the constraint {problem.constraint_name(i)}", g[..., i], g_nearby[..., i]))
+    for name, here, there in values:
+        slope = None
+        if here.requires_grad:
+            (slope,) = torch.autograd.grad(here.sum(), leaf, retain_graph=True, allow_unused=True)
+        flat = slope is None or not bool(slope.any())
+        if flat and bool(torch.isfinite(there).all()) and bool((here != there).any()):
+            raise ValueError(
+                f"{name} changes with x but has no gradient: it was detached, made by .item() or torch.tensor, or "
+                "computed under no_grad; compute it from x by torch operations"
+            )
 
 
 @dataclass(frozen=True)
 class ModuleProblem:
-    """A problem over the parameters of a module, flattened into one vector.
+    """A problem over the parameters of a module, flattened into one vector; `gdpa.solve` takes it as it is.
 
     Attributes:
         problem: the problem in the flat vector x.
@@ -103,6 +159,10 @@ def from_module(
         >>> training = from_module(net, lambda net: (net(data).square().mean(), 1 - net(data).mean()[None]))
         >>> training.x0.shape, training.problem.evaluate(training.x0).constraints.shape
         (torch.Size([2]), torch.Size([1]))
+        >>> from gdpa import solve
+        >>> training.load(solve(training).x)  # until this line the module keeps its parameters
+        >>> bool(abs(net(data).mean() - 1) < 1e-2)
+        True
     """
     parameters = _trainable(module)
     if not parameters:
