@@ -16,7 +16,7 @@ FLOORS = (
     ("version", "typing", "arrays", "differences"),
     ("sets", "problem", "units", "slack", "schedules", "perturbed"),
     ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
-    ("algorithms", "methods", "run", "progress", "observers", "trajectory", "theory"),
+    ("algorithms", "methods", "run", "progress", "caution", "observers", "trajectory", "theory"),
     ("checkpoint", "solve"),
     ("canonical", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),

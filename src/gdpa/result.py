@@ -118,6 +118,11 @@ class Result:
         return Counts(self.forwards + self.measuring.forwards, self.backwards + self.measuring.backwards)
 
     @property
+    def cuts(self) -> int:
+        """How many steps were taken back and repeated shorter, because they led to a value that is not finite."""
+        return int(self.run.caution.cuts)
+
+    @property
     def state(self) -> Any:
         """The method's state at the end."""
         return self.run.state
@@ -162,7 +167,7 @@ class Result:
             f"  multipliers  {_brief(self.multipliers)}",
             f"  residuals    {c}",
             f"  cost         {self.steps} steps, {self.forwards} forwards, {self.backwards} backwards, "
-            f"{self.seconds:.3g} s",
+            f"{self.seconds:.3g} s" + (f"; {self.cuts} steps cut short of values not finite" if self.cuts else ""),
         ]
         return "\n".join(lines)
 

@@ -11,14 +11,15 @@ import numpy as np
 
 from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, Probe, State
-from gdpa.arrays import from_numpy, is_floating, max_norm, namespace, positive_part
+from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
+from gdpa.caution import go_back, problem_for, trust
 from gdpa.kkt import Certificate, better, certificate_from
 from gdpa.observers import Recorder
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation, Problem
 from gdpa.progress import FIRST_ATTEMPT, Progress
 from gdpa.result import Result, Status
-from gdpa.run import Run
+from gdpa.run import NO_TROUBLE, Run
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 from gdpa.typing import Array
 from gdpa.units import Units, nearby_start, start_at
@@ -108,20 +109,31 @@ def solve(
         with oracle.off_account():
             status = _first(rules, progress) or status
         while status is None:
-            clock, stepping = time.perf_counter(), True
-            state = algorithm.update(oracle.problem, progress.state)
+            clock, stepping, before = time.perf_counter(), True, progress.state
+            state = algorithm.update(problem_for(progress.caution, oracle.problem, before), before)
             stepping = False
             progress.count(state, time.perf_counter() - clock)
-            if state.step % check_every and state.verdict is None:
+            due = state.step % check_every == 0 or state.verdict is not None
+            if not due and state.step > progress.caution.until:
                 continue
+            due = due and state.step > progress.caution.looked  # a repeated step is not measured twice
             with oracle.off_account():
-                progress.look()
-                for watch in watchers:
-                    watch(progress)
-                status = _first(rules, progress) or state.verdict
-            if not progress.finite:
-                status, detail = Status.INVALID_NUMBER, _culprit(problem, state)
-            elif status is None and progress.diverged:
+                if due:
+                    progress.look()
+                else:
+                    progress.check()
+                if not progress.finite:
+                    if state.verdict is None and go_back(progress, state):
+                        continue
+                    status, detail = Status.INVALID_NUMBER, _culprit(problem, state)
+                    break
+                progress.caution = trust(progress.caution, algorithm, before, state.step if due else 0)
+                if due:
+                    for watch in watchers:
+                        watch(progress)
+                    status = _first(rules, progress)
+                status = status or state.verdict
+            if status is None and progress.diverged:
                 status = Status.DIVERGING
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
@@ -130,7 +142,7 @@ def solve(
         status, error = (Status.FAILED, raised) if stepping else (Status.STOPPED, None)
     except Exception as raised:
         status, error = Status.FAILED, raised
-    with oracle.off_account():
+    with oracle.off_account(), np.errstate(over="ignore", invalid="ignore"):  # the last point may not be finite
         result = _conclude(oracle, progress, status, detail, recorder)
     if error is not None:
         error.partial_result = result  # type: ignore[attr-defined]
@@ -164,6 +176,7 @@ def _begin(oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], 
         seconds=seconds,
         measuring=(oracle.measuring.forwards, oracle.measuring.backwards),
         next_attempt=FIRST_ATTEMPT if multipliers0 is None else 0,
+        caution=trust(NO_TROUBLE, algorithm, state),
     )
 
 
@@ -291,14 +304,16 @@ def _not_finite(problem: Problem, objective: Array, constraints: Array) -> str:
 
 def _culprit(problem: Problem, state: State) -> str:
     probe = state.probe
-    assert probe is not None
-    return _not_finite(problem, probe.objective, probe.constraints) or "the gradient is not finite"
+    culprit = "" if probe is None else _not_finite(problem, probe.objective, probe.constraints)
+    return culprit or "the gradient is not finite"
 
 
 def _conclude(oracle: CountingOracle, progress: Progress, status: Status, detail: str, recorder: Recorder) -> Result:
     """Build the result from the problem at the points worth returning, never from the loop's own numbers."""
     state, last, algorithm = progress.state, progress.last, progress.algorithm
-    finite = bool(namespace(state.x).all(namespace(state.x).isfinite(max_norm(state.x))))
+    now, xp = state.evaluation, namespace(state.x)
+    known = (state.x,) if now is None else (state.x, now.objective, now.constraints)
+    finite = all(bool(xp.all(xp.isfinite(a))) for a in known)
     x_last, multipliers_last = (state.x, state.multipliers) if finite or last is None else (last.x, last.multipliers)
     certificate = _best_certificate(progress, x_last, multipliers_last, status)
     success = certificate.holds(progress.tolerance)
