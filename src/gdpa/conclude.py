@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gdpa.algorithms.base import Probe
-from gdpa.arrays import max_norm, namespace
+from gdpa.arrays import namespace
 from gdpa.detach import detached
 from gdpa.kkt import Certificate, better, certificate_from
 from gdpa.messages import advice, message
@@ -22,7 +22,9 @@ from gdpa.units import Units
 def conclude(oracle: CountingOracle, progress: Progress, status: Status, detail: str, recorder: Recorder) -> Result:
     """Build the result from the problem at the points worth returning, never from the loop's own numbers."""
     state, last = progress.state, progress.last
-    finite = bool(namespace(state.x).all(namespace(state.x).isfinite(max_norm(state.x))))
+    now, xp = state.evaluation, namespace(state.x)
+    known = (state.x,) if now is None else (state.x, now.objective, now.constraints)
+    finite = all(bool(xp.all(xp.isfinite(a))) for a in known)
     x_last, multipliers_last = (state.x, state.multipliers) if finite or last is None else (last.x, last.multipliers)
     certificate = _best_certificate(progress, x_last, multipliers_last, status)
     success = certificate.holds(progress.tolerance)

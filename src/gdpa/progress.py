@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from gdpa.algorithms.base import Probe, State
 from gdpa.arrays import max_norm, namespace
 from gdpa.kkt import JACOBIAN_LIMIT, Certificate, Residuals, absolute_residuals, certify, relative_residuals
@@ -42,6 +44,7 @@ class Progress:
         last: the last finite probe.
         average: the weighted average of the probes' points.
         certificate: the last certificate computed; None if there was none.
+        caution: how the run goes back from a value that is not finite.
     """
 
     def __init__(self, oracle: CountingOracle, run: Run, tolerance: float) -> None:
@@ -63,6 +66,8 @@ class Progress:
         self.last, self.average, self._total_weight = run.last, run.average, run.total_weight
         self._next_units, self._next_certificate = run.next_units, run.next_certificate
         self._next_attempt = run.next_attempt
+        self.caution = run.caution
+        self._size = 0.0
 
     def run(self, history: History) -> Run:
         """Return the record from which the run can be continued."""
@@ -90,6 +95,7 @@ class Progress:
             next_units=self._next_units,
             next_certificate=self._next_certificate,
             next_attempt=self._next_attempt,
+            caution=self.caution,
             history=history,
         )
 
@@ -99,17 +105,24 @@ class Progress:
         self.seconds += seconds
         self.forwards, self.backwards = self._oracle.method.forwards, self._oracle.method.backwards
 
+    @np.errstate(over="ignore", invalid="ignore")  # numbers that are not finite are found below
     def look(self) -> None:
-        """Measure the probe of the state and keep the points worth keeping."""
+        """Measure the probe of the state and keep the points worth keeping; nothing if a number is not finite."""
         state, probe = self.state, self.state.probe
+        size = max_norm(state.x)
+        self._size = float(size if size.ndim == 0 else namespace(size).max(size))
+        self.finite = math.isfinite(self._size)
         if probe is None:
             return
+        known = self.units, self._next_units, self._best_kkt
         self._measure_units(state, probe)
         self.residuals = self._measure(probe)
         worst = self.residuals.worst
         self.kkt = worst if isinstance(worst, float) else float(namespace(worst).max(worst))
-        self.finite = math.isfinite(self.kkt) and _all_finite(probe.objective, probe.constraints)
-        if self.finite:
+        self.finite = self.finite and math.isfinite(self.kkt) and _all_finite(probe.objective, probe.constraints)
+        if not self.finite:
+            self.units, self._next_units, self._best_kkt = known
+        else:
             self.last = probe
             self._keep_best(probe, worst)
             self._keep_feasible(probe, self.residuals.feasibility)
@@ -118,6 +131,11 @@ class Progress:
                 self.average = probe.x
             else:  # xbar += (w_r / W_r) (x_r - xbar): the sum of Theorem 1 in constant memory
                 self.average = self.average + (probe.weight / self._total_weight) * (probe.x - self.average)
+
+    def check(self) -> None:
+        """See whether the numbers of the state are finite, without measuring them."""
+        state, probe = self.state, self.state.probe
+        self.finite = all(map(_all_finite, (state.x, state.multipliers, *(() if probe is None else probe[2:5]))))
 
     def _measure_units(self, state: State, probe: Probe) -> None:
         """Measure the units at the probe if that is free, else at geometrically spaced steps."""
@@ -181,9 +199,8 @@ class Progress:
 
     @property
     def diverged(self) -> bool:
-        """Whether the iterate has left every reasonable range while still finite."""
-        size = max_norm(self.state.x)
-        return bool(size > self._limit if size.ndim == 0 else namespace(size).any(size > self._limit))
+        """Whether the iterate had left every reasonable range at the last look, while still finite."""
+        return self._size > self._limit
 
     def absolute(self) -> Residuals | None:
         """Return the residuals of the last probe as the paper prints them."""

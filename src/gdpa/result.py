@@ -113,6 +113,11 @@ class Result:
         return Counts(self.forwards + self.measuring.forwards, self.backwards + self.measuring.backwards)
 
     @property
+    def cuts(self) -> int:
+        """How many steps were taken back and repeated shorter, because they led to a value that is not finite."""
+        return int(self.run.caution.cuts)
+
+    @property
     def state(self) -> Any:
         """The method's state at the end."""
         return self.run.state
@@ -180,5 +185,6 @@ class Result:
         cost = (
             f"{self.steps} steps, {calls.forwards} forwards, {calls.backwards} backwards "
             f"({self.forwards} and {self.backwards} by the method), {self.seconds:.3g} s"
+            + (f"; {self.cuts} steps cut short of values not finite" if self.cuts else "")
         )
         return [*lines, ("residuals", str(self.certificate)), ("cost", cost)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdpa.algorithms.base import Probe, State
 from gdpa.detach import detached
@@ -11,6 +11,30 @@ from gdpa.kkt import Residuals
 from gdpa.result import History
 from gdpa.typing import Array
 from gdpa.units import Start, Units
+
+
+class Caution(NamedTuple):
+    """What a run needs to go back from a value that is not finite; see `gdpa.caution`.
+
+    Attributes:
+        trusted: the last state from which an update led to finite numbers.
+        share: how much of its primal step the next update takes; below 1 only if it repeats one.
+        in_a_row: how often the step from ``trusted`` has been cut.
+        cuts: how many cuts there were in all.
+        until: up to this step the outcome of every update is checked.
+        looked: the last step that was measured, so that a repeated one is not measured twice.
+    """
+
+    trusted: State | None = None
+    share: float = 1.0
+    in_a_row: int = 0
+    cuts: int = 0
+    until: int = 0
+    looked: int = 0
+
+
+#: The record of a run that has not begun.
+NO_TROUBLE = Caution()
 
 
 @dataclass(frozen=True)
@@ -35,6 +59,7 @@ class Run:
         last: the last finite probe.
         average, total_weight: the weighted average of the probes' points (the paper's Theorem 1).
         next_units, next_certificate, next_attempt: the steps at which units and certificates are due.
+        caution: how the run goes back from a value that is not finite.
         history: the recorded columns.
     """
 
@@ -60,6 +85,7 @@ class Run:
     next_units: int = 1
     next_certificate: int = 0
     next_attempt: int = 0
+    caution: Caution = NO_TROUBLE
     history: History = field(default_factory=History, repr=False)
 
     @property

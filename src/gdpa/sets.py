@@ -40,6 +40,11 @@ class ConvexSet(ABC):
         """
         return self.project(x)
 
+    @property
+    def shortens(self) -> bool:
+        """Whether `project` stops short of the nearest point, for a step that is cut; see `gdpa.caution`."""
+        return False
+
     def check_dimension(self, dimension: int) -> None:  # noqa: B027 - most sets fit every dimension
         """Raise ValueError if points of ``dimension`` coordinates cannot lie in the set."""
 
@@ -237,7 +242,7 @@ def _project_simplex(y: Array, total: float, keep: Array) -> Array:
     count = xp.astype(xp.cumulative_sum(xp.ones_like(y), axis=-1), y.dtype)
     theta = (xp.cumulative_sum(u, axis=-1) - total) / count
     support = xp.count_nonzero(u - theta > 0, axis=-1)[..., None]
-    shift = xp.take_along_axis(theta, support - 1, axis=-1)
+    shift = xp.take_along_axis(theta, xp.where(support > 0, support - 1, support), axis=-1)  # no support: NaN
     return xp.where(keep, xp.maximum(y - shift, xp.zeros_like(y)), xp.zeros_like(y))
 
 
@@ -283,6 +288,10 @@ class Product(ConvexSet):
             if not isinstance(size, int) or size < 1 or not isinstance(block, ConvexSet):
                 raise ValueError(f"each block must be (positive size, ConvexSet), got ({size!r}, {block!r})")
             block.check_dimension(size)
+
+    @property
+    def shortens(self) -> bool:
+        return any(block.shortens for _, block in self.blocks)
 
     def _map(self, method: str, *arrays: Array) -> Array:
         parts, start = [], 0

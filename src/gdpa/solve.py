@@ -13,6 +13,7 @@ import numpy as np
 from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, State
 from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
+from gdpa.caution import go_back, problem_for, trust
 from gdpa.conclude import conclude
 from gdpa.detach import own_copy
 from gdpa.observers import Recorder
@@ -125,7 +126,7 @@ def solve(
     watchers = (*((recorder,) if record else ()), *observers)
     with saver:
         status, detail, error = _loop(oracle, progress, rules, watchers, check_every, saver, recorder)
-        with oracle.off_account():
+        with oracle.off_account(), np.errstate(over="ignore", invalid="ignore"):  # the last point may not be finite
             result = conclude(oracle, progress, status, detail, recorder)
         saver.offer(progress.step, lambda: result.run, final=True)
     if error is not None:
@@ -153,18 +154,28 @@ def _loop(
         with oracle.off_account():
             status = _first(rules, progress) or status
         while status is None:
-            clock, updating = time.perf_counter(), True
-            state = algorithm.update(problem, progress.state)
+            clock, updating, before = time.perf_counter(), True, progress.state
+            state = algorithm.update(problem_for(progress.caution, problem, before), before)
             updating = False
             progress.count(state, time.perf_counter() - clock)
-            if state.step % check_every == 0 or state.verdict is not None:
+            due = state.step % check_every == 0 or state.verdict is not None
+            if due or state.step <= progress.caution.until:
+                due = due and state.step > progress.caution.looked  # a repeated step is not measured twice
                 with oracle.off_account():
-                    progress.look()
-                    for watch in watchers:
-                        watch(progress)
-                    status = _first(rules, progress) or state.verdict
-                if not progress.finite:
-                    return Status.INVALID_NUMBER, _culprit(problem, state), None
+                    if due:
+                        progress.look()
+                    else:
+                        progress.check()
+                    if not progress.finite:
+                        if state.verdict is None and go_back(progress, state):
+                            continue
+                        return Status.INVALID_NUMBER, _culprit(problem, state), None
+                    progress.caution = trust(progress.caution, algorithm, before, state.step if due else 0)
+                    if due:
+                        for watch in watchers:
+                            watch(progress)
+                        status = _first(rules, progress)
+                    status = status or state.verdict
                 if status is None and progress.diverged:
                     status = Status.DIVERGING
             saver.offer(progress.step, lambda: progress.run(recorder.history()))
@@ -202,6 +213,7 @@ def _begin(oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], 
         seconds=seconds,
         measuring=(oracle.measuring.forwards, oracle.measuring.backwards),
         next_attempt=FIRST_ATTEMPT if multipliers0 is None else 0,
+        caution=trust(NO_TROUBLE, algorithm, state),
     )
 
 
@@ -325,5 +337,5 @@ def _not_finite(problem: Problem, objective: Array, constraints: Array) -> str:
 
 def _culprit(problem: Problem, state: State) -> str:
     probe = state.probe
-    assert probe is not None
-    return _not_finite(problem, probe.objective, probe.constraints) or "the gradient is not finite"
+    culprit = "" if probe is None else _not_finite(problem, probe.objective, probe.constraints)
+    return culprit or "the gradient is not finite"

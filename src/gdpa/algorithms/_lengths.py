@@ -72,7 +72,7 @@ def lengths(problem: Problem, x0: Array, now: Evaluation, rows: bool) -> Array |
         if rows and not known.all():
             g, J = (np.abs(np.asarray(to_numpy(a), dtype=float)) for a in (now.constraints, now.jacobian()))
             with np.errstate(divide="ignore", invalid="ignore"):
-                moves = np.where((J > LEAST_SLOPE * g[:, None]) & (g[:, None] > 0), g[:, None] / J, np.inf)
+                moves = np.where((LEAST_SLOPE * g[:, None] < J) & (g[:, None] > 0), g[:, None] / J, np.inf)
             moves = np.min(moves, axis=0, initial=np.inf)
             known = np.where((known == 0) & np.isfinite(moves), moves, known)
         known = np.where(known > 0, known, known.max() if known.any() else 1.0)

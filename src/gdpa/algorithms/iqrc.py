@@ -141,7 +141,13 @@ class IQRC(Method):
         xp = namespace(z)
         worst = int(xp.argmax(g))
         unit = xp.astype(xp.arange(g.shape[-1], device=array_api_compat.device(g)) == worst, g.dtype)
-        on_objective = float(g[worst] + self.rho / 2 * xp.sum(offset * offset)) <= self.tolerance
+        level = g[worst] + self.rho / 2 * xp.sum(offset * offset)
+        level = float(xp.where(xp.isfinite(now.objective), level, level * math.nan))
+        if not math.isfinite(level):  # let the loop see it: most steps yield no probe
+            return replace(
+                state, step=state.step + 1, probe=Probe(z, state.multipliers, now.objective, g, z * math.nan)
+            )
+        on_objective = level <= self.tolerance
         pulled = now.gradient() if on_objective else now.pullback(unit, objective=0.0)
         zeta = pulled + self.rho * offset
 

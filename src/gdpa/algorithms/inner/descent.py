@@ -35,7 +35,8 @@ def descend(phi: Subproblem, v: Array, slope: Slope, lipschitz: Array, alpha: fl
 
         phi(x) <= phi(v) + <grad phi(v), x - v> + (M/2) ||x - v||^2
 
-    Every member of a batch has its own M. A value that is not finite counts as too large.
+    Every member of a batch has its own M. A value that is not finite counts as too large; if phi or its gradient is not
+    finite at v itself, no M helps and the first trial is returned.
 
     >>> import numpy as np
     >>> from gdpa.problems import get
@@ -53,13 +54,14 @@ def descend(phi: Subproblem, v: Array, slope: Slope, lipschitz: Array, alpha: fl
         return Descent(x, then, phi.value(x, then), lipschitz, lipschitz)
     xp = namespace(v)
     rounding = 10 * float(xp.finfo(v.dtype).eps) * (1 + xp.abs(slope.value))
+    lost = ~(xp.isfinite(slope.value) & xp.all(xp.isfinite(slope.gradient), axis=-1))
     while True:
         x = project(v - slope.gradient / lipschitz[..., None])
         then = evaluate(x)
         value = phi.value(x, then)
         move = x - v
         decrease = xp.sum(slope.gradient * move, axis=-1) + lipschitz / 2 * xp.sum(move * move, axis=-1)
-        bounded = (value <= slope.value + decrease + rounding) | (lipschitz > LIMIT)
+        bounded = (value <= slope.value + decrease + rounding) | (lipschitz > LIMIT) | lost
         if bool(xp.all(bounded)):
             break
         lipschitz = xp.where(bounded, lipschitz, GROW * lipschitz)

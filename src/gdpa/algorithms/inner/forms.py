@@ -50,10 +50,14 @@ class Slacked:
         return None  # an oracle call of the slack form is none of the original problem
 
     def probe(self, probe: Probe) -> Probe | None:
-        """Return the probe in x, or None where an inequality's weight is negative and so no multiplier."""
+        """Return the probe in x, or None if an inequality's weight is negative and so no multiplier.
+
+        Values that are not finite are never held back: the loop must see them.
+        """
         n = self.form.num_slacks
         xp = namespace(probe.multipliers)
-        if bool(xp.any(probe.multipliers[..., :n] < 0)):
+        finite = xp.all(xp.isfinite(probe.objective)) & xp.all(xp.isfinite(probe.constraints))
+        if bool(finite & xp.any(probe.multipliers[..., :n] < 0)):
             return None
         x, s = self.form.split(probe.x)
         g = xp.concat([probe.constraints[..., :n] - s, probe.constraints[..., n:]], axis=-1)

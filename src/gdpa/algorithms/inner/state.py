@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
@@ -41,15 +42,17 @@ def inner_step(
     """Return the state after one gradient step of the inner solver on ``phi``, and the oracle call at its new x.
 
     The oracle call is that of ``phi.problem`` (with slacks where ``form`` has them), None where the solver made none.
+    A step that was cut short does not say how nearly the subproblem is solved.
     """
     form = Plain(phi.problem) if form is None else form
     taken = solver.step(phi, state.inner, form.keep(state.evaluation))
+    iterate = replace(taken.iterate, residual=math.inf) if phi.problem.domain.shortens else taken.iterate
     after = replace(
         state,
         step=state.step + 1,
-        x=form.point(taken.iterate.x),
+        x=form.point(iterate.x),
         evaluation=form.keep(taken.evaluation),
         probe=form.probe(taken.probe),
-        inner=taken.iterate,
+        inner=iterate,
     )
     return after, taken.evaluation
