@@ -69,8 +69,8 @@ def test_a_receipt_returns_every_bit_and_holds(library, dtype, tmp_path):
     for ours, theirs in (
         (read.x, result.x),
         (read.multipliers, result.multipliers),
-        (read.start_x, result.certificate.start.x),
-        (read.start_gradient, result.certificate.start.gradient),
+        (read.start["x"], result.certificate.start.x),
+        (read.start["gradient"], result.certificate.start.gradient),
     ):
         assert type(ours) is type(theirs)
         assert ours.dtype == theirs.dtype
@@ -122,7 +122,7 @@ def test_no_constraints_and_a_scale(tmp_path):
     problem = from_functions(lambda x: x @ x, gradient=lambda x: 2 * x)
     path = tmp_path / "receipt.json"
     solve(problem, np.array([3.0, 4.0]), x_scale=[1.0, 2.0]).certificate.save(path)
-    assert load_receipt(path).x_scale.tolist() == [1.0, 2.0]
+    assert load_receipt(path).start["x_scale"].tolist() == [1.0, 2.0]
     assert verify(problem, path).holds
 
 
@@ -202,7 +202,9 @@ class TestDoesNotHold:
 
     def test_a_forged_start_that_would_loosen_the_test(self, receipt):
         forge(receipt, start__gradient=[1e6, 1e6])
-        assert "another than the receipt's" in verify(disc(), receipt).findings[0]
+        assert "the gradient of f at the recorded start is another" in verify(disc(), receipt).findings[0]
+        forge(receipt, start__constraints=[1e6, 1e6])
+        assert "g at the recorded start is another" in verify(disc(), receipt).findings[1]
 
     def test_a_tolerance_that_is_too_tight(self, receipt):
         assert not verify(disc(), receipt, tolerance=1e-300).holds or verify(disc(), receipt).certificate.holds(0.0)
@@ -266,6 +268,7 @@ class TestRefused:
             {"x": [[1.0], [2.0, 3.0]]},
             {"x": ["one", "two"]},
             {"start": None},
+            {"start__y": 1.0},
             {"multipliers": {"a": 1}},
         ],
     )

@@ -211,7 +211,7 @@ class Certificate:
             tolerance=tolerance,
             equalities=self.num_equalities,
             names=self.names,
-            start=self.start,
+            start=self.start._asdict(),
             residuals=self.residuals,
             relative=self.relative,
             multipliers=self.multipliers,

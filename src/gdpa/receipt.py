@@ -21,6 +21,7 @@ from gdpa.version import __version__
 
 FORMAT, VERSION = "gdpa receipt", 1
 RESIDUALS = ("stationarity", "feasibility", "slackness")
+START = ("x", "gradient", "x_scale", "constraints")
 #: What a receipt says beside its format and its checksums, in the order of `Receipt`.
 _KEYS = (
     "gdpa", "library", "dtype", "device", "tolerance", "equalities", "names", "x", "multipliers", "objective",
@@ -43,7 +44,7 @@ class Receipt:
         x, multipliers: the point and its multipliers, arrays of the library, precision and device that wrote them.
         objective, constraints: f and g there, in double precision on the host.
         residuals, relative: the residuals by name.
-        start_x, start_gradient, x_scale: the recorded start, see `gdpa.units.Start`.
+        start: the recorded start by the names of `gdpa.units.Start`; None for what it does not have.
         sha256: the checksums of the point, the values, the names and the whole receipt.
     """
 
@@ -58,9 +59,7 @@ class Receipt:
     constraints: Numbers
     residuals: Mapping[str, Any]
     relative: Mapping[str, Any]
-    start_x: Array
-    start_gradient: Array
-    x_scale: Numbers | None
+    start: Mapping[str, Array | None]
     sha256: Mapping[str, str]
 
 
@@ -71,7 +70,7 @@ def write_receipt(
     tolerance: float | None,
     equalities: int,
     names: tuple[str, ...] | None,
-    start: tuple[Array, Array, Array | None],
+    start: Mapping[str, Array | None],
     residuals: tuple[Any, ...],
     relative: tuple[Any, ...],
     **numbers: Any,
@@ -88,7 +87,7 @@ def write_receipt(
         **{name: _plain(value) for name, value in numbers.items()},
         "residuals": dict(zip(RESIDUALS, map(_plain, residuals), strict=True)),
         "relative": dict(zip(RESIDUALS, map(_plain, relative), strict=True)),
-        "start": dict(zip(("x", "gradient", "x_scale"), map(_plain, start), strict=True)),
+        "start": {name: _plain(value) for name, value in start.items()},
     }
     document = {"format": FORMAT, "version": VERSION, **content, "sha256": _checksums(content)}
     write_whole(path, (json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
@@ -140,7 +139,9 @@ def _read(source: str, content: dict[str, Any], sha256: dict[str, str]) -> Recei
         num_bytes(entry, source)  # refuses what pack does not write
         return unpack(entry, data, source)
 
-    start, names = content["start"], content["names"]
+    names, start = content["names"], content["start"]
+    if set(start) != set(START):
+        raise ValueError(f"its start has the entries {', '.join(start)}")
     return Receipt(
         source=source,
         gdpa=content["gdpa"],
@@ -153,9 +154,7 @@ def _read(source: str, content: dict[str, Any], sha256: dict[str, str]) -> Recei
         constraints=_numbers(content["constraints"]),
         residuals=content["residuals"],
         relative=content["relative"],
-        start_x=array(start["x"]),
-        start_gradient=array(start["gradient"]),
-        x_scale=None if start["x_scale"] is None else _numbers(start["x_scale"]),
+        start={name: None if values is None else array(values) for name, values in start.items()},
         sha256=sha256,
     )
 

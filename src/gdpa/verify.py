@@ -67,8 +67,8 @@ def verify(problem: Any, receipt: str | os.PathLike[str] | Receipt, *, tolerance
 
     The point, the multipliers and the recorded start are the receipt's, all else is computed from the problem: two
     forward and m + 3 backward passes at most. The receipt holds if the problem has the recorded constraints, f and g
-    have the recorded values up to rounding, x lies in X, the multipliers of inequalities are nonnegative, grad f at
-    the start is the recorded one, and the relative residuals are at most ``tolerance``.
+    have the recorded values up to rounding, x lies in X, the multipliers of inequalities are nonnegative, grad f and g
+    at the start are the recorded ones, and the relative residuals are at most ``tolerance``.
 
     Args:
         problem: a `Problem`, or an object whose attribute ``problem`` is one, such as `from_module` returns.
@@ -105,7 +105,7 @@ def verify(problem: Any, receipt: str | os.PathLike[str] | Receipt, *, tolerance
             f"the receipt has {m} and {receipt.equalities}"
         )
         return Verification(receipt, None, given, (other,))
-    start = Start(receipt.start_x, receipt.start_gradient, receipt.x_scale)
+    start = Start(**receipt.start)
     units = units_at(start, x, now, whole=m * x.shape[-1] <= JACOBIAN_LIMIT)
     gradient = now.pullback(receipt.multipliers)
     certificate = certificate_from(problem, start, units, now, x, receipt.multipliers, gradient)
@@ -135,10 +135,17 @@ def _other_values(problem: Problem, receipt: Receipt, certificate: Certificate, 
             called = name if name == "f" else certificate.constraint_name(i)
             was, found = (float(v.reshape(-1, v.shape[-1])[:, i].max()) for v in (recorded, value))
             findings.append(f"the value of {called} at x is {number(found, 12)}; the receipt has {number(was, 12)}")
-    there = np.asarray(to_numpy(problem.evaluate(receipt.start_x).gradient()), dtype=np.float64)
-    recorded = np.asarray(to_numpy(receipt.start_gradient), dtype=np.float64)
-    if _differ(there, recorded, eps * np.abs(recorded).max(axis=-1, keepdims=True, initial=0.0)).any():
-        findings.append("the gradient of f at the recorded start is another than the receipt's")
+    start = certificate.start
+    there = problem.evaluate(start.x)
+    for name, found_there, recorded_there, allowed in (
+        ("the gradient of f", there.gradient(), start.gradient, 0.0),
+        ("g", there.constraints, start.constraints, MOST_ROUNDINGS / ROUNDINGS * rounding),
+    ):
+        if recorded_there is not None:
+            value, recorded = (np.asarray(to_numpy(a), dtype=np.float64) for a in (found_there, recorded_there))
+            size = np.abs(recorded).max(axis=-1, keepdims=True, initial=0.0)
+            if _differ(value, recorded, eps * size + allowed).any():
+                findings.append(f"{name} at the recorded start is another than the receipt's")
     return findings
 
 
