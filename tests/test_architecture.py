@@ -13,25 +13,17 @@ ROOT = Path(gdpa.__file__).parent
 
 # From the ground up. A room may import the rooms of lower floors and those named before it on its own floor.
 FLOORS = (
-    ("version", "typing", "files", "arrays", "text", "differences"),
+    ("version", "typing", "files", "storage", "receipt", "arrays", "text", "differences"),
     ("sets", "problem", "detach", "units", "slack", "schedules", "perturbed"),
     (
         *("multipliers", "derivative_check", "kkt", "restoration", "constants", "oracle"),
         *("backends", "problems", "tables", "result", "stopping"),
     ),
     (
-        "algorithms",
-        "methods",
-        "run",
-        "progress",
-        "caution",
-        "observers",
-        "messages",
-        "conclude",
-        "trajectory",
-        "theory",
+        *("algorithms", "methods", "run", "progress", "caution", "observers"),
+        *("messages", "conclude", "trajectory", "theory"),
     ),
-    ("storage", "checkpoints", "saving", "solve"),
+    ("checkpoints", "saving", "solve", "verify"),
     ("blocks", "canonical", "options", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),
     ("experiments",),

@@ -15,12 +15,14 @@ from gdpa.kkt import Certificate, Residuals, certify
 from gdpa.minimize import minimize
 from gdpa.observers import ProgressDisplay
 from gdpa.problem import Evaluation, Problem
+from gdpa.receipt import Receipt, load_receipt
 from gdpa.result import Result, Status
 from gdpa.run import Run
 from gdpa.saving import load_run, save_run
 from gdpa.sets import REALS, Ball, Box, ConvexSet, NonNegative, Product, Simplex
 from gdpa.solve import solve
 from gdpa.stopping import FeasibleBelow, KKTBelow, MaxOracleCalls, MaxSteps, MaxTime
+from gdpa.verify import Verification, verify
 from gdpa.version import __version__
 
 __all__ = [
@@ -41,6 +43,10 @@ __all__ = [
     "check_derivatives",
     "Certificate",
     "Residuals",
+    "verify",
+    "Verification",
+    "Receipt",
+    "load_receipt",
     "KKTBelow",
     "MaxSteps",
     "MaxOracleCalls",

@@ -1,7 +1,7 @@
 """The command line: parses and dispatches, nothing else.
 
-Exit codes: 0 done; 1 some units of work failed; 2 bad usage or input; 3 the output folder cannot be used; 4 data not
-reachable; 130 interrupted.
+Exit codes: 0 done; 1 some units of work failed, or a receipt does not hold; 2 bad usage or input; 3 the output folder
+cannot be used; 4 data not reachable; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ INTERRUPTED = 130
 
 
 @contextmanager
-def _exit_codes() -> Iterator[None]:
+def _exit_codes(
+    interrupted: str = "interrupted; finished units are recorded, the same command continues",
+) -> Iterator[None]:
     """Turn what the user can mend into one line and an exit code."""
     try:
         yield
@@ -48,7 +50,7 @@ def _exit_codes() -> Iterator[None]:
         _complain(f"this needs {error.name}, which is not installed; install it with: pip install 'gdpa[experiments]'")
         raise typer.Exit(UsageError.exit_code) from error
     except KeyboardInterrupt as error:
-        _complain("interrupted; finished units are recorded, the same command continues")
+        _complain(interrupted)
         raise typer.Exit(INTERRUPTED) from error
 
 
@@ -165,6 +167,29 @@ def fetch_data(
         for name in names or DATA_SETS:
             folder, source = fetch(name, cache, _say)
             _say(f"{name}: {folder} (from {source})")
+
+
+@app.command()
+def verify(
+    receipt: Annotated[Path, typer.Argument(help="What certificate.save wrote.")],
+    problem: Annotated[str, typer.Argument(help="The problem, or a function that makes it.", metavar="MODULE:PROBLEM")],
+    tolerance: Annotated[float | None, typer.Option(help="Default: the receipt's, or that of solve.")] = None,
+) -> None:
+    """Compute a certificate again from its receipt and the problem; ends with 1 if it does not hold."""
+    with _exit_codes("interrupted"):
+        from gdpa.receipt import load_receipt
+        from gdpa.verify import import_problem
+        from gdpa.verify import verify as check
+
+        try:
+            found = check(import_problem(problem), load_receipt(receipt), tolerance=tolerance)
+        except (Exception, SystemExit) as error:  # the problem is the user's code and may raise anything
+            lines = [str(error) or type(error).__name__, *getattr(error, "__notes__", ())]
+            kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
+            raise UsageError(f"cannot verify {receipt}: {kind}{' '.join(' '.join(lines).split())}") from error
+        _say(str(found))
+    if not found.holds:
+        raise typer.Exit(1)
 
 
 @app.command(name="versions")

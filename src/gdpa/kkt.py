@@ -6,6 +6,7 @@ is judged alike, also after an interruption.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from gdpa.arrays import max_norm, namespace, norm, positive_part
 from gdpa.multipliers import fit
 from gdpa.problem import Evaluation, Problem, constraint_name
+from gdpa.receipt import write_receipt
 from gdpa.sets import ConvexSet
 from gdpa.text import number
 from gdpa.typing import Array
@@ -194,6 +196,29 @@ class Certificate:
             return worst <= tolerance
         return bool((worst <= tolerance).all())
 
+    def save(self, path: str | os.PathLike[str], tolerance: float | None = None) -> None:
+        """Write a receipt to ``path``: JSON from which `gdpa.verify` computes the certificate again.
+
+        It holds the point, the multipliers, f and g there, the residuals, the recorded start, and SHA-256 checksums.
+
+        Args:
+            path: the file; it appears whole or not at all.
+            tolerance: what the receipt claims to hold.
+        """
+        write_receipt(
+            path,
+            x=self.x,
+            tolerance=tolerance,
+            equalities=self.num_equalities,
+            names=self.names,
+            start=self.start._asdict(),
+            residuals=self.residuals,
+            relative=self.relative,
+            multipliers=self.multipliers,
+            objective=self.objective,
+            constraints=self.constraints,
+        )
+
     def __str__(self) -> str:
         a, r = self.residuals, self.relative
         names = ("stationarity", "feasibility", "slackness")
@@ -304,6 +329,7 @@ def certificate_from(
     )
 
 
+@np.errstate(invalid="ignore")  # 0 * inf is the NaN that is wanted
 def _finite(objective: Array, *vectors: Array) -> Array:
     """Return 0 if all the numbers are finite and NaN otherwise (for each member of a batch)."""
     total = 0 * objective

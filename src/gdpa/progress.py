@@ -135,7 +135,7 @@ class Progress:
     def check(self) -> None:
         """See whether the numbers of the state are finite, without measuring them."""
         state, probe = self.state, self.state.probe
-        self.finite = all(map(_all_finite, (state.x, state.multipliers, *(() if probe is None else probe[2:5]))))
+        self.finite = _all_finite(state.x, state.multipliers, *(() if probe is None else probe[2:5]))
 
     def _measure_units(self, state: State, probe: Probe) -> None:
         """Measure the units at the probe if that is free, else at geometrically spaced steps."""
@@ -251,10 +251,9 @@ class Progress:
         return self.certificate
 
 
-def _all_finite(objective: Array, constraints: Array) -> bool:
-    """Tell whether f and g are finite. A residual does not show g_i = -inf: the constraint is met and far away."""
-    xp = namespace(constraints)
-    return bool(xp.all(xp.isfinite(objective)) & xp.all(xp.isfinite(constraints)))
+def _all_finite(*arrays: Array) -> bool:
+    """Tell whether all numbers are finite. A residual does not show g_i = -inf: the constraint is met and far away."""
+    return all(bool(namespace(a).all(namespace(a).isfinite(a))) for a in arrays)
 
 
 def _merge(mask: Array, new: Probe, old: Probe) -> Probe:

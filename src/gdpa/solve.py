@@ -21,7 +21,7 @@ from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation, Problem, WithStart
 from gdpa.progress import FIRST_ATTEMPT, Progress
 from gdpa.result import Result, Status
-from gdpa.run import Run
+from gdpa.run import NO_TROUBLE, Run
 from gdpa.saving import Saver, newest_run
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 from gdpa.typing import Array

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from gdpa.algorithms._adaptive_state import AdaptiveState
+from gdpa.algorithms._scaling import worth_rows
 from gdpa.arrays import from_numpy, to_numpy
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import Box, Reals
@@ -50,7 +51,7 @@ class _InLengths(Evaluation):
         return self.D * self.original.jacobian()
 
 
-def lengths(problem: Problem, x0: Array, now: Evaluation, rows: bool) -> Array | None:
+def lengths(problem: Problem, x0: Array, now: Evaluation) -> Array | None:
     """Return D for a run from ``x0``, or None if the coordinates stay as they are.
 
     The length of x_j is ``problem.x_scale``, or |x0_j|. If x0_j = 0 it is what x_j alone must move by to change a
@@ -61,7 +62,6 @@ def lengths(problem: Problem, x0: Array, now: Evaluation, rows: bool) -> Array |
         problem: the problem.
         x0: the start.
         now: the oracle call there.
-        rows: whether the Jacobian is worth its passes.
     """
     if not isinstance(problem.domain, (Reals, Box)):
         return None
@@ -69,7 +69,7 @@ def lengths(problem: Problem, x0: Array, now: Evaluation, rows: bool) -> Array |
         known = np.asarray(problem.x_scale) * np.ones(x0.shape[-1])
     else:
         known = np.abs(np.asarray(to_numpy(x0), dtype=float))
-        if rows and not known.all():
+        if len(known) <= FEW_VARIABLES and not known.all() and worth_rows(now):
             g, J = (np.abs(np.asarray(to_numpy(a), dtype=float)) for a in (now.constraints, now.jacobian()))
             with np.errstate(divide="ignore", invalid="ignore"):
                 moves = np.where((LEAST_SLOPE * g[:, None] < J) & (g[:, None] > 0), g[:, None] / J, np.inf)

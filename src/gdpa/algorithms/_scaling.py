@@ -10,6 +10,14 @@ from gdpa.typing import Array
 
 #: A function of values of 1 or more that is flat at the start is enlarged by no more than this.
 LARGEST = 100.0
+#: Up to this many constraints, measuring each one's gradient at the start is worth m backward passes.
+SCALING_LIMIT = 100
+
+
+def worth_rows(now: Evaluation) -> bool:
+    """Tell whether the gradient of every constraint at the start is worth its passes."""
+    m = now.constraints.shape[-1]
+    return m > 0 and (now.has_cheap_jacobian or m <= SCALING_LIMIT)
 
 
 class Scaling(NamedTuple):

@@ -11,14 +11,13 @@ from gdpa.algorithms import _choice, _infeasibility, _jacobian_step, _lengths, _
 from gdpa.algorithms._acceptance import Window, shorten, sufficient
 from gdpa.algorithms._adaptive_state import AdaptiveState, begin, largest_violation, negligible
 from gdpa.algorithms._lbfgs import Memory, forgotten
+from gdpa.algorithms._scaling import worth_rows
 from gdpa.algorithms.base import Probe
 from gdpa.arrays import max_norm, namespace
 from gdpa.problem import Evaluation, Problem
 from gdpa.result import Status
 from gdpa.typing import Array
 
-#: Up to so many constraints, measuring each one's gradient at the start is worth m backward passes.
-SCALING_LIMIT = 100
 #: A scaled objective below minus this has no lower bound, as far as we can see.
 DEEP = 1e15
 #: Accepted points in a row that did not move: after the first number a violation is looked into, after the second
@@ -89,9 +88,7 @@ class AdaptiveGDPA:
                 "pass one start of shape (d,), or use GDPA for a batch"
             )
         now = problem.evaluate(x0)
-        m = now.constraints.shape[-1]
-        rows = m > 0 and (now.has_cheap_jacobian or m <= SCALING_LIMIT)
-        D = _lengths.lengths(problem, x0, now, rows)
+        D = _lengths.lengths(problem, x0, now)
         if D is None:
             return self._begin(problem, x0, now)
         scaled = _lengths.in_lengths(problem, D)
@@ -99,11 +96,8 @@ class AdaptiveGDPA:
 
     def _begin(self, problem: Problem, x0: Array, now: Evaluation) -> AdaptiveState:
         """Return the state before the first update, with its trial planned."""
-        m = now.constraints.shape[-1]
         knows = _choice.begins_with_jacobian(problem, now, x0.shape[-1], self.step)
-        J = None
-        if m and (knows or m <= SCALING_LIMIT):
-            J = now.jacobian()
+        J = now.jacobian() if knows or worth_rows(now) else None
         state, c, J = begin(problem, x0, now, J, self.beta, self.tau, knows)
         if knows:
             assert J is not None
