@@ -18,6 +18,7 @@ from gdpa import experiments
 from gdpa.cli import app
 from gdpa.experiments import records as records_module
 from gdpa.experiments.records import Folder
+from gdpa.files import write_whole
 from gdpa.methods import method_names
 
 RATE = ["reproduce", "rate", "--steps", "50", "--only", "disc-product"]
@@ -170,9 +171,9 @@ class Full:
 @pytest.mark.parametrize(
     ("where", "left"),
     [
-        ("/.run.json.", set()),
+        ("rate/run.json", set()),
         (".csv.", {"rate/run.json"}),
-        (".json.", {"rate/run.json", "rate/records/*.csv"}),
+        ("records/*.json", {"rate/run.json", "rate/records/*.csv"}),
         (
             "report.html",
             {"rate/run.json", "rate/records/*.csv", "rate/records/*.json", "rate/figures/*", "rate/summary.md"},
@@ -181,11 +182,16 @@ class Full:
 )
 def test_a_full_folder_ends_with_three_and_nothing_half_written(cli, tmp_path, monkeypatch, where, left):
     def full(path, *arguments, **options):
-        name = str(path)
-        hit = where in name and (where != ".json." or "records" in name)
-        return Full(path) if hit and name.endswith(".part") else open(path, *arguments, **options)
+        hit = where in str(path) and str(path).endswith(".part")
+        return Full(path) if hit else open(path, *arguments, **options)
+
+    def full_write(path, data):
+        if Path(path).match(where):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write_whole(path, data)
 
     monkeypatch.setattr(records_module, "open", full, raising=False)
+    monkeypatch.setattr(records_module, "write_whole", full_write)
     result = cli(*RATE, "--jobs", 1, "--out", tmp_path)
     assert (result.exit_code, "no space left for" in result.stderr) == (3, True)
     found = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()} - {Path(".lock")}
@@ -198,8 +204,8 @@ def test_a_figure_is_written_whole_or_not_at_all(cli, tmp_path, monkeypatch):
     assert cli(*RATE, "--jobs", 1, "--out", tmp_path).exit_code == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "rate" / "figures").iterdir()}
 
-    def savefig(self, path, **options):
-        path.write_bytes(b"half")
+    def savefig(self, drawn, **options):
+        drawn.write(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
