@@ -49,8 +49,6 @@ KNOWN = {
     "test_optimize::TestOptimizeSimple::test_minimize_warnings_gh1953[powell]": "a RuntimeWarning, as above",
     "test_optimize::TestOptimizeSimple::test_callback_stopiteration": "of COBYLA its messages, of COBYQA one callback "
     "for each evaluation, of Nelder-Mead its count of iterations",
-    "test_optimize::test_minimize_multiple_constraints": "a defect: the certificate has no length for two variables "
-    "that end at the zero they start at",
 }
 SETS = {
     "constrained": (
