@@ -17,7 +17,7 @@ FLOORS = (
     ("sets", "problem", "units", "slack", "schedules", "perturbed"),
     ("multipliers", "kkt", "constants", "oracle", "backends", "problems", "result", "stopping"),
     ("algorithms", "methods", "run", "progress", "caution", "observers", "trajectory", "theory"),
-    ("checkpoint", "solve"),
+    ("checkpoint", "feasible", "solve"),
     ("canonical", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),
     ("experiments",),

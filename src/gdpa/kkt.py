@@ -184,6 +184,11 @@ class Certificate:
             return worst <= tolerance
         return bool((worst <= tolerance).all())
 
+    @property
+    def summary(self) -> str:
+        """The relative residuals in one sentence."""
+        return f"Relative residuals: {', '.join(f'{_largest(r):.1e}' for r in self.relative)}."
+
     def __str__(self) -> str:
         a, r = self.residuals, self.relative
         names = ("stationarity", "feasibility", "slackness")
@@ -191,7 +196,11 @@ class Certificate:
 
 
 def _show(value: Any) -> str:
-    return f"{float(value) if isinstance(value, float) else float(value.max()):.2e}"
+    return f"{_largest(value):.2e}"
+
+
+def _largest(value: Any) -> float:
+    return value if isinstance(value, float) else float(value.max())
 
 
 def certify(

@@ -12,6 +12,7 @@ import numpy as np
 
 from gdpa.canonical import Block, Canonical, Vector, read_bounds, read_constraints
 from gdpa.differences import SCHEMES
+from gdpa.feasible import SHARE
 from gdpa.methods import default_method, get_method
 from gdpa.observers import ProgressDisplay
 from gdpa.progress import Progress
@@ -39,7 +40,7 @@ STATUS_CODES = {
     Status.STOPPED: 99,
 }
 
-_COMMON_OPTIONS = ("maxiter", "maxfev", "disp")
+_COMMON_OPTIONS = ("maxiter", "maxfev", "disp", "feasible")
 
 
 def minimize(
@@ -75,7 +76,8 @@ def minimize(
         callback: called after every step, as ``callback(intermediate_result=...)`` if that is its only parameter,
             else as ``callback(x)``. Raising StopIteration ends the run.
         options: ``maxiter`` (steps, default 10,000), ``maxfev`` (calls of ``fun``, looked at after each step),
-            ``disp``, and the parameters of the method (``alpha``, ``beta``, ``tau``, ... for "gdpa").
+            ``disp``, ``feasible`` (end at a point without violation but rounding), and the parameters of the method
+            (``alpha``, ``beta``, ``tau``, ... for "gdpa").
             An unknown one raises.
         **more_options: options given by name, which is how SciPy hands them to a custom method.
 
@@ -123,7 +125,8 @@ def minimize(
     algorithm = algorithm_class(**parameters)
     canonical = Canonical(objective, blocks, domain, domain.project(start))
 
-    rules: list[StopRule] = [KKTBelow(tolerance), MaxSteps(maxiter)]
+    feasible = bool(options.get("feasible", False))
+    rules: list[StopRule] = [KKTBelow(SHARE * tolerance if feasible else tolerance), MaxSteps(maxiter)]
     if maxfev is not None:
         limit = maxfev
         rules.append(lambda progress: Status.MAX_ORACLE_CALLS if objective.nfev >= limit else None)
@@ -140,7 +143,15 @@ def minimize(
     if callback is not None:
         observers.append(_observer(callback, canonical, objective))
 
-    result = solve(canonical.problem, start, algorithm, stop=rules, tolerance=tolerance, observers=observers)
+    result = solve(
+        canonical.problem,
+        start,
+        algorithm,
+        stop=rules,
+        tolerance=tolerance,
+        observers=observers,
+        feasible=feasible,
+    )
     found: Any = _report(result, canonical, bounds is not None)
     if options.get("disp"):
         print(found.message)

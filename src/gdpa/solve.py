@@ -13,6 +13,7 @@ from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, Probe, State
 from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
 from gdpa.caution import go_back, problem_for, trust
+from gdpa.feasible import SHARE, restored
 from gdpa.kkt import Certificate, better, certificate_from
 from gdpa.observers import Recorder
 from gdpa.oracle import CountingOracle
@@ -51,6 +52,7 @@ def solve(
     multipliers0: Array | None = None,
     x_scale: Array | None = None,
     run: Run | None = None,
+    feasible: bool = False,
 ) -> Result:
     """Minimise f(x) subject to g(x) <= 0 and x in X.
 
@@ -68,6 +70,8 @@ def solve(
         multipliers0: the multipliers to begin with, e.g. those of a similar problem; default zero.
         x_scale: the length of every coordinate of x, or one for all, if the start does not tell; see `gdpa.units`.
         run: continue this run (``result.run`` or `load_run`) instead of starting at ``x0``.
+        feasible: end with a restoration (`gdpa.feasible`), so that no violation is left at ``result.x`` but rounding.
+            The default stop rules then ask for a tenth of the tolerance, because the restoration moves x a little.
 
     Returns:
         A `Result`; ``success`` is True only for a certificate recomputed at ``result.x``.
@@ -96,8 +100,10 @@ def solve(
     else:
         run = _resume(oracle, run, x0, algorithm, multipliers0, x_scale)
         algorithm = cast("Algorithm[Any]", run.algorithm)
+    if feasible and run.state.x.ndim > 1:
+        raise ValueError(f"feasible must be False for a batch of shape {tuple(run.state.x.shape)}; solve one by one")
     tolerance = default_tolerance(run.state.x) if tolerance is None else tolerance
-    rules = _rules(stop, tolerance)
+    rules = _rules(stop, SHARE * tolerance if feasible else tolerance)
     progress = Progress(oracle, run, tolerance)
     recorder = Recorder(record, run.history)
     watchers = (*((recorder,) if record else ()), *observers)
@@ -144,6 +150,8 @@ def solve(
         status, error = Status.FAILED, raised
     with oracle.off_account(), np.errstate(over="ignore", invalid="ignore"):  # the last point may not be finite
         result = _conclude(oracle, progress, status, detail, recorder)
+        if feasible and error is None:
+            result = restored(oracle.problem, result)
     if error is not None:
         error.partial_result = result  # type: ignore[attr-defined]
         error.add_note(f"after {result.steps} steps; the exception's attribute partial_result holds the best point")
@@ -329,7 +337,7 @@ def _conclude(oracle: CountingOracle, progress: Progress, status: Status, detail
         multipliers=certificate.multipliers,
         success=success,
         status=status,
-        message=f"{status.value}{' ' + detail + '.' if detail else ''} {_summary(certificate)}",
+        message=f"{status.value}{' ' + detail + '.' if detail else ''} {certificate.summary}",
         certificate=certificate,
         tolerance=progress.tolerance,
         x_last=x_last,
@@ -345,14 +353,6 @@ def _conclude(oracle: CountingOracle, progress: Progress, status: Status, detail
         names=progress.problem.names,
         run=run,
     )
-
-
-def _summary(certificate: Certificate) -> str:
-    return f"Relative residuals: {', '.join(f'{_number(r):.1e}' for r in certificate.relative)}."
-
-
-def _number(value: Any) -> float:
-    return value if isinstance(value, float) else float(namespace(value).max(value))
 
 
 def _best_certificate(progress: Progress, x_last: Array, multipliers_last: Array, status: Status) -> Certificate:
