@@ -23,7 +23,7 @@ FLOORS = (
         *("algorithms", "methods", "run", "progress", "caution", "observers"),
         *("messages", "conclude", "trajectory", "theory"),
     ),
-    ("checkpoints", "saving", "solve", "verify"),
+    ("checkpoints", "saving", "feasible", "solve", "verify"),
     ("blocks", "canonical", "options", "minimize", "frontier", "compare", "torch"),
     ("sklearn", "applications"),
     ("experiments",),

@@ -219,6 +219,11 @@ class Certificate:
             constraints=self.constraints,
         )
 
+    @property
+    def summary(self) -> str:
+        """The relative residuals in one sentence."""
+        return f"Relative residuals: {', '.join(f'{_largest(r):.1e}' for r in self.relative)}."
+
     def __str__(self) -> str:
         a, r = self.residuals, self.relative
         names = ("stationarity", "feasibility", "slackness")
@@ -227,6 +232,10 @@ class Certificate:
 
 def _show(value: Any) -> str:
     return number(value if isinstance(value, float) else value.max(), 3)
+
+
+def _largest(value: Any) -> float:
+    return value if isinstance(value, float) else float(value.max())
 
 
 def certify(

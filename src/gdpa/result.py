@@ -85,6 +85,7 @@ class Result:
         history: the recorded columns.
         names: the names of the constraints, if the problem has any.
         run: continue from here with ``solve(problem, run=result.run, ...)``.
+        restored: what the final restoration did (``before``, ``after``, ``reached``); None if none was asked for.
     """
 
     x: Array
@@ -106,6 +107,7 @@ class Result:
     history: History
     names: tuple[str, ...] | None
     run: Any
+    restored: Any = None
 
     @property
     def calls(self) -> Counts:

@@ -16,6 +16,7 @@ from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
 from gdpa.caution import go_back, problem_for, trust
 from gdpa.conclude import conclude
 from gdpa.detach import own_copy
+from gdpa.feasible import SHARE, restored
 from gdpa.observers import Recorder
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation, Problem, WithStart
@@ -58,6 +59,7 @@ def solve(
     every: int = 100,
     keep: int = 3,
     resume: bool = False,
+    feasible: bool = False,
 ) -> Result:
     """Minimise f(x) subject to g(x) <= 0 and x in X.
 
@@ -79,6 +81,8 @@ def solve(
         checkpoint: save the run on the way, to files with this stem or in this folder: at the start, every ``every``
             steps, at the end, and before SIGTERM ends the process; the last ``keep`` files stay.
         resume: continue from the newest good file of ``checkpoint``; start at ``x0`` if there is none yet.
+        feasible: end with a restoration (`gdpa.feasible`), so that no violation is left at ``result.x`` but rounding.
+            The default stop rules then ask for a tenth of the tolerance, because the restoration moves x a little.
 
     Returns:
         A `Result`; ``success`` is True only for a certificate recomputed at ``result.x``.
@@ -120,14 +124,18 @@ def solve(
         if x0 is not None or (multipliers0 is not None and not resume):
             raise ValueError("give x0 or run, not both: a run brings its own point and multipliers")
         run = _continue(oracle, run, algorithm)
+    if feasible and run.state.x.ndim > 1:
+        raise ValueError(f"feasible must be False for a batch of shape {tuple(run.state.x.shape)}; solve one by one")
     tolerance = default_tolerance(run.state.x) if tolerance is None else tolerance
-    rules = _rules(stop, tolerance)
+    rules = _rules(stop, SHARE * tolerance if feasible else tolerance)
     progress, recorder = Progress(oracle, run, tolerance), Recorder(record, run.history)
     watchers = (*((recorder,) if record else ()), *observers)
     with saver:
         status, detail, error = _loop(oracle, progress, rules, watchers, check_every, saver, recorder)
         with oracle.off_account(), np.errstate(over="ignore", invalid="ignore"):  # the last point may not be finite
             result = conclude(oracle, progress, status, detail, recorder)
+            if feasible and error is None:
+                result = restored(oracle.problem, result)
         saver.offer(progress.step, lambda: result.run, final=True)
     if error is not None:
         error.partial_result = result  # type: ignore[attr-defined]
