@@ -16,7 +16,7 @@ FLOORS = (
     ("version", "typing", "files", "storage", "receipt", "arrays", "text", "differences"),
     ("sets", "problem", "detach", "units", "slack", "schedules", "perturbed"),
     (
-        *("multipliers", "derivative_check", "kkt", "restoration", "constants", "oracle"),
+        *("multipliers", "derivative_check", "kkt", "constants", "oracle"),
         *("backends", "problems", "tables", "result", "stopping"),
     ),
     (

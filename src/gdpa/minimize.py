@@ -14,11 +14,11 @@ from gdpa.blocks import Block, LinearBlock, OutOfCallsError, Vector
 from gdpa.canonical import Canonical, read_bounds, read_constraints
 from gdpa.derivative_check import check_derivatives
 from gdpa.differences import SCHEMES
+from gdpa.feasible import restore
 from gdpa.methods import default_method, get_method
 from gdpa.observers import ProgressDisplay
 from gdpa.options import read_options
 from gdpa.progress import Progress
-from gdpa.restoration import restored
 from gdpa.result import Result, Status
 from gdpa.solve import solve
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
@@ -88,8 +88,8 @@ def minimize(
             StopIteration (or, of two arguments, returning True) ends the run.
         options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp``, ``check``
             (raise if `check_derivatives` finds derivatives at ``x0`` that differences contradict), ``x_scale``
-            (the lengths of the variables, see `gdpa.units`), ``restore`` (whether an answer is moved to the nearest
-            point that is feasible to rounding, see `gdpa.restoration`; default True), ``eps`` and
+            (the lengths of the variables, see `gdpa.units`), ``feasible`` (whether an answer is moved to the nearest
+            point that is feasible to rounding, see `gdpa.feasible`; default True), ``eps`` and
             ``finite_diff_rel_step`` (absolute and relative step of differences), and the parameters of the method
             (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without ``tol``, the smallest of SciPy's ``ftol``, ``gtol``
             and ``xtol`` is the tolerance. Further options of SciPy's methods have no effect; an unknown name raises.
@@ -217,20 +217,19 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
     except OutOfCallsError:
         status = Status.MAX_ORACLE_CALLS
         return _known(canonical, bounded, best, status, status.value, steps)
-    if settings.restore and result.success:
+    if settings.feasible and result.success:
         try:
-            certificate = restored(canonical.problem, result.certificate, settings.tolerance)
+            certificate, done = restore(canonical.problem, result.certificate)
         except OutOfCallsError:
-            certificate = result.certificate
-        if certificate is not result.certificate:
-            left = canonical.violation(canonical.point(certificate.x))
-            message = f"{result.message} Then moved to a violation of {left:.1e}."
+            return _report(result, canonical, bounded)
+        if done.after < done.before and certificate.holds(settings.tolerance):
             result = replace(
                 result,
                 x=certificate.x,
                 multipliers=certificate.multipliers,
                 certificate=certificate,
-                message=message,
+                message=f"{result.message} {done}",
+                restored=done,
             )
     return _report(result, canonical, bounded)
 

@@ -15,7 +15,7 @@ import numpy as np
 MAXITER = 10_000
 #: The relative KKT tolerance unless told otherwise.
 TOLERANCE = 1e-6
-COMMON = ("maxiter", "maxfev", "disp", "check", "x_scale", "restore", "eps", "finite_diff_rel_step")
+COMMON = ("maxiter", "maxfev", "disp", "check", "x_scale", "feasible", "eps", "finite_diff_rel_step")
 #: Other names for a common option, and accuracies: the smallest one given is the tolerance if ``tol`` is not given.
 OTHER_NAMES = {"maxfun": "maxfev", "verbose": "disp"}
 ACCURACIES = ("ftol", "gtol", "xtol")
@@ -79,7 +79,7 @@ class Options:
     Attributes:
         tolerance: the relative KKT tolerance.
         polish: whether a run may go on for more digits than the tolerance asks for: no accuracy and no limit was given.
-        restore: whether the answer is moved to the nearest point that is feasible to rounding.
+        feasible: whether the answer is moved to the nearest point that is feasible to rounding.
         maxiter: the most steps.
         maxfev: the most calls of the objective; None for no limit.
         disp: whether to show progress and a summary.
@@ -91,7 +91,7 @@ class Options:
 
     tolerance: float
     polish: bool
-    restore: bool
+    feasible: bool
     maxiter: int
     maxfev: int | None
     disp: bool
@@ -128,7 +128,7 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
     return Options(
         tolerance=_tolerance(options, tol),
         polish=polish,
-        restore=bool(options.get("restore", True)),
+        feasible=bool(options.get("feasible", True)),
         maxiter=_limit("maxiter", MAXITER if options.get("maxiter") is None else options["maxiter"]),
         maxfev=None if maxfev is None else _limit("maxfev", maxfev),
         disp=bool(options.get("disp")),
