@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import NonlinearConstraint
 
-from gdpa import GDPA, Evaluation, KKTBelow, Status, certify, minimize, solve
+from gdpa import GDPA, KKTBelow, Status, certify, minimize, solve
 from gdpa.backends.torch import from_torch
 from gdpa.problem import Evaluation, Problem
 from gdpa.problems import get, names
