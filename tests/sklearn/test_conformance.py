@@ -1,0 +1,26 @@
+"""scikit-learn's own tests of estimators: all of them, with the default parameters and with others."""
+
+import warnings
+
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import check_estimator
+
+from gdpa.sklearn import NeymanPearsonClassifier
+
+ESTIMATORS = [
+    NeymanPearsonClassifier(),
+    NeymanPearsonClassifier(limit_on="surrogate", thresholds=0.2),
+    NeymanPearsonClassifier(hidden=(3,), random_state=0),
+]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_the_checks_of_scikit_learn(estimator):
+    with warnings.catch_warnings():  # many of its data sets are noise: no model meets the limits
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        records = check_estimator(estimator, on_fail=None, on_skip=None)
+    failed = {record["check_name"]: record["exception"] for record in records if record["status"] == "failed"}
+    assert not failed
+    assert not [record for record in records if record["status"] == "xfail"]
+    assert len(records) > 50
