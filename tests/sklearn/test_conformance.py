@@ -6,12 +6,14 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import check_estimator
 
-from gdpa.sklearn import NeymanPearsonClassifier
+from gdpa.sklearn import ConstrainedClassifier, NeymanPearsonClassifier, recall_at_least
 
 ESTIMATORS = [
     NeymanPearsonClassifier(),
     NeymanPearsonClassifier(limit_on="surrogate", thresholds=0.2),
-    NeymanPearsonClassifier(hidden=(3,), random_state=0),
+    NeymanPearsonClassifier(hidden=(3,), max_iter=200, random_state=0),
+    ConstrainedClassifier(),
+    ConstrainedClassifier([recall_at_least(0.9)]),
 ]
 
 

@@ -32,8 +32,12 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         return tags
 
-    def _begin(self, X: Any, y: Any, sample_weight: Any) -> tuple[Matrix, Floats, Floats]:
-        """Check the input and set ``classes_``; return X, the places of y in ``classes_``, and positive weights."""
+    def _begin(self, X: Any, y: Any, sample_weight: Any) -> tuple[Matrix, Floats, Floats, Floats]:
+        """Check the input and set ``classes_``; samples of weight 0 are left out.
+
+        Returns:
+            X, the places of y in ``classes_``, the weights, and which samples were kept.
+        """
         check_number("regulariser", self.regulariser, 0, math.inf, closed=True)
         check_number("tol", self.tol, 0, math.inf)
         if not isinstance(self.max_iter, (int, np.integer)) or self.max_iter < 1:
@@ -50,7 +54,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"y must hold samples of at least two classes with positive weight, got one class: {self.classes_}"
             )
-        return X[kept], targets, weights[kept]
+        return X[kept], targets, weights[kept], kept
 
     def _network(self, outputs: int) -> Network:
         return Network((self.n_features_in_, *map(int, self.hidden), outputs))

@@ -13,7 +13,7 @@ class FrontierPoint(NamedTuple):
         limit: the limit.
         error: what the limit costs: a 0/1 error on the training data.
         objective: the training objective at the solution.
-        multiplier: the price of the limit: the slope of ``objective`` against the limit is -multiplier.
+        slope: what the multipliers say of the slope of ``objective`` against the limit: the price of the limit.
         met: whether every limit holds on the training data.
         steps: steps of the solver from the solution at the limit before.
     """
@@ -21,7 +21,7 @@ class FrontierPoint(NamedTuple):
     limit: float
     error: float
     objective: float
-    multiplier: float
+    slope: float
     met: bool
     steps: int
 
@@ -42,7 +42,7 @@ class Frontier:
     def plot(self, axes: Any = None) -> Any:
         """Draw error and objective against the limit on a matplotlib ``Axes`` (a new one by default) and return it.
 
-        The short lines are the slopes that the multipliers predict for the objective. Hollow points miss a limit.
+        The short lines have the slopes that the multipliers give the objective. Hollow points miss a limit.
         """
         if axes is None:
             import matplotlib.pyplot as plt
@@ -59,8 +59,8 @@ class Frontier:
                 axes.plot(point.limit, value, "o", color=color, markerfacecolor=color if point.met else "white")
         for place, point in enumerate(self.points):
             ends = (point.limit - width, point.limit + width)
-            line = [point.objective - point.multiplier * (end - point.limit) for end in ends]
-            axes.plot(ends, line, "k-", linewidth=1.5, label="_" if place else "slope: minus the multiplier")
+            line = [point.objective + point.slope * (end - point.limit) for end in ends]
+            axes.plot(ends, line, "k-", linewidth=1.5, label="_" if place else "slope by the multipliers")
         axes.set(xlabel=self.limit_label, ylim=(0, None))
         axes.legend()
         return axes

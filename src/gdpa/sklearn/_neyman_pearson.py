@@ -118,7 +118,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
             X, y: the training data.
             sample_weight: weights of the samples within the mean of their class; only ratios within a class count.
         """
-        X, targets, weights = self._begin(X, y, sample_weight)
+        X, targets, weights, _ = self._begin(X, y, sample_weight)
         task = self._task()
         rng = check_random_state(self.random_state)
         held = self._held_out(task, targets, weights, rng)
@@ -168,7 +168,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         """
         values = sorted({float(limit) for limit in limits}, reverse=True)
         model = clone(self).set_params(calibration=None)
-        X, targets, weights = model._begin(X, y, sample_weight)
+        X, targets, weights, _ = model._begin(X, y, sample_weight)
         task = model._task()
         vary = np.ones(len(task.others), bool)
         if label is not None:
@@ -190,7 +190,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
                     limit=value,
                     error=float(errors[task.priority]),
                     objective=float(result.objective),
-                    multiplier=float(result.multipliers[vary].sum()),
+                    slope=-float(result.multipliers[vary].sum()),
                     met=bool(np.all(errors[task.others] <= here.limits + ROUNDING)),
                     steps=steps,
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +52,8 @@ def logistic(scores: Floats, targets: Floats) -> tuple[Floats, Floats]:
     return np.logaddexp(0, margin), (sign * sigmoid(margin))[:, None]
 
 
-class SoftDecision(NamedTuple):
+@dataclass(frozen=True)
+class SoftDecision:
     """The smooth stand-in sigmoid(s / temperature) of the decision 1[s > 0], of one score s.
 
     >>> value, slope = SoftDecision(0.5)(np.zeros((1, 1)), np.array([1]))
@@ -191,11 +192,10 @@ class _Point:
         """The gradient of the objective."""
         owner = self._owner
         if owner.loss is owner.rate:
-            found: Floats = owner.objective @ self.cell_gradients + self.penalty[1]
-            return found
+            return np.asarray(owner.objective @ self.cell_gradients + self.penalty[1])
         sizes = [part.stop - part.start for part in owner.cells.parts]
         weights = owner.cells.weights * np.repeat(owner.objective, sizes)
-        return self._gradients(self.losses[1], weights, [slice(0, len(weights))])[0] + self.penalty[1]
+        return np.asarray(self._gradients(self.losses[1], weights, [slice(0, len(weights))])[0] + self.penalty[1])
 
     def _gradients(self, slopes: Floats, weights: Floats, parts: Sequence[slice]) -> Floats:
         return self._owner.network.gradients(self._x, self._activations, weights[:, None] * slopes, parts)
