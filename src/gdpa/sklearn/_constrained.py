@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length
 
-from gdpa.result import Result
+from gdpa.result import Result, Status
 from gdpa.sklearn._calibration import ROUNDING
 from gdpa.sklearn._estimator import LimitedClassifier, check_number
 from gdpa.sklearn._frontier import Frontier, FrontierPoint
@@ -228,6 +228,8 @@ class ConstrainedClassifier(LimitedClassifier):
             slack = (result.multipliers > 0) & (excess < -CLOSE * np.abs(bounds))
             if found.rank[0] <= ROUNDING and not slack.any():
                 break
+            if result.status is Status.LOCALLY_INFEASIBLE and not correction.any():
+                break  # the limits contradict each other
             if np.any(excess > FAR * np.abs(bounds)):  # small weights met the smooth limits alone: follow closer
                 temperature /= 2
                 rates = replace(rates, rate=SoftDecision(temperature))

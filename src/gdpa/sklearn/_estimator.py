@@ -71,7 +71,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _warn(self, result: Result) -> None:
         if self.unmet_:
             warnings.warn(
-                f"limits not met on the training data: {', '.join(map(str, self.unmet_))}; "
+                f"limits not met: {', '.join(map(str, self.unmet_))}; "
                 f"loosen them, lower regulariser, or allow a richer model by hidden. The solver said: {result.message}",
                 UnmetLimitWarning,
                 stacklevel=3,

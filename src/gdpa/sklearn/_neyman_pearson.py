@@ -239,7 +239,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
             needed = samples_needed(limit, self.delta / len(task.others))
             if count < needed:
                 raise ValueError(
-                    f"class {self.classes_[j]!r} has {count} samples to hold out, but its threshold {limit:g} with "
+                    f"class {self.classes_[j]} has {count} samples to hold out, but its threshold {limit:g} with "
                     f"delta={self.delta:g} needs {needed}; give more samples, or raise calibration_fraction, the "
                     "threshold or delta"
                 )
