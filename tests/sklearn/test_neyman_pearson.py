@@ -166,6 +166,16 @@ def test_the_tools_of_scikit_learn():
     assert model.score(X, labels) > 0.8
 
 
+def test_columns_of_data_frames_keep_their_names():
+    pandas = pytest.importorskip("pandas")
+    X, y = gaussians(n=50)
+    frame = pandas.DataFrame(X, columns=["height", "weight"])
+    pipeline = make_pipeline(StandardScaler(), NeymanPearsonClassifier()).set_output(transform="pandas").fit(frame, y)
+    assert pipeline[-1].feature_names_in_.tolist() == ["height", "weight"]
+    with pytest.raises(ValueError, match="feature names should match"):
+        pipeline[-1].predict(frame.rename(columns={"height": "size"}))
+
+
 def test_sparse_data_is_fitted_alike():
     X, y = gaussians(n=100)
     X[np.abs(X) < 0.5] = 0

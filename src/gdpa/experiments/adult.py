@@ -54,7 +54,7 @@ def load_adult(cache: Path | str | None = None, progress: Callable[[str], None] 
         columns = [rows[:, place].astype(float) for rows in (train, test)]
         if name.startswith("capital"):
             columns = [np.log1p(column) for column in columns]
-        mean, spread = columns[0].mean(), columns[0].std()
+        mean, spread = columns[0].mean(), columns[0].std() or 1.0
         numbers.append([(column - mean) / spread for column in columns])
         names.append(name)
     for name, place in WORDS.items():
