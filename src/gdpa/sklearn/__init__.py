@@ -1,0 +1,36 @@
+"""Classifiers for scikit-learn whose errors and rates stay within limits, trained by `gdpa.solve`.
+
+Needs the extra ``sklearn``: ``pip install gdpa[sklearn]``.
+"""
+
+try:
+    import sklearn as _sklearn  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("gdpa.sklearn needs scikit-learn; install it by pip install 'gdpa[sklearn]'") from error
+
+from gdpa.sklearn._constrained import ConstrainedClassifier
+from gdpa.sklearn._estimator import UnmetLimitWarning
+from gdpa.sklearn._frontier import Frontier, FrontierPoint
+from gdpa.sklearn._limits import (
+    Limit,
+    demographic_parity,
+    equal_opportunity,
+    equalized_odds,
+    false_positive_rate_at_most,
+    recall_at_least,
+)
+from gdpa.sklearn._neyman_pearson import NeymanPearsonClassifier
+
+__all__ = [
+    "NeymanPearsonClassifier",
+    "ConstrainedClassifier",
+    "Limit",
+    "demographic_parity",
+    "equalized_odds",
+    "equal_opportunity",
+    "recall_at_least",
+    "false_positive_rate_at_most",
+    "Frontier",
+    "FrontierPoint",
+    "UnmetLimitWarning",
+]

@@ -1,0 +1,36 @@
+"""scikit-learn's own tests of estimators: all of them, with the default parameters and with others."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import check_estimator
+
+from gdpa.sklearn import ConstrainedClassifier, NeymanPearsonClassifier, recall_at_least
+
+ESTIMATORS = [
+    NeymanPearsonClassifier(),
+    NeymanPearsonClassifier(limit_on="surrogate", thresholds=0.2, max_iter=200),
+    NeymanPearsonClassifier(hidden=(3,), max_iter=100, random_state=0),
+    ConstrainedClassifier(),
+    ConstrainedClassifier([recall_at_least(0.9)]),
+]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_the_checks_of_scikit_learn(estimator):
+    with warnings.catch_warnings():  # many of its data sets are noise: no model meets the limits
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        records = check_estimator(estimator, on_fail=None, on_skip=None)
+    failed = {record["check_name"]: record["exception"] for record in records if record["status"] == "failed"}
+    assert not failed
+    assert not [record for record in records if record["status"] == "xfail"]
+    assert len(records) > 50
+
+
+def test_without_scikit_learn_the_message_says_what_to_install():
+    code = "import sys; sys.modules['sklearn'] = None; import gdpa.sklearn"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "gdpa.sklearn needs scikit-learn; install it by pip install 'gdpa[sklearn]'" in done.stderr
