@@ -54,8 +54,8 @@ class _InLengths(Evaluation):
 def lengths(problem: Problem, x0: Array, now: Evaluation) -> Array | None:
     """Return D for a run from ``x0``, or None if the coordinates stay as they are.
 
-    The length of x_j is ``problem.x_scale``, or |x0_j|. If x0_j = 0 it is what x_j alone must move by to change a
-    constraint by its own value, the least of |g_i| / |dg_i/dx_j|; without such a constraint, the largest length known.
+    The length of x_j is ``problem.x_scale``, or |x0_j|, or the largest of these if that is 0. If x0 = 0 all have the
+    distance to the nearest constraint, min_i |g_i| / max_j |dg_i/dx_j|, or 1 if there is none.
     Above `FEW_VARIABLES` all coordinates have the largest length.
 
     Args:
@@ -69,12 +69,11 @@ def lengths(problem: Problem, x0: Array, now: Evaluation) -> Array | None:
         known = np.asarray(problem.x_scale) * np.ones(x0.shape[-1])
     else:
         known = np.abs(np.asarray(to_numpy(x0), dtype=float))
-        if len(known) <= FEW_VARIABLES and not known.all() and worth_rows(now):
+        if not known.any() and worth_rows(now):
             g, J = (np.abs(np.asarray(to_numpy(a), dtype=float)) for a in (now.constraints, now.jacobian()))
-            with np.errstate(divide="ignore", invalid="ignore"):
-                moves = np.where((LEAST_SLOPE * g[:, None] < J) & (g[:, None] > 0), g[:, None] / J, np.inf)
-            moves = np.min(moves, axis=0, initial=np.inf)
-            known = np.where((known == 0) & np.isfinite(moves), moves, known)
+            slopes = J.max(axis=1)
+            telling = (slopes > LEAST_SLOPE * g) & (g > 0)
+            known[:] = np.min(g[telling] / slopes[telling], initial=np.inf) if telling.any() else 1.0
         known = np.where(known > 0, known, known.max() if known.any() else 1.0)
     many = problem.x_scale is None and len(known) > FEW_VARIABLES
     known = np.full_like(known, known.max()) if many else known

@@ -8,7 +8,7 @@ from gdpa.arrays import max_norm, namespace
 from gdpa.problem import Evaluation
 from gdpa.typing import Array
 
-#: A function of values of 1 or more that is flat at the start is enlarged by no more than this.
+#: A function of ordinary values that is flat at the start is enlarged by no more than this.
 LARGEST = 100.0
 #: Up to this many constraints, measuring each one's gradient at the start is worth m backward passes.
 SCALING_LIMIT = 100
@@ -53,7 +53,8 @@ def scaling_from(values: tuple[Array, Array], gradient: Array, J: Array | None, 
 
     A gradient that vanishes at the start says nothing about the size of its function, which then keeps its units. A
     small gradient beside a small value is a matter of units; beside a larger value it means a function flat at the
-    start that may be steep elsewhere. So |grad g_i| counts as at least min(1, |g_i|) / 100, and |grad f| likewise.
+    start that may be steep elsewhere. So |grad g_i| counts as at least min(1/100, |g_i|), and
+    |grad f| as at least min(1, 100 |f|).
 
     Args:
         values: f and g at the start.
@@ -66,15 +67,15 @@ def scaling_from(values: tuple[Array, Array], gradient: Array, J: Array | None, 
     >>> J = np.array([[4.0, 0.0], [0.5, 0.0], [0.0, 0.0], [1e-9, 0.0], [1e-9, 0.0]])
     >>> scaling = scaling_from((np.asarray(7.0), np.array([0.0, 0.0, 0.0, 9.0, -1e-8])), np.array([0.0, 2.0]), J)
     >>> scaling.objective, scaling.constraints.round(3).tolist()
-    (0.5, [0.25, 2.0, 1.0, 100.0, 1000000000.0])
+    (0.5, [0.25, 2.0, 1.0, 100.0, 100000000.0])
     """
     f, g = values
     xp = namespace(g)
     size = float(max_norm(gradient))
-    flat = min(1.0, abs(float(f))) / (LARGEST if enlarge else 1.0)
+    flat = min(1.0, LARGEST * abs(float(f))) / (LARGEST if enlarge else 1.0)
     objective = 1 / max(size, flat) if size > 0 else 1.0
     ones = xp.ones_like(g)
     if J is None:
         return Scaling(objective, ones)
-    sizes = xp.maximum(max_norm(J), xp.minimum(ones, xp.abs(g)) / LARGEST)
+    sizes = xp.maximum(max_norm(J), xp.minimum(ones / LARGEST, xp.abs(g)))
     return Scaling(objective, ones / xp.where(max_norm(J) > 0, sizes, ones))
