@@ -229,7 +229,7 @@ def fitted_worst(domain, start, x, c, A, b):
     w = np.maximum(1 / s, lengths / max(np.abs(c * lengths).max(), 0.0))
     r = (w * np.abs(A)).max(axis=1)
     w = w if isinstance(domain, (Reals, Box)) else w.min()
-    slack = r * g / np.minimum(1.0, np.abs(A) @ lengths)
+    slack = r * g / (np.abs(A) @ lengths)
 
     def loss(lam):
         t = w * domain.tangent(x, -(c + A.T @ lam))

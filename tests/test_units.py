@@ -92,7 +92,7 @@ def test_the_units_of_the_constraints_by_hand(library, whole):
     units = units_at(start, library.array(X), flat(library, [4.0, 0.5], ROWS), whole=whole)
     # n = (0.1 + 0.05 * 2, 3 + 1 * 2, 0) = (0.2, 5, 0)
     assert to_numpy(units.violations) == pytest.approx([5.0, 1.0, 1.0])
-    assert to_numpy(units.slacks) == pytest.approx([5.0, 1.0, 1.0])  # g at the start is not known
+    assert to_numpy(units.slacks) == pytest.approx([5.0, 0.2, 1.0])  # g at the start is not known: 1 / n
     assert to_numpy(units.rounding) == pytest.approx([ROUNDINGS * EPS * 0.2, ROUNDINGS * EPS * 5, 0.0])
     # with w = (0.25, 0.5): max(0.025, 0.025), max(0.75, 0.5), 0
     assert to_numpy(units.pushes) == pytest.approx([0.025, 0.75, 0.0])
@@ -101,8 +101,9 @@ def test_the_units_of_the_constraints_by_hand(library, whole):
 @pytest.mark.parametrize(
     ("values", "slacks"),
     [
-        ([0.5, -0.5, 9.0], [5.0, 1.0, 1.0]),  # values of up to 1 loosen nothing
-        ([7.0, -2.0, 9.0], [5.0, 0.5, 1.0]),  # min(n, 2) = 2 for the second, of n = 5
+        ([0.0, 0.0, 9.0], [5e3, 200.0, 1.0]),  # zero at the start: n / 1000
+        ([0.5, -0.5, 9.0], [5.0, 2.0, 1.0]),  # min(n, 0.5) = 0.5 for the second, of n = 5
+        ([7.0, -2.0, 9.0], [5.0, 0.5, 1.0]),
         ([7.0, 70.0, 9.0], [5.0, 0.2, 1.0]),  # n = 5 is less than 70
     ],
 )

@@ -23,6 +23,9 @@ from gdpa.units import Start, Units, nearby_start, units_at
 
 #: Above this many entries of J, `certify` keeps the multipliers it is given and forms no Jacobian.
 JACOBIAN_LIMIT = 50_000_000
+#: Multipliers are fitted a second time as if constraints this near to active were active: the sum of squares weighs
+#: small slacks against stationarity, while a certificate asks for the largest residual alone.
+NEARLY_ACTIVE = 1e-2
 
 
 class Residuals(NamedTuple):
@@ -250,10 +253,10 @@ def certify(
     """Return the KKT certificate of ``x`` with the best multipliers for it.
 
     The multipliers minimise ``||w P_T(-grad f - J^T lambda)||^2 + sum (a_i g_i r_i lambda_i)^2`` over lambda >= 0 (free
-    for equalities) by nonnegative least squares, with the weights w, a and r of `gdpa.units.Units`. ``multipliers``,
-    if given, compete with them and the better ones are kept. A point nearly on the boundary of X is certified there
-    and as it is, and the better certificate returned. Each costs one forward pass, and as many backward
-    passes as grad f and J take (one more with ``multipliers``).
+    for equalities) by nonnegative least squares, with the weights w, a and r of `gdpa.units.Units`. They compete with
+    those that take constraints within `NEARLY_ACTIVE` of active for active, and with ``multipliers``, if given. A point
+    nearly on the boundary of X is certified there and as it is, and the better certificate returned. Each costs one
+    forward pass, and as many backward passes as grad f and J take (one more with ``multipliers``).
 
     Args:
         problem: the problem.
@@ -360,8 +363,11 @@ def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: St
     if m == 0:
         candidates.append((xp.zeros_like(g), now.gradient()))
     elif multipliers is None or m * x.shape[-1] <= JACOBIAN_LIMIT:
-        fitted = fit(domain, x, now.gradient(), now.jacobian(), g, p, units)
-        candidates.append((fitted, now.gradient() + xp.sum(fitted[..., None] * now.jacobian(), axis=-2)))
+        near = units.slacks * xp.abs(g) <= NEARLY_ACTIVE
+        free = units._replace(slacks=xp.where(near, xp.zeros_like(g), units.slacks))
+        for weights in (units, free):
+            fitted = fit(domain, x, now.gradient(), now.jacobian(), g, p, weights)
+            candidates.append((fitted, now.gradient() + xp.sum(fitted[..., None] * now.jacobian(), axis=-2)))
     certificate, *others = (certificate_from(problem, start, units, now, x, *one) for one in candidates)
     for other in others:
         certificate = better(certificate, other)

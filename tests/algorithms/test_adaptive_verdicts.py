@@ -63,6 +63,10 @@ def test_unbounded_problems_are_called_diverging(case, step):
     assert torch.isfinite(result.x_last).all()
 
 
+#: The gradient of the constraint vanishes at the solution, so no multiplier satisfies the KKT conditions there.
+NO_MULTIPLIERS = ("a double root", "a triple root", "a fourfold root")
+
+
 @pytest.mark.parametrize("step", STEPS)
 @each(AWKWARD)
 def test_awkward_problems_raise_no_false_alarm(case, step):
@@ -70,7 +74,7 @@ def test_awkward_problems_raise_no_false_alarm(case, step):
     assert result.status not in (Status.LOCALLY_INFEASIBLE, Status.DIVERGING, Status.INVALID_NUMBER)
     if result.success:
         assert violation(case, result.x) <= 1e-4
-    if step == "auto":
+    if step == "auto" and case.name not in NO_MULTIPLIERS:
         assert result.success
 
 

@@ -157,7 +157,8 @@ def test_it_finds_the_certified_answer(name, method):
     own = get(name)
     result = solve(own.problem, own.x0, method, tolerance=1e-3, record=0, check_every=50)
     assert result.success, result.message
-    assert certify(own.problem, result.x, start=start_at(own.problem.evaluate(own.x0), own.x0)).holds(1e-3)
+    start = start_at(own.problem.evaluate(own.x0), own.x0)
+    assert certify(own.problem, result.x, result.multipliers, start=start).holds(1e-3)
     assert result.x == pytest.approx(own.solution, abs=0.05)
 
 

@@ -158,7 +158,7 @@ def test_cuda_agrees_with_the_host():
 
 def test_an_evaluation_keeps_the_jacobian_of_its_own_point():
     case = study()
-    first, second = case.start(1), case.start(1) + 1.0
+    first, second = case.start(1), case.start(2)
     one, two = case.problem.evaluate(first), case.problem.evaluate(second)
     expected = torch.stack([one.pullback(unit, 0.0) for unit in torch.eye(3, dtype=torch.float64)])
     torch.testing.assert_close(one.jacobian(), expected, rtol=1e-10, atol=1e-13)  # after the call at another point
