@@ -15,7 +15,7 @@ import numpy as np
 MAXITER = 10_000
 #: The relative KKT tolerance unless told otherwise.
 TOLERANCE = 1e-6
-COMMON = ("maxiter", "maxfev", "disp", "check", "x_scale", "feasible", "eps", "finite_diff_rel_step")
+COMMON = ("maxiter", "maxfev", "disp", "x_scale", "feasible", "check", "eps", "finite_diff_rel_step")
 #: Other names for a common option, and accuracies: the smallest one given is the tolerance if ``tol`` is not given.
 OTHER_NAMES = {"maxfun": "maxfev", "verbose": "disp"}
 ACCURACIES = ("ftol", "gtol", "xtol")
