@@ -21,7 +21,7 @@ FLOORS = (
     ),
     (
         *("algorithms", "methods", "run", "progress", "caution", "observers"),
-        *("messages", "conclude", "trajectory", "theory"),
+        *("messages", "conclude", "multistart", "trajectory", "theory"),
     ),
     ("checkpoints", "saving", "feasible", "solve", "verify"),
     ("blocks", "canonical", "options", "minimize", "frontier", "compare", "torch"),
