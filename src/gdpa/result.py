@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdpa.extras import needed_by
 from gdpa.kkt import Certificate
 from gdpa.oracle import Counts
 from gdpa.tables import constraint_rows, html_table, text_table
@@ -167,7 +168,8 @@ class Result:
         if "step" not in self.history:
             raise ValueError("nothing was recorded; run solve with record=1 to plot the result")
         if axes is None:
-            import matplotlib.pyplot as plt
+            with needed_by("result.plot()"):
+                import matplotlib.pyplot as plt
 
             _, axes = plt.subplots()
         for name in ("stationarity", "feasibility", "slackness", "kkt"):
