@@ -13,7 +13,7 @@ ROOT = Path(gdpa.__file__).parent
 
 # From the ground up. A room may import the rooms of lower floors and those named before it on its own floor.
 FLOORS = (
-    ("version", "typing", "files", "storage", "receipt", "arrays", "text", "differences"),
+    ("version", "typing", "extras", "files", "storage", "receipt", "arrays", "text", "differences"),
     ("sets", "problem", "detach", "units", "slack", "schedules", "perturbed"),
     (
         *("multipliers", "derivative_check", "kkt", "constants", "oracle"),
@@ -21,7 +21,7 @@ FLOORS = (
     ),
     (
         *("algorithms", "methods", "run", "progress", "caution", "observers"),
-        *("messages", "conclude", "trajectory", "theory"),
+        *("messages", "conclude", "multistart", "trajectory", "theory"),
     ),
     ("checkpoints", "saving", "feasible", "solve", "verify"),
     ("blocks", "canonical", "options", "minimize", "frontier", "compare", "torch"),

@@ -76,10 +76,50 @@ def test_the_display_writes_one_line_on_a_terminal():
     stream = Terminal()
     run(ProgressDisplay(stream, interval=0.0))
     text = stream.getvalue()
-    assert text.count("\r") == 5
-    assert "\n" not in text.rstrip("\n")
-    assert "step        5" in text
+    assert text.count("\r") == 6  # every step, and the last one again at the end
+    assert text.endswith("s\n")
+    assert text.count("\n") == 1
+    assert text.splitlines()[-1].startswith("step        5")
     assert "relative KKT" in text
+
+
+def test_the_display_ends_its_line_when_the_run_is_cut_short():
+    def stop(progress):
+        if progress.step == 3:
+            raise StopIteration
+
+    stream = Terminal()
+    run(ProgressDisplay(stream, interval=3600.0), stop)
+    assert stream.getvalue().endswith("\n")
+    assert "step        3" in stream.getvalue().rpartition("\r")[2]
+
+
+def test_the_display_can_watch_several_runs():
+    stream = Terminal()
+    display = ProgressDisplay(stream, interval=3600.0)
+    run(display)
+    run(display)
+    own = get("HS12")
+    solve(own.problem, own.x0, GDPA(), stop=MaxSteps(5), observers=[display], best_of=2)
+    assert stream.getvalue().count("\n") == 4
+
+
+def test_the_display_writes_nothing_about_a_run_without_steps():
+    stream = Terminal()
+    run(ProgressDisplay(stream), steps=0)
+    assert stream.getvalue() == ""
+
+
+def test_the_display_writes_into_a_notebook_once_a_second():
+    class OutStream(io.StringIO):
+        """As `ipykernel.iostream.OutStream`: no terminal."""
+
+    OutStream.__module__ = "ipykernel.iostream"
+    stream = OutStream()
+    run(ProgressDisplay(stream, interval=0.0), steps=50)
+    text = stream.getvalue()
+    assert 2 <= text.count("\r") < 50
+    assert text.endswith("\n")
 
 
 def test_the_display_is_silent_elsewhere_unless_forced():
@@ -93,7 +133,7 @@ def test_the_display_is_silent_elsewhere_unless_forced():
 def test_the_display_waits_between_two_writes():
     stream = Terminal()
     run(ProgressDisplay(stream, interval=3600.0), steps=50)
-    assert stream.getvalue().count("\r") == 1
+    assert stream.getvalue().count("\r") == 2  # the first step, and the end
 
 
 def test_the_display_writes_to_standard_error_by_default(capsys):

@@ -90,7 +90,8 @@ def minimize(
             (raise if `check_derivatives` finds derivatives at ``x0`` that differences contradict), ``x_scale``
             (the lengths of the variables, see `gdpa.units`), ``feasible`` (whether an answer is moved to the nearest
             point that is feasible to rounding, see `gdpa.feasible`; default True), ``eps`` and
-            ``finite_diff_rel_step`` (absolute and relative step of differences), and the parameters of the method
+            ``finite_diff_rel_step`` (absolute and relative step of differences), ``best_of`` and ``seed`` (several
+            starts, see `gdpa.solve`; ``maxfev`` limits them together), and the parameters of the method
             (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without ``tol``, the smallest of SciPy's ``ftol``, ``gtol``
             and ``xtol`` is the tolerance. Further options of SciPy's methods have no effect; an unknown name raises.
         **more_options: options given by name, which is how SciPy hands them to a custom method.
@@ -213,6 +214,8 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
             tolerance=settings.tolerance,
             observers=observers,
             x_scale=x_scale,
+            best_of=settings.best_of,
+            seed=settings.seed,
         )
     except OutOfCallsError:
         status = Status.MAX_ORACLE_CALLS
@@ -242,6 +245,8 @@ class _Polished:
         self._steps, self._end = POLISHING if polish else 0, -1
 
     def __call__(self, progress: Progress) -> Status | None:
+        if progress.step == 0:  # another of several starts
+            self._end = -1
         if self._end < 0:
             if self._certified(progress) is None:
                 return None

@@ -67,27 +67,55 @@ class Recorder:
         return History({name: np.array(column) for name, column in zip(self.COLUMNS, columns, strict=True)})
 
 
+def finish(observer: Any) -> None:
+    """Tell an observer that the run is over, if it has a method ``finish``."""
+    end = getattr(observer, "finish", None)
+    if callable(end):
+        end()
+
+
 class ProgressDisplay:
-    """One line on a terminal, rewritten a few times a second; silent when the output is not a terminal.
+    """One line, rewritten a few times a second, on a terminal and in notebooks; silent elsewhere.
 
     Args:
         stream: where to write; default standard error.
-        interval: seconds between two writes.
-        force: write even if the stream is not a terminal.
+        interval: seconds between two writes; in a notebook, where each goes to the browser, at least one second.
+        force: write even if the stream is neither a terminal nor a notebook's.
     """
+
+    #: Seconds between two writes in a notebook.
+    NOTEBOOK_INTERVAL = 1.0
 
     def __init__(self, stream: TextIO | None = None, interval: float = 0.2, force: bool = False) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._active = force or self._stream.isatty()
-        self._interval, self._next = interval, 0.0
+        notebook = _in_notebook(self._stream)
+        self._active = force or notebook or self._stream.isatty()
+        self._interval, self._next = max(interval, self.NOTEBOOK_INTERVAL) if notebook else interval, 0.0
+        self._last: str | None = None
 
     def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if not self._active or now < self._next:
+        if not self._active:
             return
-        self._next = now + self._interval
-        self._stream.write(
-            f"\rstep {progress.step:>8}  forwards {progress.forwards:>8}  "
+        now = time.monotonic()
+        self._last = (
+            f"step {progress.step:>8}  forwards {progress.forwards:>8}  "
             f"relative KKT {progress.kkt:9.2e}  {progress.seconds:8.1f} s"
         )
+        if now >= self._next:
+            self._next = now + self._interval
+            self._write(f"\r{self._last}")
+
+    def finish(self) -> None:
+        """Show the last step and end the line."""
+        if self._last is not None:
+            self._write(f"\r{self._last}\n")
+            self._last, self._next = None, 0.0
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
         self._stream.flush()
+
+
+def _in_notebook(stream: Any) -> bool:
+    """Tell whether a stream is the one by which a Jupyter kernel writes into the notebook."""
+    return type(stream).__module__.partition(".")[0] == "ipykernel"

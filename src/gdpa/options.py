@@ -15,7 +15,10 @@ import numpy as np
 MAXITER = 10_000
 #: The relative KKT tolerance unless told otherwise.
 TOLERANCE = 1e-6
-COMMON = ("maxiter", "maxfev", "disp", "x_scale", "feasible", "check", "eps", "finite_diff_rel_step")
+COMMON = (
+    *("maxiter", "maxfev", "disp", "check", "x_scale", "feasible", "eps", "finite_diff_rel_step"),
+    *("best_of", "seed"),
+)
 #: Other names for a common option, and accuracies: the smallest one given is the tolerance if ``tol`` is not given.
 OTHER_NAMES = {"maxfun": "maxfev", "verbose": "disp"}
 ACCURACIES = ("ftol", "gtol", "xtol")
@@ -86,6 +89,7 @@ class Options:
         check: whether to compare the derivatives with differences first.
         x_scale: the lengths of the variables; None to read them off the points.
         absolute_step, relative_step: of finite differences; None for the default.
+        best_of, seed: how many starts, and the seed of the random ones.
         parameters: of the method.
     """
 
@@ -99,6 +103,8 @@ class Options:
     x_scale: Any
     absolute_step: float | None
     relative_step: Any
+    best_of: int
+    seed: Any
     parameters: dict[str, Any]
 
 
@@ -136,6 +142,8 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
         x_scale=options.get("x_scale"),
         absolute_step=None if step is None else float(_positive("eps", step)),
         relative_step=options.get("finite_diff_rel_step"),
+        best_of=options.get("best_of", 1),
+        seed=options.get("seed", 0),
         parameters={name: value for name, value in options.items() if name in own},
     )
 

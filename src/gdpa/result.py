@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdpa.extras import needed_by
 from gdpa.kkt import Certificate
 from gdpa.oracle import Counts
 from gdpa.tables import constraint_rows, html_table, text_table
@@ -65,6 +66,22 @@ class History(dict[str, "np.ndarray[Any, np.dtype[Any]]"]):
         return f"History({rows} rows of {', '.join(self)})"
 
 
+class Attempt(NamedTuple):
+    """What one of several starts came to, see ``best_of`` of `gdpa.solve`.
+
+    Attributes:
+        status: why it ended.
+        success: whether its certificate meets the tolerance.
+        objective: f at ``x``.
+        x: its best point, or its start if the problem raised an exception there.
+    """
+
+    status: Status
+    success: bool
+    objective: Any
+    x: Array
+
+
 @dataclass(frozen=True, repr=False)
 class Result:
     """The outcome of `gdpa.solve`, recomputed from the problem at the returned point.
@@ -86,6 +103,7 @@ class Result:
         names: the names of the constraints, if the problem has any.
         run: continue from here with ``solve(problem, run=result.run, ...)``.
         restored: what the final restoration did (``before``, ``after``, ``reached``); None if none was asked for.
+        others: what the other starts came to if there were several; steps, calls and seconds are then those of all.
     """
 
     x: Array
@@ -108,6 +126,7 @@ class Result:
     names: tuple[str, ...] | None
     run: Any
     restored: Any = None
+    others: tuple[Attempt, ...] = ()
 
     @property
     def calls(self) -> Counts:
@@ -149,7 +168,8 @@ class Result:
         if "step" not in self.history:
             raise ValueError("nothing was recorded; run solve with record=1 to plot the result")
         if axes is None:
-            import matplotlib.pyplot as plt
+            with needed_by("result.plot()"):
+                import matplotlib.pyplot as plt
 
             _, axes = plt.subplots()
         for name in ("stationarity", "feasibility", "slackness", "kkt"):
@@ -189,4 +209,9 @@ class Result:
             f"({self.forwards} and {self.backwards} by the method), {self.seconds:.3g} s"
             + (f"; {self.cuts} steps cut short of values not finite" if self.cuts else "")
         )
-        return [*lines, ("residuals", str(self.certificate)), ("cost", cost)]
+        lines += [("residuals", str(self.certificate)), ("cost", cost)]
+        if self.others:
+            certified = [number(other.objective) for other in self.others if other.success]
+            found = f", with objectives {', '.join(sorted(set(certified), key=float)[:5])}" if certified else ""
+            lines.append(("others", f"{len(certified)} of {len(self.others)} other starts certified{found}"))
+        return lines

@@ -17,7 +17,8 @@ from gdpa.caution import go_back, problem_for, trust
 from gdpa.conclude import conclude
 from gdpa.detach import own_copy
 from gdpa.feasible import SHARE, restored
-from gdpa.observers import Recorder
+from gdpa.multistart import solve_from_several
+from gdpa.observers import Recorder, finish
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation, Problem, WithStart
 from gdpa.progress import FIRST_ATTEMPT, Progress
@@ -60,6 +61,8 @@ def solve(
     keep: int = 3,
     resume: bool = False,
     feasible: bool = False,
+    best_of: int = 1,
+    seed: Any = 0,
 ) -> Result:
     """Minimise f(x) subject to g(x) <= 0 and x in X.
 
@@ -83,6 +86,9 @@ def solve(
         resume: continue from the newest good file of ``checkpoint``; start at ``x0`` if there is none yet.
         feasible: end with a restoration (`gdpa.feasible`), so that no violation is left at ``result.x`` but rounding.
             The default stop rules then ask for a tenth of the tolerance, because the restoration moves x a little.
+        best_of: from how many starts to solve: ``x0`` and random ones, see `gdpa.multistart.starts`. The best certified
+            answer is returned, the others are listed in ``result.others``. Limits hold for every start.
+        seed: of the random starts, as `numpy.random.default_rng` takes it.
 
     Returns:
         A `Result`; ``success`` is True only for a certificate recomputed at ``result.x``.
@@ -107,6 +113,14 @@ def solve(
         )
     if not isinstance(record, int) or record < 0 or not isinstance(check_every, int) or check_every < 1:
         raise ValueError(f"record must be >= 0 and check_every >= 1, got {record!r} and {check_every!r}")
+    if best_of != 1:
+        if run is not None or checkpoint is not None:
+            raise ValueError("best_of starts several runs: give it without run and checkpoint")
+        options: dict[str, Any] = {"algorithm": algorithm, "tolerance": tolerance, "record": record}
+        options |= {"check_every": check_every, "multipliers0": multipliers0, "x_scale": x_scale, "feasible": feasible}
+        options["stop"] = None if stop is None else _rules(stop, 1.0)
+        x0 = _check_start(problem, x0)
+        return solve_from_several(solve, problem, x0, best_of, seed, observers, **options)
     saver = Saver(checkpoint, every, keep)
     if resume:
         if checkpoint is None or run is not None:
@@ -137,6 +151,8 @@ def solve(
             if feasible and error is None:
                 result = restored(oracle.problem, result)
         saver.offer(progress.step, lambda: result.run, final=True)
+    for watch in watchers:
+        finish(watch)
     if error is not None:
         error.partial_result = result  # type: ignore[attr-defined]
         error.add_note(f"after {result.steps} steps; the exception's attribute partial_result holds the best point")

@@ -6,15 +6,17 @@ from typing import Any
 
 from gdpa.backends.functions import from_functions
 from gdpa.differences import FiniteDifferenceWarning
+from gdpa.extras import needed_by
 
 __all__ = ["FiniteDifferenceWarning", "from_functions", "from_jax", "from_module", "from_torch"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("from_torch", "from_module"):
-        from gdpa.backends import torch as backend
-    elif name == "from_jax":
-        from gdpa.backends import jax as backend  # type: ignore[no-redef]
-    else:
+    if name not in ("from_torch", "from_module", "from_jax"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with needed_by(f"gdpa.{name}"):
+        if name == "from_jax":
+            from gdpa.backends import jax as backend
+        else:
+            from gdpa.backends import torch as backend  # type: ignore[no-redef]
     return getattr(backend, name)
