@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/getting-started.md")
+PAGES = ("README.md", "docs/getting-started.md", "docs/certificate.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
