@@ -12,8 +12,8 @@ from gdpa.sklearn import ConstrainedClassifier, NeymanPearsonClassifier, recall_
 
 ESTIMATORS = [
     NeymanPearsonClassifier(),
-    NeymanPearsonClassifier(limit_on="surrogate", thresholds=0.2, max_iter=200),
-    NeymanPearsonClassifier(hidden=(3,), max_iter=100, random_state=0),
+    NeymanPearsonClassifier(limit_on="surrogate", thresholds=0.2),
+    NeymanPearsonClassifier(hidden=(3,), max_iter=200, random_state=0),
     ConstrainedClassifier(),
     ConstrainedClassifier([recall_at_least(0.9)]),
 ]
