@@ -193,6 +193,7 @@ def claim(case: Case, forwards: int, seconds: float) -> dict[str, Any]:
     return {
         "status": result.status.name,
         "success": result.success,
+        "objective": float(result.objective),
         "confirmed": certificate_holds(case, x, np.asarray(result.multipliers), ASKED * (1 + 1e-6)),
         "strict": is_kkt(case, x, CHECKED, case.values(x), case.gradient(x), case.jacobian(x)),
     }
