@@ -84,8 +84,11 @@ def simulate(repetitions: int, jobs: int, settings: Sequence[int] = range(len(SE
         setting = SETTINGS[place]
         for calibrated in (False, True):
             tasks = [(place, calibrated, seed) for seed in range(repetitions)]
-            with ProcessPoolExecutor(jobs) as pool:
-                found = list(pool.map(repetition, tasks, chunksize=max(1, repetitions // (4 * jobs))))
+            if jobs == 1:
+                found = list(map(repetition, tasks))
+            else:
+                with ProcessPoolExecutor(jobs) as pool:
+                    found = list(pool.map(repetition, tasks, chunksize=max(1, repetitions // (4 * jobs))))
             errors = np.array([error for error, _ in found])
             rows.append(
                 {

@@ -61,7 +61,8 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _solve(self, rates: RateProblem, x0: Floats) -> Result:
         stop = (KKTBelow(self.tol), MaxSteps(int(self.max_iter)))
-        return solve(rates.problem, x0, AdaptiveGDPA(), stop=stop, tolerance=self.tol, record=0)
+        # One length for all weights: the sizes of single weights at a warm start tell nothing about units.
+        return solve(rates.problem, x0, AdaptiveGDPA(), stop=stop, tolerance=self.tol, record=0, x_scale=1.0)
 
     def _keep(self, network: Network, result: Result, steps: int) -> None:
         """Set the attributes that describe the solution."""
