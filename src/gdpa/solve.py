@@ -175,8 +175,9 @@ def _loop(
     updating = False
     try:
         saver.offer(progress.step, lambda: progress.run(recorder.history()), final=True)
-        with oracle.off_account():
-            status = _first(rules, progress) or status
+        if progress.step % check_every == 0:
+            with oracle.off_account():
+                status = _first(rules, progress) or status
         while status is None:
             clock, updating, before = time.perf_counter(), True, progress.state
             state = algorithm.update(problem_for(progress.caution, problem, before), before)
@@ -267,7 +268,10 @@ def _continue(oracle: CountingOracle, run: Run, algorithm: Any) -> Run:
         raise
     _check_same_problem(run.values, now)
     measuring = oracle.measuring.forwards, oracle.measuring.backwards
-    return replace(run, state=replace(state, evaluation=now), measuring=measuring)
+    probe = state.probe
+    if probe is not None and bool(namespace(state.x).all(probe.x == state.x)):
+        probe = probe._replace(evaluation=now)
+    return replace(run, state=replace(state, evaluation=now, probe=probe), measuring=measuring)
 
 
 def _check_same_problem(values: tuple[Array, Array], now: Evaluation) -> None:
