@@ -235,7 +235,7 @@ class Progress:
             return False
         if now.constraints.shape[-1] > ATTEMPT_ROWS and not now.has_cheap_jacobian:
             return False
-        if probe is not None and probe.evaluation is not None:
+        if probe is not None:
             certificate = self.certify(probe.x, probe.multipliers, probe.evaluation)
         else:
             certificate = self.certify(self.state.x, self.state.multipliers, now)
