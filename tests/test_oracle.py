@@ -73,15 +73,21 @@ def test_a_jacobian_by_rows_counts_its_rows_once():
     assert oracle.method.backwards == 3
 
 
-def test_a_derivative_is_charged_to_the_account_that_asks_first():
-    oracle = make(jacobian=lambda x: np.ones((1, 2)))
+@pytest.mark.parametrize(("jacobian", "backwards"), [(lambda x: np.eye(2), 2), (None, 3)])
+def test_a_derivative_that_both_ask_for_is_charged_to_the_method(jacobian, backwards):
+    oracle = make(g=lambda x: x, jacobian=jacobian)
     now = oracle.problem.evaluate(np.ones(2))
     with oracle.off_account():
         now.gradient()
         now.jacobian()
-    now.gradient()
-    now.jacobian()
-    assert (oracle.method, oracle.measuring) == (Counts(1, 0), Counts(0, 2))
+    assert (oracle.method, oracle.measuring) == (Counts(1, 0), Counts(0, backwards))
+    for _ in range(2):
+        now.gradient()
+        now.jacobian()
+        assert (oracle.method, oracle.measuring) == (Counts(1, backwards), Counts(0, 0))
+    with oracle.off_account():
+        now.gradient()
+    assert (oracle.method, oracle.measuring) == (Counts(1, backwards), Counts(0, 0))
 
 
 def test_what_is_no_evaluation_is_refused():

@@ -23,7 +23,8 @@ class Counts:
 class CountingOracle:
     """Counts forwards and backwards of a problem and checks the shape of everything that comes back.
 
-    Calls are charged to the method, or, inside ``with oracle.off_account():``, to measuring.
+    Calls are charged to the method, or, inside ``with oracle.off_account():``, to measuring. A derivative that both ask
+    for is charged to the method, so that its account does not depend on what was measured.
 
     >>> import numpy as np
     >>> problem = Problem(lambda x: Evaluation(x @ x, x[:1], lambda w, objective=1.0: 2 * objective * x))
@@ -51,6 +52,11 @@ class CountingOracle:
             yield
         finally:
             self._account = before
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether calls are charged to measuring now."""
+        return self._account is self.measuring
 
     def _evaluate(self, x: Array) -> Evaluation:
         self._account.forwards += 1
@@ -81,7 +87,7 @@ class CountingOracle:
                 )
             return J
 
-        return Evaluation(f, g, counted, whole if now.has_cheap_jacobian else None)
+        return _Charged(self, Evaluation(f, g, counted), whole if now.has_cheap_jacobian else None)
 
     def _check_values(self, x: Array, f: Array, g: Array) -> None:
         for name, value in (("objective", f), ("constraints", g)):
@@ -104,6 +110,34 @@ class CountingOracle:
             replace(self._inner, num_constraints=self._length)  # names and equalities must fit this length
         elif g.shape[-1] != self._length:
             raise ValueError(f"the constraints have length {g.shape[-1]}, expected {self._length}")
+
+
+class _Charged(Evaluation):
+    """An evaluation whose gradient and Jacobian are the method's to pay if it asks for them, also after measuring."""
+
+    __slots__ = ("_oracle", "_paid_by_measuring")
+
+    def __init__(self, oracle: CountingOracle, now: Evaluation, jacobian: Callable[[], Array] | None) -> None:
+        super().__init__(now.objective, now.constraints, now.pullback, jacobian)
+        self._oracle = oracle
+        self._paid_by_measuring: dict[str, int] = {}
+
+    def gradient(self) -> Array:
+        return self._charge("gradient", super().gradient)
+
+    def jacobian(self) -> Array:
+        return self._charge("jacobian", super().jacobian)
+
+    def _charge(self, name: str, derivative: Callable[[], Array]) -> Array:
+        method, measuring = self._oracle.method, self._oracle.measuring
+        before = measuring.backwards
+        value = derivative()
+        if measuring.backwards > before:
+            self._paid_by_measuring[name] = measuring.backwards - before
+        elif not self._oracle.is_measuring:
+            owed = self._paid_by_measuring.pop(name, 0)
+            method.backwards, measuring.backwards = method.backwards + owed, measuring.backwards - owed
+        return value
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:

@@ -226,22 +226,23 @@ class Progress:
         if promising:
             best = self.best
             point = (self.state.x, self.state.multipliers, self.state.evaluation)
-            self.certify(*(point if best is None else (best.x, best.multipliers, best.evaluation)))
+            if self.certify(*(point if best is None else (best.x, best.multipliers, best.evaluation))).holds(tolerance):
+                return True  # it stays due, so that a finished run that is continued is still finished
             self._next_certificate = math.ceil(1.1 * self.step) + 1
-            assert self.certificate is not None
-            return self.certificate.holds(tolerance)
+            return False
         now, probe = self.state.evaluation, self.state.probe
         if now is None or self.step < self._next_attempt:
             return False
         if now.constraints.shape[-1] > ATTEMPT_ROWS and not now.has_cheap_jacobian:
             return False
-        self._next_attempt = max(FIRST_ATTEMPT, math.ceil(ATTEMPT_GROWTH * self.step))
-        if probe is not None and probe.evaluation is not None:
-            self.certify(probe.x, probe.multipliers, probe.evaluation)
+        if probe is not None:
+            certificate = self.certify(probe.x, probe.multipliers, probe.evaluation)
         else:
-            self.certify(self.state.x, self.state.multipliers, now)
-        assert self.certificate is not None
-        return self.certificate.holds(tolerance)
+            certificate = self.certify(self.state.x, self.state.multipliers, now)
+        if certificate.holds(tolerance):
+            return True
+        self._next_attempt = max(FIRST_ATTEMPT, math.ceil(ATTEMPT_GROWTH * self.step))
+        return False
 
     def certify(self, x: Array, multipliers: Array, evaluation: Evaluation | None = None) -> Certificate:
         """Return the certificate of a point in the units of this run; the last one is kept and not computed twice."""

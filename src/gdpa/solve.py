@@ -173,14 +173,16 @@ def _loop(
     algorithm, problem = progress.algorithm, oracle.problem
     status = progress.state.verdict
     updating = False
+    unmeasured: dict[str, Any] = {}
     try:
         saver.offer(progress.step, lambda: progress.run(recorder.history()), final=True)
-        with oracle.off_account():
-            status = _first(rules, progress) or status
+        if progress.step % check_every == 0:
+            with oracle.off_account():
+                status = _first(rules, progress) or status
         while status is None:
             clock, updating, before = time.perf_counter(), True, progress.state
             state = algorithm.update(problem_for(progress.caution, problem, before), before)
-            updating = False
+            updating, unmeasured = False, vars(progress).copy()
             progress.count(state, time.perf_counter() - clock)
             due = state.step % check_every == 0 or state.verdict is not None
             if due or state.step <= progress.caution.until:
@@ -195,6 +197,7 @@ def _loop(
                             continue
                         return Status.INVALID_NUMBER, _culprit(problem, state), None
                     progress.caution = trust(progress.caution, algorithm, before, state.step if due else 0)
+                    unmeasured = {}
                     if due:
                         for watch in watchers:
                             watch(progress)
@@ -204,6 +207,7 @@ def _loop(
                     status = Status.DIVERGING
             saver.offer(progress.step, lambda: progress.run(recorder.history()))
     except KeyboardInterrupt:
+        vars(progress).update(unmeasured)  # a step whose measuring was interrupted is repeated by who continues the run
         return Status.INTERRUPTED, "", None
     except StopIteration as raised:
         # Only an observer or a stop rule may end the run in this way: in the problem's code it is an error.
