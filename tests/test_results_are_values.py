@@ -68,9 +68,12 @@ def disc(library):
     )
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_a_result_pickles_and_copies(library, dtype):
-    result = solve(disc(library), library.array([0.3, 0.4], dtype))
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [("float64", {}), ("float32", {}), ("float64", {"feasible": True}), ("float64", {"best_of": 3})],
+)
+def test_a_result_pickles_and_copies(library, dtype, options):
+    result = solve(disc(library), library.array([0.3, 0.4], dtype), **options)
     assert result.success
     assert_equal(pickle.loads(pickle.dumps(result)), result)
     assert_equal(copy.deepcopy(result), result)

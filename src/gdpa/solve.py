@@ -15,7 +15,7 @@ from gdpa.algorithms.base import Algorithm, State
 from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
 from gdpa.caution import go_back, problem_for, trust
 from gdpa.conclude import conclude
-from gdpa.detach import own_copy
+from gdpa.detach import detached, own_copy
 from gdpa.feasible import SHARE, restored
 from gdpa.multistart import solve_from_several
 from gdpa.observers import Recorder, finish
@@ -149,7 +149,7 @@ def solve(
         with oracle.off_account(), np.errstate(over="ignore", invalid="ignore"):  # the last point may not be finite
             result = conclude(oracle, progress, status, detail, recorder)
             if feasible and error is None:
-                result = restored(oracle.problem, result)
+                result = detached(restored(oracle.problem, result))
         saver.offer(progress.step, lambda: result.run, final=True)
     for watch in watchers:
         finish(watch)
