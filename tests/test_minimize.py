@@ -706,3 +706,22 @@ def test_further_keys_of_a_dict_are_told():
 def test_lengths_of_the_variables_reach_the_run():
     found = minimize(square, [3.0, 1.0, 1.0], bounds=[(0, 9), (1, 1), (0, 9)], options={"x_scale": [10.0, 5.0, 2.0]})
     assert found.result.run.start.x_scale.tolist() == [10.0, 2.0]
+
+
+def test_a_warm_start_with_the_multipliers_of_the_result_succeeds_at_once():
+    def fun(x):
+        return (x[0] - 2) ** 2 + (x[1] - 1) ** 2 + (x[2] + 1) ** 2
+
+    constraints = [
+        {"type": "ineq", "fun": lambda x: 1 - x @ x, "jac": lambda x: -2 * x},
+        {"type": "eq", "fun": lambda x: x[0] - x[1] - 0.2, "jac": lambda x: np.array([1.0, -1.0, 0.0])},
+        NonlinearConstraint(lambda x: x, [-0.1, -5, -5], [5, 5, 5], jac=lambda x: np.eye(3)),
+    ]
+    call = {"jac": lambda x: 2 * (x - np.array([2.0, 1.0, -1.0])), "constraints": constraints}
+    first = minimize(fun, [0.1, 0.2, 0.3], **call)
+    again = minimize(fun, first.x, **call, options={"multipliers0": first.multipliers})
+    assert first.success
+    assert (again.success, again.nit) == (True, 0)
+    np.testing.assert_allclose(again.multipliers, first.multipliers, atol=1e-6)
+    with pytest.raises(ValueError, match=r"multipliers0 must have 8 entries, .* got shape \(2,\)"):
+        minimize(fun, first.x, **call, options={"multipliers0": [1.0, 2.0]})

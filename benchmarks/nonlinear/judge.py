@@ -68,7 +68,9 @@ def certificate_holds(case: Case, x: Vector, multipliers: Vector, tolerance: flo
     n = np.abs(J) @ lengths
     n[n == 0] = 1.0
     size = np.where(np.abs(g) <= 100 * eps * (np.abs(J) @ lengths), 0.0, np.abs(g))
-    slack = np.minimum(size / np.minimum(n, np.maximum(g0, n / 1000)), (w * np.abs(J)).max(axis=1) * multipliers)
+    slack = np.minimum(
+        size / np.minimum(n, np.maximum(g0, np.minimum(1.0, n / 1000))), (w * np.abs(J)).max(axis=1) * multipliers
+    )
     descent = -(gradient + multipliers @ J)
     # The tangent cone of the box: no way out at a bound.
     descent[(x <= case.lower) & (descent < 0)] = 0.0

@@ -302,12 +302,29 @@ class Canonical:
         Of the inequalities of a constraint those at lower sides come first, and constraints that have equalities too
         come last.
         """
+        order, inequality = self._slsqp_rows()
+        signed: Vector = np.where(inequality, multipliers, -multipliers)[order]
+        return signed
+
+    def from_slsqp_order(self, multipliers: Vector) -> Vector:
+        """Return the multipliers of the rows from those that `slsqp_order` gives."""
+        order, inequality = self._slsqp_rows()
+        if multipliers.shape != order.shape:
+            raise ValueError(
+                f"multipliers0 must have {order.shape[0]} entries, as result.multipliers of this problem has; "
+                f"got shape {multipliers.shape}"
+            )
+        rows = np.empty_like(multipliers)
+        rows[order] = multipliers
+        signed: Vector = np.where(inequality, rows, -rows)
+        return signed
+
+    def _slsqp_rows(self) -> tuple[Vector, Vector]:
+        """Return the places of the rows in SLSQP's order, and which rows are inequalities."""
         inequality = np.arange(len(self.index)) < len(self.index) - self.problem.num_equalities
         block = np.searchsorted(self._ends, self.index, side="right")
         mixed = np.isin(block, block[~inequality])
-        order = np.lexsort((self.index, self.sign > 0, block, mixed, inequality))
-        signed: Vector = np.where(inequality, multipliers, -multipliers)[order]
-        return signed
+        return np.lexsort((self.index, self.sign > 0, block, mixed, inequality)), inequality
 
     def violation(self, point: _Point) -> float:
         """Return the largest amount by which a side is passed at a point."""

@@ -88,7 +88,8 @@ def minimize(
             StopIteration (or, of two arguments, returning True) ends the run.
         options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp``, ``check``
             (raise if `check_derivatives` finds derivatives at ``x0`` that differences contradict), ``x_scale``
-            (the lengths of the variables, see `gdpa.units`), ``feasible`` (whether an answer is moved to the nearest
+            (the lengths of the variables, see `gdpa.units`), ``multipliers0`` (those to begin with, ordered as
+            ``multipliers`` of the result), ``feasible`` (whether an answer is moved to the nearest
             point that is feasible to rounding, see `gdpa.feasible`; default True), ``eps`` and
             ``finite_diff_rel_step`` (absolute and relative step of differences), ``best_of`` and ``seed`` (several
             starts, see `gdpa.solve`; ``maxfev`` limits them together), and the parameters of the method
@@ -205,6 +206,9 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
     x_scale = settings.x_scale
     if np.ndim(x_scale):
         x_scale = np.broadcast_to(np.asarray(x_scale, dtype=float), canonical.frame.x.shape)[canonical.frame.free]
+    multipliers0 = settings.multipliers0
+    if multipliers0 is not None:
+        multipliers0 = canonical.from_slsqp_order(np.asarray(multipliers0, dtype=float))
     try:
         result = solve(
             canonical.problem,
@@ -213,6 +217,7 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
             stop=rules,
             tolerance=settings.tolerance,
             observers=observers,
+            multipliers0=multipliers0,
             x_scale=x_scale,
             best_of=settings.best_of,
             seed=settings.seed,

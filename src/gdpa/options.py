@@ -17,7 +17,7 @@ MAXITER = 10_000
 TOLERANCE = 1e-6
 COMMON = (
     *("maxiter", "maxfev", "disp", "check", "x_scale", "feasible", "eps", "finite_diff_rel_step"),
-    *("best_of", "seed"),
+    *("best_of", "seed", "multipliers0"),
 )
 #: Other names for a common option, and accuracies: the smallest one given is the tolerance if ``tol`` is not given.
 OTHER_NAMES = {"maxfun": "maxfev", "verbose": "disp"}
@@ -90,6 +90,7 @@ class Options:
         x_scale: the lengths of the variables; None to read them off the points.
         absolute_step, relative_step: of finite differences; None for the default.
         best_of, seed: how many starts, and the seed of the random ones.
+        multipliers0: the multipliers to begin with, as ``result.multipliers`` has them; None for zero.
         parameters: of the method.
     """
 
@@ -105,6 +106,7 @@ class Options:
     relative_step: Any
     best_of: int
     seed: Any
+    multipliers0: Any
     parameters: dict[str, Any]
 
 
@@ -144,6 +146,7 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
         relative_step=options.get("finite_diff_rel_step"),
         best_of=options.get("best_of", 1),
         seed=options.get("seed", 0),
+        multipliers0=options.get("multipliers0"),
         parameters={name: value for name, value in options.items() if name in own},
     )
 

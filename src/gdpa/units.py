@@ -72,8 +72,8 @@ class Units(NamedTuple):
     Attributes:
         coordinates: w_j = max(1 / s, L_j / S), and at most `MIXED` / s.
         violations: c_i = 1 / min(1, n_i), and 1 if n_i = 0: a violation is never judged more loosely than absolute.
-        slacks: a_i = 1 / min(n_i, max(|g_i(x0)|, n_i / 1000)), and 1 if n_i = 0: how far from active. A slope alone is
-            no unit: sin(1e6 x) - 2 changes by 1e6 to first order and never by more than 2.
+        slacks: a_i = 1 / min(n_i, max(|g_i(x0)|, min(1, n_i / 1000))), and 1 if n_i = 0: how far from active. A slope
+            alone is no unit: sin(1e6 x) - 2 changes by 1e6 to first order and never by more than 2.
         rounding: e_i = 100 eps n_i: no smaller value of g_i can be told from zero.
         pushes: r_i = max_j w_j |dg_i/dx_j|, so that r_i lambda_i is the share of constraint i in the stationarity.
     """
@@ -160,6 +160,6 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
         changes, pushes = (xp.stack(column, axis=-1) for column in zip(*sizes, strict=True))
     one = xp.ones_like(changes)
     n = xp.where(changes > 0, changes, one)
-    seen = n if start.constraints is None else xp.maximum(xp.abs(start.constraints), n / STEEPEST)
+    seen = n if start.constraints is None else xp.maximum(xp.abs(start.constraints), xp.minimum(one, n / STEEPEST))
     violations, slacks = 1 / xp.minimum(n, one), 1 / xp.minimum(n, seen)
     return Units(weights, violations, slacks, ROUNDINGS * eps * changes, pushes)
