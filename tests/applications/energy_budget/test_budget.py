@@ -79,11 +79,17 @@ def test_the_constraints_by_hand():
 def test_x_is_shares_then_weights_and_the_shares_live_in_their_box():
     subject, _ = budgeted()
     stated = subject.problem(torch.ones(2, 3, dtype=torch.float64), lambda outputs: outputs.sum())
-    assert stated.x0[:2].tolist() == [1.0, 1.0]
+    assert stated.x0[0] == stated.x0[1]
     assert len(stated.x0) == 2 + 20 + 24 + 10
     far = stated.problem.domain.project(-7 * torch.ones_like(stated.x0))
     assert far[:2].tolist() == pytest.approx([1 / 5, 1 / 4])
     assert far[2:].eq(-7).all()
+
+
+def test_the_shares_start_alike_at_twice_the_budget_or_at_one():
+    half, small, large = (budgeted(share=share)[0] for share in (0.4, 0.25, 0.6))
+    assert [half.violations()[-1].item(), small.violations()[-1].item()] == pytest.approx([1.0, 1.0])
+    assert large.shares.tolist() == [1.0, 1.0]
 
 
 def test_a_method_of_the_library_finds_a_feasible_point():
@@ -166,10 +172,9 @@ def test_a_meter_that_says_more_than_psi_is_believed():
 
 def test_widths_fill_the_budget_to_less_than_one_channel():
     psi = EnergyModel((0.0, 10.0, 20.0, 5.0), full=(10, 20))
-    scores = [torch.rand(10), torch.rand(20)]
     for limit in (3.0, 10.0, 20.0):
         for wanted in ([1, 1], [10, 20], [3, 15]):
-            widths = np.array(fit_widths(psi, limit, wanted, scores), dtype=float)
+            widths = np.array(fit_widths(psi, limit, wanted), dtype=float)
             assert psi(widths) <= limit
             assert all(psi(widths + unit) > limit or (widths + unit > [10, 20]).any() for unit in np.eye(2))
 

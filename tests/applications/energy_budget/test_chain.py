@@ -46,7 +46,8 @@ def test_keeping_every_channel_changes_nothing_and_copies(build):
 def test_the_norm_of_a_channel_has_the_weights_into_and_out_of_it():
     net = perceptron()
     first, second = net[0], net[2]
-    by_hand = [sum(float(v) ** 2 for v in [*first.weight[i], first.bias[i], *second.weight[:, i]]) for i in range(5)]
+    rows, biases, columns = first.weight.tolist(), first.bias.tolist(), second.weight.T.tolist()
+    by_hand = [sum(v**2 for v in [*rows[i], biases[i], *columns[i]]) for i in range(5)]
     torch.testing.assert_close(Chain(net).squared_norms()[0], torch.tensor(by_hand, dtype=torch.float64))
 
 

@@ -15,6 +15,9 @@ from gdpa.sets import REALS, Box, Product
 
 #: d_u relative to the median norm of the channels at the start; see docs/energy.md for what it decides.
 SMOOTHING = 0.5
+#: The start's psi relative to the limit. Twice the limit makes the energy's violation 1 there, which is the unit that
+#: `gdpa.torch.MinibatchGDPA` scales its multiplier by; and it is near: from S the shares overshoot the budget.
+START = 2.0
 
 
 def smooth_count(squared_norms: torch.Tensor, squared_scale: torch.Tensor | float) -> torch.Tensor:
@@ -32,6 +35,18 @@ def smooth_count(squared_norms: torch.Tensor, squared_scale: torch.Tensor | floa
     return (squared_norms / (squared_norms + squared_scale)).sum(-1)
 
 
+def _start(model: EnergyModel, energy: float) -> list[float]:
+    """Return shares that are alike, as far as their box allows, and have psi = ``energy``; all ones if that is more."""
+    low, high, least = 0.0, 1.0, [1 / width for width in model.full]
+    if model.dense > energy:
+        for _ in range(60):
+            middle = (low + high) / 2
+            shares = torch.tensor([max(middle, bound) for bound in least], dtype=torch.float64)
+            above = float(model(shares * torch.tensor(model.full))) > energy
+            low, high = (low, middle) if above else (middle, high)
+    return [max(high, bound) for bound in least]
+
+
 class EnergyBudget(nn.Module):
     r"""A network with variable widths and an energy budget.
 
@@ -42,7 +57,8 @@ class EnergyBudget(nn.Module):
     The variables are the weights W of the network and ``shares``, :math:`s_u / S_u`. The constraints are kept without
     units: :math:`(\phi_d(w_u) - s_u) / S_u` and :math:`\psi(s) / E - 1`.
 
-    Calling it gives the network's outputs and the constraints. It trains by the PyTorch optimizer (`train` does it),
+    The weights start as they are, the shares alike at twice the budget. Calling it gives the network's outputs and the
+    constraints. It trains by the PyTorch optimizer (`train_within` does it),
 
         opt = gdpa.torch.GDPA(torch.optim.Adam(budgeted.parameter_groups(1e-3)), budgeted.names)
         outputs, g = budgeted(images)
@@ -60,9 +76,9 @@ class EnergyBudget(nn.Module):
     Example:
         >>> _ = torch.manual_seed(0)
         >>> net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
-        >>> budgeted = EnergyBudget(net, EnergyModel((0.0, 3.0, 2.0), full=(8,)), limit=2.5)
+        >>> budgeted = EnergyBudget(net, EnergyModel((0.0, 3.0, 2.0), full=(8,)), limit=1.0)
         >>> outputs, g = budgeted(torch.zeros(1, 3))
-        >>> budgeted.names, round(g[1].item(), 3)  # all 8 channels need twice the budget
+        >>> budgeted.names, round(g[1].item(), 3)  # the start needs twice the budget
         (('width 1', 'energy'), 1.0)
 
     References:
@@ -89,7 +105,7 @@ class EnergyBudget(nn.Module):
             raise ValueError(f"smoothing must be positive, got {smoothing!r}")
         self.model, self.limit = model, float(limit)
         first = next(network.parameters())
-        self.shares = nn.Parameter(torch.ones(len(model.full), dtype=first.dtype, device=first.device))
+        self.shares = nn.Parameter(torch.tensor(_start(model, START * limit), dtype=first.dtype, device=first.device))
         self.network = network
         with torch.no_grad():
             medians = torch.stack([norms.median() for norms in self.chain.squared_norms()])

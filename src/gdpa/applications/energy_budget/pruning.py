@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,8 +15,8 @@ from gdpa.applications.energy_budget.chain import Chain
 from gdpa.applications.energy_budget.counting import Meter
 from gdpa.applications.energy_budget.model import EnergyModel
 
-#: Rounds of rescaling the limit of psi by what the meter says; psi is right to a few percent, so two or three serve.
-ROUNDS = 8
+#: Rounds of rescaling the limit of psi by what the meter says. psi is right to a few percent, so few are needed.
+ROUNDS = 10
 
 
 class OverBudgetError(RuntimeError):
@@ -43,10 +44,9 @@ class Pruned(NamedTuple):
 def prune(budgeted: EnergyBudget, meter: Meter) -> Pruned:
     """Cut the channels that training made small and return a dense network whose measured energy is in the budget.
 
-    Of width u the channels with the largest norms stay: as many as have a norm of at least d_u, and no more than s_u.
-    If the budget is then exceeded, channels with the smallest norm per joule saved go; if it leaves space, channels
-    with the largest norm per joule come back. psi makes these choices, and the meter checks them: the limit given to
-    psi is rescaled until the measured energy is inside the budget, and close to it.
+    Of every width the channels with the largest norms stay. How many: phi_d of every width, rounded, and scaled
+    alike to fill the budget, because training leaves phi_d a little above or below it. psi makes this choice and the
+    meter checks it: the limit given to psi is rescaled until the measured energy is inside the budget and close to it.
 
     Args:
         budgeted: the network after training.
@@ -55,14 +55,11 @@ def prune(budgeted: EnergyBudget, meter: Meter) -> Pruned:
     Raises:
         OverBudgetError: if the meter exceeds the budget for every choice tried.
     """
-    chain, model, limit = budgeted.chain, budgeted.model, budgeted.limit
+    chain, model = budgeted.chain, budgeted.model
     with torch.no_grad():
-        norms = [squares.sqrt() for squares in chain.squared_norms()]
-        scales = budgeted.squared_scales.sqrt()
-        alive = torch.stack([(size >= d).sum() for size, d in zip(norms, scales, strict=True)])
-        wanted = torch.minimum(alive, budgeted.widths().round().long()).clamp_min(1).tolist()
-    relative = [(size / d).cpu() for size, d in zip(norms, scales, strict=True)]
-    return prune_by_norm(chain, relative, meter, limit, lambda bound: fit_widths(model, bound, wanted, relative), model)
+        scores = chain.squared_norms()
+        wanted = budgeted.counts().tolist()
+    return prune_by_norm(chain, scores, meter, budgeted.limit, lambda bound: fit_widths(model, bound, wanted), model)
 
 
 def prune_by_norm(
@@ -79,51 +76,46 @@ def prune_by_norm(
     """
     order = [torch.argsort(score, descending=True, stable=True) for score in scores]
     best: Pruned | None = None
-    bound, seen = limit, set()
+    bound, low, high = limit, 0.0, math.inf  # of the limit given to psi: too low leaves space, too high exceeds
     for _ in range(ROUNDS):
         widths = tuple(choose(bound))
-        if widths in seen:
-            break
-        seen.add(widths)
         keep = tuple(places[:width].sort().values for places, width in zip(order, widths, strict=True))
         network = chain.narrow(keep)
         energy = meter(network)
-        if energy <= limit and (best is None or energy > best.energy):
-            best = Pruned(network, widths, energy, float(model(np.asarray(widths, dtype=float))), keep)
+        if energy <= limit:
+            low = bound
+            if best is None or energy > best.energy:
+                best = Pruned(network, widths, energy, float(model(np.asarray(widths, dtype=float))), keep)
+        else:
+            high = bound
         bound *= limit / energy
+        if not low < bound < high:
+            bound = (low + high) / 2 if high < math.inf else 1.02 * low
     if best is None:
         raise OverBudgetError(f"no widths tried are inside the budget of {limit:.4g}; raise it, or fit psi again")
     return best
 
 
-def fit_widths(
-    model: EnergyModel, limit: float, wanted: Sequence[int], scores: Sequence[torch.Tensor]
-) -> tuple[int, ...]:
-    """Return widths near ``wanted`` that fill the budget ``limit`` of psi.
+def fit_widths(model: EnergyModel, limit: float, wanted: Sequence[float]) -> tuple[int, ...]:
+    """Return whole widths that fill the budget ``limit`` of psi in the proportions of ``wanted``, channel by channel.
 
-    While psi is above it, the channel with the smallest score per joule that it saves goes; while another one fits,
-    the channel with the largest score per joule comes.
+    While psi is above the limit, the width that is largest beside ``wanted`` loses a channel; while another channel
+    fits, the width that is smallest beside ``wanted`` gets it.
 
-    >>> psi = EnergyModel((0.0, 4.0, 4.0), full=(4,))
-    >>> scores = [torch.tensor([3.0, 1.0, 2.0, 4.0])]
-    >>> fit_widths(psi, 4.0, [4], scores), fit_widths(psi, 4.0, [1], scores), fit_widths(psi, 7.0, [1], scores)
-    ((2,), (2,), (3,))
+    >>> psi = EnergyModel((0.0, 1.0, 8.0, 1.0), full=(10, 10))
+    >>> fit_widths(psi, 10.0, [3.0, 6.0]), fit_widths(psi, 2.5, [3.0, 6.0]), fit_widths(psi, 0.5, [3.0, 6.0])
+    ((10, 10), (3, 6), (1, 2))
     """
-    ranked = [torch.sort(score, descending=True).values.tolist() for score in scores]
-    widths = np.asarray(wanted, dtype=float)
+    shares = np.maximum(np.asarray(wanted, dtype=float), 1.0)
+    widths = np.clip(np.round(shares), 1, model.full)
+    while float(model(widths)) > limit and widths.max() > 1:
+        widths[np.argmax(np.where(widths > 1, (widths - 0.5) / shares, -np.inf))] -= 1
 
-    def step(u: int, by: int) -> tuple[float, float]:
-        """Return psi with one channel of width u more or less, and the joules this makes."""
-        other = widths.copy()
-        other[u] += by
-        energy = float(model(other))
-        return energy, max(abs(energy - float(model(widths))), np.finfo(float).tiny)
+    def fits(u: int) -> bool:
+        more = widths.copy()
+        more[u] += 1
+        return widths[u] < model.full[u] and float(model(more)) <= limit
 
-    while float(model(widths)) > limit:
-        places = [u for u in range(len(ranked)) if widths[u] > 1]
-        if not places:
-            break
-        widths[min(places, key=lambda u: ranked[u][int(widths[u]) - 1] / step(u, -1)[1])] -= 1
-    while places := [u for u in range(len(ranked)) if widths[u] < len(ranked[u]) and step(u, 1)[0] <= limit]:
-        widths[max(places, key=lambda u: ranked[u][int(widths[u])] / step(u, 1)[1])] += 1
+    while places := [u for u in range(len(widths)) if fits(u)]:
+        widths[min(places, key=lambda u: (widths[u] + 0.5) / shares[u])] += 1
     return tuple(int(width) for width in widths)

@@ -87,7 +87,7 @@ def train_within(
     *,
     epochs: int,
     lr: float = 1e-3,
-    shares_lr: float = 3e-3,
+    shares_lr: float = 1e-3,
     dual_rate: float = DUAL_RATE,
     loss: Loss = nn.functional.cross_entropy,
     watch: Callable[[float], None] = lambda done: None,
