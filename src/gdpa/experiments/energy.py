@@ -45,39 +45,26 @@ SCRATCH = "GDPA's widths from scratch"
 PERCEPTRON, CONVOLUTIONAL = "perceptron", "convolutional"
 NETWORKS = (PERCEPTRON, CONVOLUTIONAL)
 
-BATCH, VALIDATION = 64, 5_000
+#: Steps of an epoch, unless the user gives another number, and images of a step; images held out to choose variants.
+STEPS, BATCH, VALIDATION = 156, 64, 5_000
+#: Epochs of the dense network, under the budget, and of fine-tuning.
+EPOCHS = (3, 7, 5)
+#: Shares of the dense network's energy.
+BUDGETS = (0.25, 0.1)
 #: Steps of Adam that every method tries.
 RATES = (1e-3, 3e-3)
+#: The step that the dense network is trained with, from which GDPA and pruning start.
+DENSE_RATE = 3e-3
 #: Networks at random widths that psi is fitted to.
 MEASUREMENTS = 200
 #: Images in a call whose time is measured, and how often each network is called.
 TIMED_IMAGES, TIMED_CALLS = 256, 30
 
 
-class Size(NamedTuple):
-    """How much work a run is.
-
-    Attributes:
-        images: to train on.
-        epochs: of the dense network, under the budget, and of fine-tuning.
-        budgets: as shares of the dense network's energy.
-    """
-
-    images: int
-    epochs: tuple[int, int, int]
-    budgets: tuple[float, ...]
-
-
-#: One seed is a quick look; several seeds are the study.
-QUICK = Size(10_000, (3, 7, 5), (0.25, 0.1))
-STUDY = Size(20_000, (3, 7, 5), (0.25, 0.1))
-
-
 def units(settings: Settings) -> list[Unit]:
-    """Every method on every network for every seed; ``steps`` is the most steps an epoch may have."""
-    size = QUICK if settings.seeds == 1 else STUDY
-    images = size.images if settings.steps is None else min(size.images, BATCH * settings.steps)
-    config = {"images": images, "epochs": list(size.epochs), "budgets": list(size.budgets), "rates": list(RATES)}
+    """Every method on every network for every seed; ``steps`` is how many an epoch has, and so how many images."""
+    images = BATCH * (STEPS if settings.steps is None else settings.steps)
+    config = {"images": images, "epochs": list(EPOCHS), "budgets": list(BUDGETS), "rates": list(RATES)}
     return [
         Unit(NAME, method, network, seed, config)
         for network in reversed(NETWORKS)  # the longer ones first
@@ -171,21 +158,24 @@ class _Run:
         return network
 
     def gdpa(self, limit: float) -> Iterator[_Found]:
-        """Train under the budget, prune, fine-tune at every rate."""
+        """Train under the budget, prune and fine-tune, at every rate."""
         _, under, after = self.config["epochs"]
-        budgeted = EnergyBudget(copy.deepcopy(self.dense), self.model, limit)
-        optimizer = train_within(
-            budgeted, self.batches(), epochs=under, watch=lambda done: self.log.progress(done, "under the budget")
-        )
-        pruned = prune(budgeted, self.meter)
-        extra = {
-            "before fine-tuning": accuracy(pruned.network, self.data.test),
-            "largest violation": budgeted.violations().max().item(),
-            **{f"price of {n}": p for n, p in zip(budgeted.names, optimizer.multipliers.tolist(), strict=True)},
-        }
         for rate in self.config["rates"]:
-            network = self.trained(copy.deepcopy(pruned.network), after, rate, "fine-tuning")
-            yield _Found(f"step {rate:g}", network, extra)
+            budgeted = EnergyBudget(copy.deepcopy(self.dense), self.model, limit)
+            optimizer = train_within(
+                budgeted,
+                self.batches(),
+                epochs=under,
+                lr=rate,
+                watch=lambda done: self.log.progress(done, "under the budget"),
+            )
+            pruned = prune(budgeted, self.meter)
+            extra = {
+                "before fine-tuning": accuracy(pruned.network, self.data.test),
+                "largest violation": budgeted.violations().max().item(),
+                **{f"price of {n}": p for n, p in zip(budgeted.names, optimizer.multipliers.tolist(), strict=True)},
+            }
+            yield _Found(f"step {rate:g}", self.trained(pruned.network, after, rate, "fine-tuning"), extra)
 
     def magnitude(self, limit: float) -> Iterator[_Found]:
         """Prune the dense network by the norms of its channels, shares alike or by one ranking, and fine-tune."""
@@ -239,7 +229,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
     work = _Run(unit, log)
     first, *_ = unit.config["epochs"]
     makers = {GDPA: work.gdpa, MAGNITUDE: work.magnitude, UNIFORM: work.uniform}
-    work.trained(work.dense, first, RATES[0], "dense")
+    work.trained(work.dense, first, DENSE_RATE, "dense")
     chosen: list[dict[str, Any]] = []
     for budget in unit.config["budgets"]:
         best: tuple[dict[str, Any], _Found] | None = None
@@ -254,9 +244,11 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         chosen.append({**row, **found.extra, "seconds": seconds[1], "dense seconds": seconds[0]})
         if unit.method == GDPA:
             widths = Chain(found.network).widths
-            other = work.judge(SCRATCH, budget, _Found("step 0.001", work.scratch(widths, RATES[0]), {}))
-            log.row(**other)
-            chosen.append(other)
+            rivals = [_Found(f"step {rate:g}", work.scratch(widths, rate), {}) for rate in unit.config["rates"]]
+            others = [work.judge(SCRATCH, budget, one) for one in rivals]
+            for other in others:
+                log.row(**other)
+            chosen.append(max(others, key=lambda other: other["validation"]))
     layers = count_layers(work.dense, work.meter.example)
     dense = {
         "widths": "-".join(map(str, work.full)),

@@ -69,7 +69,7 @@ def train(
     watch: Callable[[float], None] = lambda done: None,
 ) -> None:
     """Train a network by Adam with a cosine decay of the step to 0; ``watch`` hears the share of steps done."""
-    optimizer = torch.optim.Adam(network.parameters(), lr)
+    optimizer = torch.optim.Adam(network.parameters(), lr, fused=True)
     steps = epochs * len(data)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: (1 + math.cos(math.pi * k / max(steps, 1))) / 2)
     for step, (inputs, targets) in enumerate(_epochs(data, epochs)):
@@ -104,7 +104,7 @@ def train_within(
         watch: hears the share of steps done.
     """
     optimizer = MinibatchGDPA(
-        torch.optim.Adam(budgeted.parameter_groups(lr, shares_lr)), budgeted.names, dual_rate=dual_rate
+        torch.optim.Adam(budgeted.parameter_groups(lr, shares_lr), fused=True), budgeted.names, dual_rate=dual_rate
     )
     steps = epochs * len(data)
     for step, (inputs, targets) in enumerate(_epochs(data, epochs)):
