@@ -16,6 +16,7 @@ EXPERIMENTS = {
     "budget": "gdpa.experiments.budget",
     "rate": "gdpa.experiments.rate",
     "cmdp": "gdpa.experiments.cmdp",
+    "energy": "gdpa.experiments.energy",
 }
 
 
