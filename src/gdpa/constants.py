@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdpa.arrays import norm, positive_part, to_numpy
+from gdpa.kkt import violation
 from gdpa.problem import Problem
 from gdpa.typing import Array
 
@@ -70,11 +71,11 @@ def regularity(problem: Problem, x: Array) -> float:
 
 def regularity_from(problem: Problem, x: Array, constraints: Array, pullback: Any) -> float:
     """Return `regularity` from an oracle call already made (one backward pass)."""
-    violation = positive_part(constraints, problem.num_equalities)
-    size = float(norm(violation))
+    violated = positive_part(constraints, problem.num_equalities)
+    size = float(norm(violated))
     if not size > 0:
         return float("nan")
-    return float(norm(problem.domain.tangent(x, -pullback(violation, objective=0.0)))) / size
+    return float(norm(problem.domain.tangent(x, -pullback(violated, objective=0.0)))) / size
 
 
 def estimate_constants(problem: Problem, points: Any) -> Constants:
@@ -112,7 +113,7 @@ def estimate_constants(problem: Problem, points: Any) -> Constants:
         L_J=steepest(jacobians),
         U_J=float(np.max(_sizes(jacobians))),
         M=float(np.max(_sizes(gradients))),
-        G=float(np.max(_sizes(positive_part(values, problem.num_equalities)) ** 2)),
+        G=float(np.max(_sizes(violation(values, problem.num_equalities)) ** 2)),
         sigma=min(known) if known else float("nan"),
         estimated=True,
     )

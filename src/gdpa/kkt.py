@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdpa.arrays import max_norm, namespace, norm, positive_part
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.multipliers import fit
 from gdpa.problem import Evaluation, Problem, constraint_name
 from gdpa.receipt import write_receipt
@@ -83,7 +84,7 @@ def absolute_residuals(
     split = constraints.shape[-1] - num_equalities
     return Residuals(
         _plain(norm(domain.tangent(x, -gradient))),
-        _plain(norm(positive_part(constraints, num_equalities))),
+        _plain(norm(violation(constraints, num_equalities))),
         _plain(_sum(xp.abs(multipliers * constraints)[..., :split])),
     )
 
@@ -149,9 +150,28 @@ def gradient_map(problem: Problem, x: Array, multipliers: Array, alpha: float = 
     if not (alpha > 0 and beta > 0):
         raise ValueError(f"alpha and beta must be positive, got alpha={alpha!r}, beta={beta!r}")
     now = problem.evaluate(x)
-    primal = (x - problem.domain.project(x - alpha * now.pullback(multipliers))) / alpha
-    stepped = positive_part(multipliers + beta * now.constraints, problem.num_equalities)
-    return namespace(x).concat([primal, (multipliers - stepped) / beta], axis=-1)
+    primal = gradient_mapping(problem.domain, x, now.pullback(multipliers), alpha)
+    dual = AugmentedLagrangian(multipliers, beta, num_equalities=problem.num_equalities)
+    return namespace(x).concat([primal, -dual.complementarity(now.constraints)], axis=-1)
+
+
+def gradient_mapping(domain: ConvexSet, x: Array, gradient: Array, alpha: float = 1.0) -> Array:
+    """Return ``(x - P_X(x - alpha grad)) / alpha``, which is zero exactly at the stationary points on X.
+
+    >>> from gdpa.sets import Box
+    >>> gradient_mapping(Box(0, 1), np.array([0.0, 0.5]), np.array([2.0, 0.25])).tolist()
+    [0.0, 0.25]
+    """
+    return (x - domain.project(x - alpha * gradient)) / alpha
+
+
+def violation(constraints: Array, num_equalities: int = 0) -> Array:
+    """Return ``[g]_+`` for inequalities and ``|h|`` for equalities.
+
+    >>> violation(np.array([-1.0, 2.0, -3.0]), num_equalities=1).tolist()
+    [0.0, 2.0, 3.0]
+    """
+    return namespace(constraints).abs(positive_part(constraints, num_equalities))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from gdpa.arrays import namespace, norm, positive_part
+from gdpa.arrays import namespace, norm
+from gdpa.kkt import violation
 from gdpa.result import Status
 
 if TYPE_CHECKING:
@@ -99,6 +100,6 @@ class FeasibleBelow:
         if progress.step <= 1:
             return None
         now = progress.state.evaluation or progress.problem.evaluate(progress.state.x)
-        violation = norm(positive_part(now.constraints, progress.problem.num_equalities))
-        met = namespace(violation).all(violation**2 <= self.epsilon)
+        size = norm(violation(now.constraints, progress.problem.num_equalities))
+        met = namespace(size).all(size**2 <= self.epsilon)
         return Status.FEASIBLE if bool(met) else None

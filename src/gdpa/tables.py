@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import positive_part, to_numpy
-from gdpa.kkt import Certificate
+from gdpa.arrays import to_numpy
+from gdpa.kkt import Certificate, violation
 from gdpa.text import number
 
 #: A longer table shows this many rows, the most important ones.
@@ -62,14 +62,14 @@ def constraint_rows(certificate: Certificate, tolerance: float) -> tuple[Row, ..
     eps = float(np.finfo(g.dtype).eps)
     value = np.where(np.abs(g) <= rounding, 0.0, g)
     multiplier = np.where(np.abs(pushes * multipliers) <= eps, 0.0, multipliers)
-    violation = np.abs(positive_part(value, certificate.num_equalities))
+    excess = violation(value, certificate.num_equalities)
     finite = np.isfinite(g) & np.isfinite(multipliers)
-    violated = finite & ~(c * violation <= tolerance)
+    violated = finite & ~(c * excess <= tolerance)
     active = finite & ~violated & (a * np.abs(value) <= tolerance)
     mark = np.select([~finite, violated, active], ["not finite", "violated", "active"], "")
-    importance = np.where(violated, -c * violation, np.where(active, -np.abs(pushes * multiplier), a * np.abs(value)))
+    importance = np.where(violated, -c * excess, np.where(active, -np.abs(pushes * multiplier), a * np.abs(value)))
     order = np.lexsort((importance, np.select([~finite, violated, active], [0, 1, 2], 3)))
-    columns = (value.tolist(), violation.tolist(), multiplier.tolist(), mark.tolist())
+    columns = (value.tolist(), excess.tolist(), multiplier.tolist(), mark.tolist())
     rows = [Row(i, certificate.constraint_name(i), *row) for i, row in enumerate(zip(*columns, strict=True))]
     return tuple(rows[i] for i in order)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gdpa.constants import Constants, estimate_constants, regularity
-from gdpa.perturbed import augmented_lagrangian
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.trajectory import Trajectory
 
 __all__ = [
@@ -260,7 +260,7 @@ def _potential(algorithm: Any, c: Constants, run: Trajectory, beta: Vector, alph
     moved = np.concatenate([[np.nan, np.nan], np.sum((x[1:] - x[:-1]) ** 2, axis=-1)])  # ||x_r - x_{r-1}||^2
     turned = np.concatenate([[np.nan, np.nan], np.sum((lam[1:] - lam[:-1]) ** 2, axis=-1)])
     values = zip(run.objective, run.constraints, lam, b[1:], strict=True)
-    F = np.array([np.nan, *(float(augmented_lagrangian(f, g, y, k, tau)) for f, g, y, k in values)])
+    F = np.array([np.nan, *(float(AugmentedLagrangian(y, k, tau).value(f, g)) for f, g, y, k in values)])
     r = np.arange(3, n + 1)
     P = (
         F[r]
@@ -270,8 +270,8 @@ def _potential(algorithm: Any, c: Constants, run: Trajectory, beta: Vector, alph
         + (b[r - 1] * c.L_g**2 + 4 * v * c.L_g**2 / (gamma[r - 1] * (1 - tau))) * moved[r]
     )
     s = r[:-1]  # eq. (recc) needs r and r + 1
-    in_gate = (1 - tau) * lam[s - 1] + b[s][:, None] * run.constraints[s - 1] > 0  # S_r
-    g_1 = np.sum(np.where(in_gate, run.constraints[s], 0.0) ** 2, axis=-1)  # ||g_1(x_{r+1})||^2
+    gate = AugmentedLagrangian(lam[s - 1], b[s][:, None], tau).gate(run.constraints[s - 1])  # S_r
+    g_1 = np.sum(np.where(gate, run.constraints[s], 0.0) ** 2, axis=-1)  # ||g_1(x_{r+1})||^2
     a = np.concatenate([[np.nan], alpha])
     left = turned[s + 1] / (2 * b[s]) + moved[s + 1] / (4 * a[s])
     right = (

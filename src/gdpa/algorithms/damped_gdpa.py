@@ -8,7 +8,7 @@ from typing import ClassVar
 from gdpa.algorithms.base import Probe, State
 from gdpa.algorithms.method import Method, Table1Row, check_at_least, check_positive
 from gdpa.arrays import max_norm, namespace
-from gdpa.perturbed import weights
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.problem import Evaluation, Problem
 from gdpa.schedules import as_schedule
 from gdpa.typing import Array, Schedule
@@ -125,10 +125,11 @@ class DampedGDPA(Method):
 
     def update(self, problem: Problem, state: DampedState) -> DampedState:
         r = state.step + 1
-        x, lam, beta, tau, p = state.x, state.multipliers, state.beta, self.tau, problem.num_equalities
+        x, beta = state.x, state.beta
         now = state.evaluation or problem.evaluate(x)
+        F = AugmentedLagrangian(state.multipliers, beta, self.tau, problem.num_equalities)
 
-        w = weights(lam, state.smoothed, beta, tau, p)
+        w = F.weights(state.smoothed)
         gradient = now.pullback(w)
         alpha = self.alpha(r) * state.unit[..., None]  # type: ignore[operator]
         # Polyak's form of the momentum: what the projection took away is not carried on.
@@ -136,7 +137,7 @@ class DampedGDPA(Method):
 
         then = problem.evaluate(x_next)
         smoothed = self.smoothing * state.smoothed + (1 - self.smoothing) * then.constraints
-        multipliers = lam + self.theta * (weights(lam, smoothed, beta, tau, p) - lam)
+        multipliers = F.damped(smoothed, self.theta)
 
         weight = float(r**self.tail)
         total = state.total + weight

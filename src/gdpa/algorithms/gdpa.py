@@ -9,8 +9,8 @@ from typing import ClassVar, Self
 
 from gdpa.algorithms.base import Probe, State
 from gdpa.algorithms.method import Method, Table1Row
-from gdpa.arrays import namespace, positive_part
-from gdpa.perturbed import dual_update, in_gate, pressure
+from gdpa.arrays import namespace
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.problem import Problem
 from gdpa.schedules import as_schedule
 from gdpa.typing import Array, Schedule
@@ -32,7 +32,7 @@ class GDPA(Method):
         alpha: alpha_0 of ``alpha_r = alpha_0 r^(-1/3)``, or any schedule r -> alpha_r.
         beta: beta_0 of ``beta_r = beta_0 r^(1/3)``, or any schedule r -> beta_r.
         tau: the perturbation tau in (0, 1), fixed. A constraint with multiplier lambda_i is left
-            violated by ``tau lambda_i / beta_r`` (see `gdpa.perturbed.residual_violation`).
+            violated by ``tau lambda_i / beta_r`` (see `gdpa.lagrangian.AugmentedLagrangian.residual_violation`).
         gate: evaluate S_r at x_r, as eq. (alg) prints it. ``False`` updates every multiplier, as eq. (updatel0) reads.
 
     Example:
@@ -86,16 +86,15 @@ class GDPA(Method):
         alpha, beta, tau = self.alpha(r), self.beta(r), self.tau  # type: ignore[operator]
         x, multipliers = state.x, state.multipliers
         now = state.evaluation or problem.evaluate(x)
-        p = problem.num_equalities
+        F = AugmentedLagrangian(multipliers, beta, tau, problem.num_equalities)
 
-        q = pressure(multipliers, now.constraints, beta, tau)
-        w = positive_part(q, p)
+        w = F.weights(now.constraints)
         gradient = now.pullback(w)  # grad_x F_beta, eq. (as)
         x_next = problem.domain.project(x - alpha * gradient)  # eq. (primal)
 
         then = problem.evaluate(x_next)
-        gate = in_gate(q, p) if self.gate else None  # S_r, eq. (defs)
-        multipliers_next = dual_update(multipliers, then.constraints, beta, tau, gate, p)  # eq. (dualupated)
+        gate = F.gate(now.constraints) if self.gate else None  # S_r, eq. (defs)
+        multipliers_next = F.ascend(then.constraints, gate)  # eq. (dualupated)
 
         probe = Probe(x, w, now.objective, now.constraints, gradient, 1 / beta, now)
         return State(step=r, x=x_next, multipliers=multipliers_next, evaluation=then, probe=probe)

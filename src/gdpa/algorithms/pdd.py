@@ -8,7 +8,8 @@ from typing import ClassVar
 from gdpa.algorithms.inner import ACCELERATED, InnerSolver, Subproblem, solved
 from gdpa.algorithms.inner.state import NestedMethod, NestedState, inner_step
 from gdpa.algorithms.method import Table1Row, check_positive
-from gdpa.arrays import max_norm, namespace, positive_part
+from gdpa.arrays import max_norm, namespace
+from gdpa.kkt import violation
 from gdpa.problem import Problem
 from gdpa.typing import Array
 
@@ -73,10 +74,10 @@ class PDD(NestedMethod):
     def init(self, problem: Problem, x0: Array) -> PDDState:
         start = self.begin(problem, x0)
         zeros = namespace(x0).zeros_like(start.constraints)
-        violation = float(max_norm(positive_part(start.constraints, problem.num_equalities)))
+        largest = float(max_norm(violation(start.constraints, problem.num_equalities)))
         return PDDState(
             step=0, x=x0, multipliers=zeros, evaluation=start, probe=None,
-            inner=self.inner.start(x0), rho=self.rho, eta=self.shrink * violation,
+            inner=self.inner.start(x0), rho=self.rho, eta=self.shrink * largest,
         )  # fmt: skip
 
     def update(self, problem: Problem, state: PDDState) -> PDDState:

@@ -21,8 +21,8 @@ from gdpa.applications.cmdp import (
 from gdpa.experiments.base import Log, Section, Settings, Table, Unit, Verdict
 from gdpa.experiments.figures.cmdp import distance_chart, rewards_chart
 from gdpa.experiments.records import Record
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.methods import get_method, method_names
-from gdpa.perturbed import residual_violation
 from gdpa.progress import Progress
 from gdpa.solve import solve
 from gdpa.stopping import KKTBelow, MaxSteps, MaxTime, StopRule
@@ -118,7 +118,9 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         note(result.state, result.seconds)
     if unit.method == PAPER:
         beta = method.beta(result.steps)
-        last["predicted"] = float(residual_violation(result.multipliers_last, beta, config["tau"])[0])
+        last["predicted"] = float(
+            AugmentedLagrangian(result.multipliers_last, beta, config["tau"]).residual_violation()[0]
+        )
     return {
         **last,
         "status": result.status.name,

@@ -15,11 +15,11 @@ import torch
 
 from gdpa.algorithms.base import State
 from gdpa.algorithms.iqrc import IQRCState
-from gdpa.arrays import norm, positive_part
+from gdpa.arrays import norm
 from gdpa.constants import regularity
 from gdpa.experiments.base import Log, Settings, Unit
 from gdpa.experiments.contestants import METHODS, UNTUNED, build, grid, printed, search
-from gdpa.kkt import Certificate, certify
+from gdpa.kkt import Certificate, certify, violation
 from gdpa.problem import Problem
 from gdpa.progress import Progress
 from gdpa.result import Result, Status
@@ -207,7 +207,7 @@ class _Judge:
         #: f and ||g_+|| at the start.
         self.start = {
             "objective": float(start.objective),
-            "feasibility": float(norm(positive_part(start.constraints, case.judge.num_equalities))),
+            "feasibility": float(norm(violation(start.constraints, case.judge.num_equalities))),
         }
         self._due, self._done = 1.0, -1
         self._certificate: Certificate | None = None

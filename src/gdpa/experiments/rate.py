@@ -18,8 +18,8 @@ from gdpa.experiments.base import Log, Section, Settings, Table, Unit, Verdict
 from gdpa.experiments.figures.residuals import residuals_chart
 from gdpa.experiments.figures.violation import violation_chart
 from gdpa.experiments.records import Record
-from gdpa.kkt import absolute_residuals, relative_residuals
-from gdpa.perturbed import residual_violation
+from gdpa.kkt import absolute_residuals, relative_residuals, violation
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.problems import TestProblem
 from gdpa.progress import Progress
 from gdpa.solve import solve
@@ -114,7 +114,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         beta = algorithm.beta(state.step)  # type: ignore[operator]
         gradient = now.pullback(lam)
         residuals = absolute_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam)
-        g, predicted = now.constraints[rows], residual_violation(expected, beta, config["tau"])
+        g, predicted = now.constraints[rows], AugmentedLagrangian(expected, beta, config["tau"]).residual_violation()
         units = units_at(progress.start, state.x, now)
         relative = relative_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam, units)
         last.update(
@@ -127,7 +127,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
             step=state.step,
             seconds=round(progress.seconds, 6),
             beta=beta,
-            measured=float(norm(np.maximum(g, 0.0))),
+            measured=float(norm(violation(g))),
             predicted=float(norm(predicted)),
             **dict(zip(RESIDUALS, map(float, residuals), strict=True)),
         )

@@ -16,8 +16,8 @@ from gdpa.applications.cmdp import (
     solve_linear_programme,
     start_of,
 )
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.methods import get_method
-from gdpa.perturbed import residual_violation
 
 #: alpha_0 = 1e3 on the gradient without 1/(1 - gamma), beta_0 = 1/2, tau = 0.1.
 PAPER = GDPA(alpha=1e3 * (1 - 0.9), beta=0.5, tau=0.1)
@@ -33,7 +33,7 @@ def test_the_papers_constants_reach_the_optimum(b, seed):
     assert reward == pytest.approx(optimum.reward, rel=5e-3)
     assert utilities[0] == pytest.approx(b, abs=0.03)
     # The multiplier has settled on its quasi-static value, so the violation is tau lambda / beta_r, r = 1000.
-    predicted = residual_violation(result.multipliers_last, beta=0.5 * 1000 ** (1 / 3), tau=0.1)
+    predicted = AugmentedLagrangian(result.multipliers_last, 0.5 * 1000 ** (1 / 3), 0.1).residual_violation()
     assert b - utilities[0] == pytest.approx(predicted[0], rel=0.05)
     assert (result.forwards, result.backwards) == (1001, 1000)
 

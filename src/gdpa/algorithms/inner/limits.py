@@ -11,7 +11,6 @@ from gdpa.algorithms.inner.descent import descend
 from gdpa.algorithms.inner.subproblem import Subproblem
 from gdpa.algorithms.method import Method, check_positive
 from gdpa.arrays import namespace
-from gdpa.perturbed import dual_update, in_gate, pressure
 from gdpa.problem import Problem
 from gdpa.schedules import as_schedule
 from gdpa.typing import Array, Schedule
@@ -65,16 +64,15 @@ class Limit(Method):
         alpha = self.alpha(r) if callable(self.alpha) else None
         beta: float = self.beta(r)  # type: ignore[operator]
         now = state.evaluation or problem.evaluate(state.x)
-        lam, tau, p = state.multipliers, self.tau, problem.num_equalities
 
-        F = Subproblem(problem, (1 - tau) * lam, beta)  # F_beta sees lambda through (1 - tau) lambda alone
+        F = Subproblem(problem, state.multipliers, beta, tau=self.tau)
         slope = F.slope(state.x, now)
         new = descend(F, state.x, slope, state.lipschitz, alpha)
-        gate = in_gate(pressure(lam, now.constraints, beta, tau), p) if self.gate else None
+        gate = F.lagrangian.gate(now.constraints) if self.gate else None
         return LimitState(
             step=r,
             x=new.x,
-            multipliers=dual_update(lam, new.evaluation.constraints, beta, tau, gate, p),
+            multipliers=F.lagrangian.ascend(new.evaluation.constraints, gate),
             evaluation=new.evaluation,
             probe=slope.probe._replace(weight=1 / beta),
             lipschitz=new.lipschitz,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gdpa.algorithms.base import Probe
 from gdpa.arrays import namespace
-from gdpa.perturbed import augmented_lagrangian, weights
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.problem import Evaluation, Problem
 from gdpa.typing import Array
 
@@ -34,6 +34,7 @@ class Subproblem:
         beta: the penalty; 0 for the plain Lagrangian.
         prox: the weight of the proximal term.
         center: its center.
+        tau: the perturbation of GDPA: phi contains lambda only as (1 - tau) lambda.
 
     >>> import numpy as np
     >>> from gdpa.problems import get
@@ -48,29 +49,27 @@ class Subproblem:
     beta: float | Array
     prox: float = 0.0
     center: Array | None = None
+    tau: float = 0.0
+
+    @property
+    def lagrangian(self) -> AugmentedLagrangian:
+        """The part of phi without the proximal term, as a function of f and g."""
+        return AugmentedLagrangian(self.multipliers, self.beta, self.tau, self.problem.num_equalities)
 
     def value(self, x: Array, at: Evaluation) -> Array:
         """Return phi(x) from the oracle call at x."""
-        lam, p = self.multipliers, self.problem.num_equalities
-        xp = namespace(lam)
-        if isinstance(self.beta, (int, float)) and self.beta == 0:
-            smooth = at.objective + xp.sum(lam * at.constraints, axis=-1)
-        else:
-            smooth = augmented_lagrangian(at.objective, at.constraints, lam, self.beta, 0.0, p)
-        return smooth if self.center is None else smooth + self.prox / 2 * xp.sum((x - self.center) ** 2, axis=-1)
+        smooth = self.lagrangian.value(at.objective, at.constraints)
+        if self.center is None:
+            return smooth
+        return smooth + self.prox / 2 * namespace(x).sum((x - self.center) ** 2, axis=-1)
 
     def weights(self, at: Evaluation) -> Array:
         """Return ``[lambda + beta g(x)]_+``: the weights of J^T in the gradient, and the multiplier estimate."""
-        return weights(self.multipliers, at.constraints, self.beta, 0.0, self.problem.num_equalities)
+        return self.lagrangian.weights(at.constraints)
 
     def shortfall(self, at: Evaluation) -> Array:
-        """Return ``max(g, -lambda/beta)`` (g for equalities), the residual g + s of the eliminated slack form.
-
-        It is the gradient of phi in lambda, and zero exactly where g is feasible and complementary to lambda.
-        """
-        if isinstance(self.beta, (int, float)) and self.beta == 0:
-            return at.constraints
-        return (self.weights(at) - self.multipliers) / self.beta
+        """Return ``max(g, -lambda/beta)`` (g for equalities), the residual g + s of the eliminated slack form."""
+        return self.lagrangian.complementarity(at.constraints)
 
     def slope(self, x: Array, at: Evaluation) -> Slope:
         """Return value, gradient and probe at ``x`` (one backward pass)."""

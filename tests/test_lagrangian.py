@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize, minimize_scalar
 
 from gdpa.algorithms import GDPA
-from gdpa.perturbed import (
-    augmented_lagrangian,
-    dual_update,
-    in_gate,
-    pressure,
-    residual_violation,
-    weights,
-)
+from gdpa.lagrangian import AugmentedLagrangian, in_gate
 from gdpa.problem import Evaluation, Problem
 from gdpa.schedules import Constant
 from gdpa.sets import REALS, Ball, Box, Simplex
@@ -58,19 +51,19 @@ taus = st.floats(0.05, 0.95)
 
 @given(points, multipliers, betas, taus)
 def test_the_augmented_lagrangian_is_the_printed_one(x, lam, beta, tau):
-    ours = augmented_lagrangian(np.asarray(f(x)), g(x), lam, beta, tau)
+    ours = AugmentedLagrangian(lam, beta, tau).value(np.asarray(f(x)), g(x))
     assert float(ours) == pytest.approx(F(x, lam, beta, tau), abs=1e-12)
 
 
 @given(points, multipliers, betas, taus)
 def test_weights_give_the_gradient_of_the_function_in_x(x, lam, beta, tau):
-    gradient = problem().evaluate(x).pullback(weights(lam, g(x), beta, tau))
+    gradient = problem().evaluate(x).pullback(AugmentedLagrangian(lam, beta, tau).weights(g(x)))
     assert gradient == pytest.approx(differences(lambda y: F(y, lam, beta, tau), x), abs=2e-5)
 
 
 @given(points, multipliers, betas, taus)
 def test_the_gradient_of_the_function_in_lambda_has_the_two_printed_cases(x, lam, beta, tau):
-    q = pressure(lam, g(x), beta, tau)
+    q = AugmentedLagrangian(lam, beta, tau).shifted(g(x))
     assume(np.abs(q).min() > 1e-4)  # not at the kink
     expected = np.where(in_gate(q), g(x), -(1 - tau) * lam / beta)
     by_differences = differences(lambda y: F(x, y, beta, tau), lam) / (1 - tau)
@@ -122,14 +115,14 @@ def test_the_dual_step_solves_eq_gpda2_in_both_cases(lam, g_next, beta, tau, ins
         return -slope * (y - lam) + gamma / 2 * y**2 + (1 - tau) / (2 * beta) * (y - lam) ** 2
 
     found = minimize_scalar(negated, bounds=(0, 50), method="bounded", options={"xatol": 1e-9})
-    ours = dual_update(np.array([lam]), np.array([g_next]), beta, tau, gate=np.array([inside]))
+    ours = AugmentedLagrangian(np.array([lam]), beta, tau).ascend(np.array([g_next]), gate=np.array([inside]))
     assert float(ours[0]) == pytest.approx(found.x, abs=1e-5)
     assert inside or float(ours[0]) == 0.0
 
 
 @given(points, multipliers, betas, taus)
 def test_without_the_gate_the_dual_step_solves_eq_updatel0(x_next, lam, beta, tau):
-    assume(np.abs(pressure(lam, g(x_next), beta, tau)).min() > 1e-4)
+    assume(np.abs(AugmentedLagrangian(lam, beta, tau).shifted(g(x_next))).min() > 1e-4)
     gamma = tau / beta
     slope = differences(lambda y: F(x_next, y, beta, tau), lam) / (1 - tau)
 
@@ -137,29 +130,60 @@ def test_without_the_gate_the_dual_step_solves_eq_updatel0(x_next, lam, beta, ta
         return -slope @ (y - lam) + (1 - tau) / (2 * beta) * (y - lam) @ (y - lam) + gamma / 2 * y @ y
 
     found = minimize(negated, lam, bounds=[(0, None)] * 2, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10})
-    assert dual_update(lam, g(x_next), beta, tau) == pytest.approx(found.x, abs=1e-5)
+    assert AugmentedLagrangian(lam, beta, tau).ascend(g(x_next)) == pytest.approx(found.x, abs=1e-5)
 
 
 def test_equalities_keep_their_sign_and_always_pass_the_gate():
     lam, values = np.array([1.0, -1.0]), np.array([-3.0, -3.0])
-    assert weights(lam, values, 2.0, 0.5, num_equalities=1).tolist() == [0.0, -6.5]
+    F = AugmentedLagrangian(lam, 2.0, 0.5, num_equalities=1)
+    assert F.weights(values).tolist() == [0.0, -6.5]
     assert in_gate(np.array([-1.0, -1.0]), num_equalities=1).tolist() == [False, True]
-    assert dual_update(lam, values, 2.0, 0.5, np.array([False, True]), 1).tolist() == [0.0, -6.5]
+    assert F.ascend(values, np.array([False, True])).tolist() == [0.0, -6.5]
     # f + lambda' h + (beta/2) h^2 for an equality, with lambda' = (1 - tau) lambda: 0 + 1.5 + 9
-    only = augmented_lagrangian(np.array(0.0), values[1:], lam[1:], 2.0, 0.5, num_equalities=1)
+    only = AugmentedLagrangian(lam[1:], 2.0, 0.5, num_equalities=1).value(np.array(0.0), values[1:])
     assert float(only) == pytest.approx(-0.5 * -3.0 + 2.0 / 2 * 9.0)
 
 
 def test_the_residual_violation_is_where_the_dual_step_stands_still():
-    lam, beta, tau = np.array([2.0, 0.5]), 4.0, 0.3
-    assert dual_update(lam, residual_violation(lam, beta, tau), beta, tau) == pytest.approx(lam)
+    F = AugmentedLagrangian(np.array([2.0, 0.5]), beta=4.0, tau=0.3)
+    assert F.ascend(F.residual_violation()) == pytest.approx(F.multipliers)
 
 
 def test_torch_and_jax_compute_the_same(library):
     lam, values = [[1.0, 0.0], [0.5, 2.0]], [[-0.5, 0.5], [1.0, -9.0]]
     expected = np.maximum(0.9 * np.array(lam) + 2 * np.array(values), 0)
-    ours = weights(library.array(lam), library.array(values), 2.0, 0.1)
-    assert np.asarray(ours) == pytest.approx(expected)
-    gate = in_gate(pressure(library.array(lam), library.array(values), 2.0, 0.1))
-    assert np.asarray(dual_update(library.array(lam), library.array(values), 2.0, 0.1, gate)) == pytest.approx(expected)
+    F, g = AugmentedLagrangian(library.array(lam), 2.0, 0.1), library.array(values)
+    assert np.asarray(F.weights(g)) == pytest.approx(expected)
+    assert np.asarray(F.ascend(g, F.gate(g))) == pytest.approx(expected)
+    assert np.asarray(F.damped(g, 0.25)) == pytest.approx(0.75 * np.array(lam) + 0.25 * expected)
+    assert np.asarray(F.complementarity(g)) == pytest.approx(np.maximum(values, -np.array(lam) / 2))
     assert np.asarray(in_gate(library.array([[-1.0, -1.0]]), 1)).tolist() == [[False, True]]
+
+
+@given(multipliers, st.tuples(numbers, numbers).map(np.array), betas)
+def test_complementarity_is_the_gradient_in_the_multipliers(lam, values, beta):
+    assume(np.abs(lam + beta * values).min() > 1e-4)
+    value = lambda y: float(AugmentedLagrangian(y, beta).value(np.array(0.0), values))  # noqa: E731
+    ours = AugmentedLagrangian(lam, beta).complementarity(values)
+    assert ours == pytest.approx(differences(value, lam), abs=1e-6)
+    assert ours == pytest.approx(np.maximum(values, -lam / beta), abs=1e-12)
+
+
+def test_beta_zero_is_the_plain_lagrangian():
+    L = AugmentedLagrangian(np.array([2.0, 1.0]), 0, num_equalities=1)
+    assert float(L.value(np.array(1.0), np.array([0.5, -3.0]))) == 1.0 + 1.0 - 3.0
+    assert L.complementarity(np.array([-0.5, -3.0])).tolist() == [-0.5, -3.0]
+    assert L.weights(np.array([-0.5, -3.0])).tolist() == [2.0, 1.0]
+
+
+@given(st.floats(0, 2), st.floats(-2, 2), betas, taus, st.booleans(), st.booleans())
+def test_one_constraint_as_numbers_is_the_array_of_one(lam, value, beta, tau, inside, equality):
+    p = int(equality)
+    number = AugmentedLagrangian(lam, beta, tau, p)
+    array = AugmentedLagrangian(np.array([lam]), beta, tau, p)
+    g = np.array([value])
+    assert number.weights(value) == array.weights(g)[0]
+    assert number.gate(value) == array.gate(g)[0]
+    assert number.ascend(value, inside) == array.ascend(g, np.array([inside]))[0]
+    assert number.damped(value, 0.3) == array.damped(g, 0.3)[0]
+    assert number.complementarity(value) == array.complementarity(g)[0]
