@@ -34,7 +34,13 @@ PLACE = {room: (level, place) for level, rooms in enumerate(FLOORS) for place, r
 USERS = 6
 HEAVY = {"torch", "scipy", "jax", "matplotlib", "plotly", "sklearn", "gymnasium", "rich", "typer", "pandas"}
 #: Rooms made for one library import it at the top; a user loads them by name.
-AT_HOME = {"backends/torch.py": {"torch"}, "backends/jax.py": {"jax"}, "torch": {"torch"}}
+AT_HOME = {
+    "backends/torch.py": {"torch"},
+    "backends/torch_capture.py": {"torch"},
+    "backends/torch_rows.py": {"torch"},
+    "backends/jax.py": {"jax"},
+    "torch": {"torch"},
+}
 #: What algorithms have in common: the protocol, their table entries, inner solvers; and helpers named _...
 SHARED = {"base", "method", "inner"}
 FILES = sorted(ROOT.rglob("*.py"))

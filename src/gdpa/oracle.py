@@ -78,7 +78,7 @@ class CountingOracle:
             return gradient
 
         def whole() -> Array:
-            self._account.backwards += 1
+            self._account.backwards += now.passes
             J = _call(now.jacobian)
             if J.shape != (*g.shape, x.shape[-1]):
                 raise ValueError(
@@ -87,7 +87,7 @@ class CountingOracle:
                 )
             return J
 
-        return _Charged(self, Evaluation(f, g, counted), whole if now.has_cheap_jacobian else None)
+        return _Charged(self, Evaluation(f, g, counted), whole if now.has_jacobian else None, now.passes)
 
     def _check_values(self, x: Array, f: Array, g: Array) -> None:
         for name, value in (("objective", f), ("constraints", g)):
@@ -117,8 +117,10 @@ class _Charged(Evaluation):
 
     __slots__ = ("_oracle", "_paid_by_measuring")
 
-    def __init__(self, oracle: CountingOracle, now: Evaluation, jacobian: Callable[[], Array] | None) -> None:
-        super().__init__(now.objective, now.constraints, now.pullback, jacobian)
+    def __init__(
+        self, oracle: CountingOracle, now: Evaluation, jacobian: Callable[[], Array] | None, passes: int
+    ) -> None:
+        super().__init__(now.objective, now.constraints, now.pullback, jacobian, passes)
         self._oracle = oracle
         self._paid_by_measuring: dict[str, int] = {}
 

@@ -30,8 +30,9 @@ class Evaluation:
         objective: f(x), a scalar array (or one value per leading axis).
         constraints: g(x), its last axis of length m.
         pullback: ``pullback(w, objective=1.0)`` is ``objective * grad f(x) + J(x)^T w``, one backward pass.
-        jacobian: a function without arguments that returns J(x) of shape (..., m, d), if that costs about one
-            backward pass. Without it `jacobian` pulls the rows back one at a time.
+        jacobian: a function without arguments that returns J(x) of shape (..., m, d). Without it `jacobian` pulls the
+            rows back one at a time.
+        passes: how many backward passes a call of ``jacobian`` costs.
 
     >>> import numpy as np
     >>> J = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -40,7 +41,7 @@ class Evaluation:
     ([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0], False)
     """
 
-    __slots__ = ("_gradient", "_jacobian", "_whole", "constraints", "objective", "pullback")
+    __slots__ = ("_gradient", "_jacobian", "_whole", "constraints", "objective", "passes", "pullback")
 
     def __init__(
         self,
@@ -48,9 +49,11 @@ class Evaluation:
         constraints: Array,
         pullback: Pullback,
         jacobian: Callable[[], Array] | None = None,
+        passes: int = 1,
     ) -> None:
         self.objective, self.constraints, self.pullback = objective, constraints, pullback
         self._whole = jacobian
+        self.passes = passes
         self._gradient: Array | None = None
         self._jacobian: Array | None = None
 
@@ -58,9 +61,14 @@ class Evaluation:
         return iter((self.objective, self.constraints, self.pullback))
 
     @property
+    def has_jacobian(self) -> bool:
+        """Whether J(x) was given as a function, at whatever cost."""
+        return self._whole is not None
+
+    @property
     def has_cheap_jacobian(self) -> bool:
         """Whether the whole Jacobian costs about one backward pass instead of m."""
-        return self._whole is not None
+        return self._whole is not None and self.passes <= 1
 
     @property
     def knows_derivatives(self) -> bool:

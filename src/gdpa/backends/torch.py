@@ -10,6 +10,8 @@ import torch
 from torch.func import functional_call
 
 from gdpa.backends.returned import check_dtype, pair
+from gdpa.backends.torch_capture import captured
+from gdpa.backends.torch_rows import Rows
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, ConvexSet
 from gdpa.units import asymmetric_direction
@@ -22,11 +24,20 @@ def from_torch(
     num_equalities: int = 0,
     domain: ConvexSet = REALS,
     names: tuple[str, ...] | None = None,
+    capture: bool | None = None,
 ) -> Problem:
     """Return a problem from one torch function ``fn(x) -> (f, g)``.
 
     f has the leading axes of x and g one more axis of length m. A pullback is one call of autograd over both:
-    ``torch.autograd.grad([f, g], x, [objective, w])``.
+    ``torch.autograd.grad([f, g], x, [objective, w])``. All rows of J are pulled back in one batched call if torch can.
+
+    Args:
+        function: fn.
+        num_constraints, num_equalities, domain, names: as in `gdpa.Problem`.
+        capture: evaluate a single x on CUDA by captured graphs, which launch all kernels of the function at once. The
+            default None captures if it can, and compares every 100th replay with an eager call; a function that cannot
+            be captured, or whose values depend on more than x, is evaluated eagerly. True warns if that happens, False
+            never captures.
 
     Example:
         >>> problem = from_torch(lambda x: ((x**2).sum(-1), 1 - x[..., :1]))
@@ -36,6 +47,7 @@ def from_torch(
     """
 
     looked = False
+    rows = Rows()
 
     def evaluate(x: torch.Tensor) -> Evaluation:
         nonlocal looked
@@ -63,10 +75,16 @@ def from_torch(
             (gradient,) = torch.autograd.grad(outputs, leaf, weights, retain_graph=True, allow_unused=True)
             return torch.zeros_like(x) if gradient is None else gradient
 
-        return Evaluation(f.detach(), g.detach(), pullback)
+        def jacobian() -> torch.Tensor:
+            return rows(g, leaf)
 
+        if x.ndim != 1 or not g.requires_grad:
+            return Evaluation(f.detach(), g.detach(), pullback)
+        return Evaluation(f.detach(), g.detach(), pullback, jacobian, passes=g.shape[-1])
+
+    oracle = evaluate if capture is False else captured(function, evaluate, capture)
     problem = Problem(
-        evaluate, num_constraints=num_constraints, num_equalities=num_equalities, domain=domain, names=names
+        oracle, num_constraints=num_constraints, num_equalities=num_equalities, domain=domain, names=names
     )
     return problem
 
@@ -145,6 +163,7 @@ def from_module(
     num_equalities: int = 0,
     domain: ConvexSet = REALS,
     names: tuple[str, ...] | None = None,
+    capture: bool | None = None,
 ) -> ModuleProblem:
     """Return the problem of training ``module`` under constraints.
 
@@ -152,6 +171,7 @@ def from_module(
         module: parameters that require gradients become x; the others and the buffers stay as they are.
         loss: called with a callable of the module's signature, returns (f, g).
         num_constraints, num_equalities, domain, names: as in `gdpa.Problem`.
+        capture: as in `from_torch`.
 
     Example:
         >>> net = torch.nn.Linear(2, 1, bias=False)
@@ -174,7 +194,12 @@ def from_module(
         return loss(lambda *args, **kwargs: functional_call(module, values, args, kwargs))  # type: ignore[arg-type]
 
     problem = from_torch(
-        function, num_constraints=num_constraints, num_equalities=num_equalities, domain=domain, names=names
+        function,
+        num_constraints=num_constraints,
+        num_equalities=num_equalities,
+        domain=domain,
+        names=names,
+        capture=capture,
     )
     return ModuleProblem(problem, x0, module)
 

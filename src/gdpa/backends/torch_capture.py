@@ -1,0 +1,168 @@
+"""A torch function on CUDA as captured graphs: one for its values, one for a pullback, one for all rows of J.
+
+A small problem on a CUDA device spends its time on launching kernels. A captured graph launches them all at once. The
+graphs share their memory, so a pullback at a point is valid until the next forward pass; after that it repeats the
+forward pass at its own point.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gdpa.backends.torch_rows import Rows
+from gdpa.problem import Evaluation
+
+_logger = logging.getLogger("gdpa")
+
+#: Eager passes before a capture: lazy initialization of libraries must not be captured.
+WARM_UP = 3
+#: Every CHECK_EVERY-th forward pass is repeated eagerly and compared, so that a function whose values depend on more
+#: than x (random numbers, counters) is noticed.
+CHECK_EVERY = 100
+#: Allowed relative difference between the replayed and the eager values, in square roots of the dtype's epsilon.
+#: Kernels may sum in another order; another minibatch differs by far more.
+ALLOWED = 1.0
+
+Function = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+class NotCapturable(RuntimeError):  # noqa: N818  (an answer that `from_torch` acts on)
+    """The function cannot be captured: it synchronizes, fails under capture, or is not a function of x alone."""
+
+
+class CapturedOracle:
+    """The oracle of ``function`` at points of one shape, dtype and device, by captured CUDA graphs.
+
+    Args:
+        function: maps x to (f, g).
+        x: a point; fixes shape, dtype and device.
+    """
+
+    def __init__(self, function: Function, x: torch.Tensor) -> None:
+        self._function = function
+        self._x = x.detach().clone().requires_grad_(True)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
+        self._forward = torch.cuda.CUDAGraph()
+        self._rows_of = Rows()
+        self._pullback: torch.cuda.CUDAGraph | None = None
+        self._rows: torch.cuda.CUDAGraph | None = None
+        self.passes = 0
+        try:
+            self._warm_up()
+            with self._capturing(self._forward):
+                self._f, self._g = function(self._x)
+            self._weights = torch.zeros_like(self._g)
+            self._scale = torch.zeros_like(self._f)
+        except Exception as error:
+            raise NotCapturable(str(error).partition("\n")[0]) from error
+
+    def fits(self, x: torch.Tensor) -> bool:
+        """Tell whether ``x`` has the shape, dtype and device of the capture."""
+        return x.shape == self._x.shape and x.dtype == self._x.dtype and x.device == self._x.device
+
+    def evaluate(self, x: torch.Tensor) -> Evaluation:
+        """Return the oracle call at ``x``; raise `NotCapturable` if an eager call there gives other values."""
+        point = x.detach().clone()
+        number = self._replay_forward(point)
+        f, g = self._f.detach().clone(), self._g.detach().clone()
+        if (self.passes - 1) % CHECK_EVERY == 0:
+            self._check(point, f, g)
+
+        def pullback(w: torch.Tensor, objective: Any = 1.0) -> torch.Tensor:
+            self._return_to(number, point)
+            self._weights.copy_(torch.as_tensor(w, dtype=g.dtype, device=g.device).expand_as(g))
+            self._scale.copy_(torch.as_tensor(objective, dtype=f.dtype))
+            if self._pullback is None:
+                self._pullback = torch.cuda.CUDAGraph()
+                with self._capturing(self._pullback):
+                    self._gradient = self._differentiate()
+            self._pullback.replay()
+            return self._gradient.detach().clone()
+
+        def jacobian() -> torch.Tensor:
+            self._return_to(number, point)
+            if self._rows is None:
+                self._rows = torch.cuda.CUDAGraph()
+                with self._capturing(self._rows):
+                    self._jacobian = self._rows_of(self._g, self._x)
+            self._rows.replay()
+            return self._jacobian.detach().clone()
+
+        return Evaluation(f, g, pullback, jacobian, passes=g.shape[-1])
+
+    def _replay_forward(self, point: torch.Tensor) -> int:
+        with torch.no_grad():
+            self._x.copy_(point)
+        self._forward.replay()
+        self.passes += 1
+        return self.passes
+
+    def _return_to(self, number: int, point: torch.Tensor) -> None:
+        """Repeat the forward pass at ``point`` unless the last one was made there."""
+        if number != self.passes:
+            self._replay_forward(point)
+
+    def _differentiate(self) -> torch.Tensor:
+        pairs = [(v, w) for v, w in ((self._f, self._scale), (self._g, self._weights)) if v.requires_grad and v.numel()]
+        outputs, weights = [v for v, _ in pairs], [w for _, w in pairs]
+        (gradient,) = torch.autograd.grad(outputs, self._x, weights, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(self._x) if gradient is None else gradient
+
+    def _warm_up(self) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream(self._x.device))
+        with torch.cuda.stream(self._stream), torch.enable_grad():
+            for _ in range(WARM_UP):
+                f, g = self._function(self._x)
+                values = [v.sum() for v in (f, g) if v.requires_grad and v.numel()]
+                torch.autograd.grad(values, self._x, allow_unused=True)
+        torch.cuda.current_stream(self._x.device).wait_stream(self._stream)
+
+    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Any:
+        return torch.cuda.graph(graph, pool=self._pool, stream=self._stream)
+
+    def _check(self, point: torch.Tensor, f: torch.Tensor, g: torch.Tensor) -> None:
+        with torch.no_grad():
+            f_eager, g_eager = self._function(point)
+            replayed, eager = torch.cat([f[None], g]), torch.cat([f_eager[None], g_eager])
+            allowed = ALLOWED * torch.finfo(f.dtype).eps ** 0.5 * (1 + eager.abs())
+            same = ((replayed - eager).abs() <= allowed) | (~replayed.isfinite() & ~eager.isfinite())
+            if not bool(same.all()):
+                raise NotCapturable("its values depend on more than x (random numbers, a counter, changing data)")
+
+
+def captured(function: Function, eager: Callable[[torch.Tensor], Evaluation], wanted: bool | None) -> Any:
+    """Return an oracle that replays ``function`` on CUDA and falls back to ``eager``, with the reason.
+
+    Args:
+        function: maps x to (f, g).
+        eager: the oracle without capture.
+        wanted: True warns if the function cannot be captured; None captures if possible and only logs if not.
+    """
+    state: dict[str, Any] = {"oracle": None, "off": False, "calls": 0}
+
+    def evaluate(x: torch.Tensor) -> Evaluation:
+        state["calls"] += 1
+        if state["off"] or not getattr(x, "is_cuda", False) or x.ndim != 1 or state["calls"] <= WARM_UP:
+            return eager(x)
+        try:
+            if state["oracle"] is None:
+                state["oracle"] = CapturedOracle(function, x)
+            if not state["oracle"].fits(x):
+                raise NotCapturable(f"x changed to shape {tuple(x.shape)}, {x.dtype}, {x.device}")
+            return state["oracle"].evaluate(x)  # type: ignore[no-any-return]
+        except NotCapturable as error:
+            state["oracle"], state["off"] = None, True
+            message = f"from_torch evaluates without a captured graph: {error}; capture=False says so without trying"
+            if wanted:
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
+            else:
+                _logger.info(message)
+            return eager(x)
+
+    return evaluate
