@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import gdpa
-from gdpa.experiments.data import load_images
+from gdpa.experiments.data import load as load_images
 
 CLASSES, PIXELS, LIMIT = (1, 2, 3, 4), 784, 0.1
 Tensor = torch.Tensor

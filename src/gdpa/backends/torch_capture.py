@@ -97,8 +97,7 @@ class CapturedOracle:
         return Evaluation(f, g, pullback, jacobian, passes=g.shape[-1])
 
     def _replay_forward(self, point: torch.Tensor) -> int:
-        with torch.no_grad():
-            self._x.copy_(point)
+        self._x.data.copy_(point)  # by .data: to autograd the captured x never changes
         self._forward.replay()
         self.passes += 1
         return self.passes
