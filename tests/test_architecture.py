@@ -37,6 +37,7 @@ HEAVY = {"torch", "scipy", "jax", "matplotlib", "plotly", "sklearn", "gymnasium"
 AT_HOME = {
     "backends/torch.py": {"torch"},
     "backends/torch_capture.py": {"torch"},
+    "backends/torch_device.py": {"torch"},
     "backends/torch_rows.py": {"torch"},
     "backends/jax.py": {"jax"},
     "torch": {"torch"},

@@ -1,5 +1,6 @@
 """Rows of J pulled back in batches, and captured graphs: the same numbers as torch.autograd.functional.jacobian."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -78,6 +79,40 @@ def test_a_block_that_does_not_fit_is_halved(monkeypatch):
     leaf = POINT.clone().requires_grad_(True)
     assert torch.allclose(Rows()(constraints(leaf), leaf), autograd(POINT), atol=1e-14)
     assert sizes == [7, 4, 2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_points_on_the_host_give_values_of_their_own_library(kind):
+    problem = gdpa.from_torch(function, device="cpu")
+    x = POINT.numpy() if kind == "numpy" else POINT
+    now = problem.evaluate(x)
+    arrays = (now.constraints, now.pullback(now.constraints), now.pullback(now.constraints, 0.5), now.jacobian())
+    assert all(type(a) is type(x) for a in arrays)
+    assert torch.allclose(torch.as_tensor(now.jacobian()), autograd(POINT), atol=1e-14)
+    plain = gdpa.from_torch(function).evaluate(POINT)
+    assert torch.equal(torch.as_tensor(arrays[2]), plain.pullback(plain.constraints, 0.5))
+
+
+def test_a_numpy_start_solves_a_torch_function_with_a_device():
+    problem = gdpa.from_torch(lambda x: (-x[0] * x[1], (x @ x - 2)[None]), device="cpu")
+    result = gdpa.solve(problem, np.array([1.0, 2.0]))
+    assert result.success
+    assert isinstance(result.x, np.ndarray)
+    assert result.x == pytest.approx([1.0, 1.0], abs=1e-5)
+
+
+def test_a_module_is_trained_from_the_host_and_written_back():
+    net = torch.nn.Linear(2, 1, bias=False).double()
+    data = torch.ones(4, 2, dtype=torch.float64)
+    training = gdpa.from_module(net, lambda n: (n(data).square().mean(), 1 - n(data).mean()[None]), device="cpu")
+    training.load(gdpa.solve(training).x)
+    assert net(data).mean().item() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_point_on_another_device_is_refused():
+    problem = gdpa.from_torch(function, device="cpu")
+    with pytest.raises(TypeError, match=r"pass x0\.cpu\(\)"):
+        problem.evaluate(POINT.to("meta"))
 
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

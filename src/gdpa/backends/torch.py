@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from gdpa.backends.returned import check_dtype, pair
 from gdpa.backends.torch_capture import captured
+from gdpa.backends.torch_device import on_device
 from gdpa.backends.torch_rows import Rows
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, ConvexSet
@@ -24,6 +25,7 @@ def from_torch(
     num_equalities: int = 0,
     domain: ConvexSet = REALS,
     names: tuple[str, ...] | None = None,
+    device: Any = None,
     capture: bool | None = None,
 ) -> Problem:
     """Return a problem from one torch function ``fn(x) -> (f, g)``.
@@ -34,6 +36,8 @@ def from_torch(
     Args:
         function: fn.
         num_constraints, num_equalities, domain, names: as in `gdpa.Problem`.
+        device: run the function on this device and keep x on the host, as a NumPy array or a CPU tensor. The method's
+            own algebra on some thousands of variables is faster there. None computes everything where x0 lives.
         capture: evaluate a single x on CUDA by captured graphs, which launch all kernels of the function at once. The
             default None captures if it can, and compares every 100th replay with an eager call; a function that cannot
             be captured, or whose values depend on more than x, is evaluated eagerly. True warns if that happens, False
@@ -83,6 +87,7 @@ def from_torch(
         return Evaluation(f.detach(), g.detach(), pullback, jacobian, passes=g.shape[-1])
 
     oracle = evaluate if capture is False else captured(function, evaluate, capture)
+    oracle = oracle if device is None else on_device(oracle, device)
     problem = Problem(
         oracle, num_constraints=num_constraints, num_equalities=num_equalities, domain=domain, names=names
     )
@@ -163,6 +168,7 @@ def from_module(
     num_equalities: int = 0,
     domain: ConvexSet = REALS,
     names: tuple[str, ...] | None = None,
+    device: Any = None,
     capture: bool | None = None,
 ) -> ModuleProblem:
     """Return the problem of training ``module`` under constraints.
@@ -171,7 +177,7 @@ def from_module(
         module: parameters that require gradients become x; the others and the buffers stay as they are.
         loss: called with a callable of the module's signature, returns (f, g).
         num_constraints, num_equalities, domain, names: as in `gdpa.Problem`.
-        capture: as in `from_torch`.
+        device, capture: as in `from_torch`. With ``device`` the module must live there; `x0` is on the host.
 
     Example:
         >>> net = torch.nn.Linear(2, 1, bias=False)
@@ -188,6 +194,7 @@ def from_module(
     if not parameters:
         raise ValueError("module has no parameter that requires a gradient; nothing to optimise")
     x0 = torch.cat([p.detach().reshape(-1) for p in parameters.values()])
+    x0 = x0 if device is None else x0.cpu()
 
     def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         values = _split(x, parameters)
@@ -199,6 +206,7 @@ def from_module(
         num_equalities=num_equalities,
         domain=domain,
         names=names,
+        device=device,
         capture=capture,
     )
     return ModuleProblem(problem, x0, module)
