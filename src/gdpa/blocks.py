@@ -53,7 +53,7 @@ class Block:
     Attributes:
         name: how messages call it: the argument it came from.
         fun: ``fun(x, *args)``.
-        jac: ``jac(x, *args)``, a scheme of finite differences, or True where ``fun`` returns (value, derivative).
+        jac: ``jac(x, *args)``, a scheme of finite differences, or True if ``fun`` returns (value, derivative).
         args: further arguments of both.
         lower, upper: the sides; None for the objective, which must be one number.
         relative_step, absolute_step: of finite differences; None for the default.
@@ -87,7 +87,7 @@ class Block:
             raise ValueError(f"the jac of {self.name} must be callable or one of {SCHEMES}, got {self.jac!r}")
 
     def value(self, x: Vector) -> tuple[Vector, Vector | None]:
-        """Return c(x), and its derivative where the same call gives it."""
+        """Return c(x), and its derivative if the same call gives it."""
         if self.limit is not None and self.nfev >= self.limit:
             raise OutOfCallsError
         self.nfev += 1

@@ -27,7 +27,7 @@ class Constants:
         U_J: bound of ||J||.
         M: bound of ||grad f||.
         G: bound of ||g_+||^2.
-        sigma: of the regularity condition, sigma ||g_+|| <= dist(J^T g_+, -N_X); at most U_J. NaN where unknown.
+        sigma: of the regularity condition, sigma ||g_+|| <= dist(J^T g_+, -N_X); at most U_J. NaN if unknown.
         estimated: whether they come from samples; then every one errs on the optimistic side.
 
     >>> Constants(L_f=1, L_g=1, L_J=0, U_J=1, M=2, G=4, sigma=2)
@@ -58,7 +58,7 @@ class Constants:
 
 
 def regularity(problem: Problem, x: Array) -> float:
-    """Return sigma at x, ``dist(J^T g_+, -N_X(x)) / ||g_+||`` of eq. (re); NaN where x is feasible.
+    """Return sigma at x, ``dist(J^T g_+, -N_X(x)) / ||g_+||`` of eq. (re); NaN if x is feasible.
 
     >>> from gdpa.problems import get
     >>> disc = get("disc-product").problem                        # g = |x|^2 - 2, so J^T g_+ / g_+ = 2 x

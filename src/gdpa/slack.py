@@ -58,7 +58,7 @@ class SlackForm:
         return Evaluation(f, xp.concat([g[..., :n] + s, g[..., n:]], axis=-1), pulled)
 
     def lift(self, x: Array, constraints: Array) -> Array:
-        """Return z = (x, [-g(x)]_+), where every satisfied inequality is an equality already.
+        """Return z = (x, [-g(x)]_+), at which every satisfied inequality already is an equality.
 
         >>> import numpy as np
         >>> SlackForm(Problem(print), 1, 2).lift(np.array([7.0]), np.array([-3.0, 4.0])).tolist()

@@ -79,5 +79,5 @@ class Trajectory:
 
     @property
     def sigma(self) -> Vector:
-        """sigma_r; NaN where x_r is feasible."""
+        """sigma_r; NaN if x_r is feasible."""
         return self._column(4)

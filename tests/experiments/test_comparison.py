@@ -227,7 +227,9 @@ def test_a_lost_record_comes_back_the_same(toy, tmp_path):
 
 
 def test_a_grid_is_searched_once_and_every_seed_runs_its_winner(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(mnpc, "STUDY", replace(mnpc.STUDY, size=Size(5, 60.0, 3, 6)))
+    small = replace(mnpc.STUDY, size=Size(5, 60.0, 3, 6))
+    for name, value in (("STUDY", small), ("units", small.units), ("run", small.run)):
+        monkeypatch.setattr(mnpc, name, value)
     searched = []
 
     def search(*arguments):

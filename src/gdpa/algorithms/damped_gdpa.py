@@ -55,7 +55,7 @@ class DampedGDPA(Method):
     s_f = 1 / max(1, |grad f|) and s_i = 1 / max(|grad g_i|, |g_i| / 10). This is the recursion with f scaled by s_f and
     g_i by s_i, in the user's units: multiplying a constraint by a constant leaves the points x_r as they are.
 
-    One forward and one backward pass per update. The start costs m + 1 backward passes where ``scaled``.
+    One forward and one backward pass per update. The start costs m + 1 backward passes if ``scaled``.
 
     Each option has its measured effect in docs/fixed-step.md; the defaults were chosen from those tables.
 

@@ -20,7 +20,7 @@ class GDA(Method):
         x_{t+1} &= P_X(x_t - \alpha \nabla_x L(x_t, \lambda_t)) \\
         \lambda_{t+1} &= P_{[0, B]}(\lambda_t + \beta \nabla_\lambda L(x_t, \lambda_t))
 
-    L is the augmented Lagrangian with penalty ``augmentation``, the plain one f + <lambda, g> where that is 0. A KKT
+    L is the augmented Lagrangian with penalty ``augmentation``, the plain one f + <lambda, g> if that is 0. A KKT
     point of a nonconvex problem need not be a saddle point of the plain Lagrangian, and there GDA circles or leaves.
 
     One forward and one backward pass per update, and one forward per doubling of the curvature 1/alpha.

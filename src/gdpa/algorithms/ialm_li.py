@@ -75,7 +75,7 @@ class IALMLi(AugmentedMethod):
 
     table1: ClassVar[Table1Row] = Table1Row(
         "IALM (Li et al., 2021)", "inexact", "ncvx", "equality", "triple-loop", "O(1/eps^3)",
-        own_claim="O~(1/eps^3); O~(1/eps^2.5) where the constraints are convex", in_table1=True,
+        own_claim="O~(1/eps^3); O~(1/eps^2.5) if the constraints are convex", in_table1=True,
     )  # fmt: skip
     printed_constants = MappingProxyType(printed("w"))
 

@@ -28,7 +28,7 @@ class IQRCState(State):
         mean: the average of z_k over I, weighted by k + 1.
         pressure: for every constraint the sum of k + 1 over the steps it decided.
         curvature: the largest slope of a gradient seen so far, for the safe step.
-        last: the previous (z, gradient), to measure that slope; None where the kind of step changed.
+        last: the previous (z, gradient), to measure that slope; None if the kind of step changed.
         kind: the constraint the previous step was on, -1 for the objective.
     """
 
@@ -52,14 +52,14 @@ class IQRC(Method):
     .. math::
         x_{t+1} \approx \arg\min_{x \in X} F_t(x) \text{ subject to } G_t(x) \le 0
 
-    by K switching steps from z_0 = x_t: along grad F_t where G_t(z_k) <= tolerance (call these steps I), along the
+    by K switching steps from z_0 = x_t: along grad F_t if G_t(z_k) <= tolerance (call these steps I), along the
     gradient of a largest constraint of G_t elsewhere,
 
     .. math::
         z_{k+1} = P_X(z_k - \gamma_k \zeta_k), \qquad \gamma_k = \frac{2}{\mu(k+2) + L^2/(\mu(k+1))}, \qquad
         x_{t+1} = \frac{\sum_{k \in I} (k+1) z_k}{\sum_{k \in I} (k+1)}
 
-    and z_K where I is empty. The multiplier of constraint i is the weight of the steps it decided over that of I.
+    and z_K if I is empty. The multiplier of constraint i is the weight of the steps it decided over that of I.
     One forward and one backward pass per update; the update that ends an outer iteration takes a second of each, at
     x_{t+1}, the backward for the Lagrangian gradient at the reported multipliers.
 

@@ -20,12 +20,12 @@ class LinearizedALM(Limit):
 
     .. math::
         x_{r+1} &= P_X\bigl(x_r - \alpha_r(\nabla f(x_r) + J(x_r)^T [\lambda_r + \beta_r g(x_r)]_+)\bigr) \\
-        [\lambda_{r+1}]_i &= [\lambda_r + \beta_r g(x_{r+1})]_{i,+} \text{ where } [\lambda_r + \beta_r g(x_r)]_i > 0,
+        [\lambda_{r+1}]_i &= [\lambda_r + \beta_r g(x_{r+1})]_{i,+} \text{ if } [\lambda_r + \beta_r g(x_r)]_i > 0,
             \quad 0 \text{ elsewhere}
 
     The limit tau = 0 of `gdpa.GDPA`, as an ablation. Its fixed points are KKT points with no bias, but no theorem
     keeps its multipliers bounded. The arguments are those of `gdpa.algorithms.inner.limits.Limit`. One forward and
-    one backward pass per update, and one forward per doubling of the curvature where alpha is None.
+    one backward pass per update, and one forward per doubling of the curvature if alpha is None.
 
     Example:
         >>> from gdpa import solve

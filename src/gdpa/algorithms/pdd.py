@@ -24,7 +24,7 @@ class PDDState(NestedState):
 
 @dataclass(frozen=True)
 class PDD(NestedMethod):
-    r"""Dual step where the constraints improved enough, penalty step where they did not.
+    r"""A dual step if the constraints improved enough, else a penalty step.
 
     With h(z) = 0 the constraints and L_k(z) = F(z) + <lambda, h> + ||h||^2 / (2 rho_k), for k = 1, 2, ...
 

@@ -23,7 +23,7 @@ class Penalty(Limit):
         \lambda_{r+1} = [\beta_r g(x_{r+1})]_+
 
     The limit tau = 1 of `gdpa.GDPA`, as an ablation. The arguments are those of `gdpa.algorithms.inner.limits.Limit`.
-    One forward and one backward pass per update, and one forward per doubling of the curvature where alpha is None.
+    One forward and one backward pass per update, and one forward per doubling of the curvature if alpha is None.
 
     Example:
         >>> from gdpa import solve

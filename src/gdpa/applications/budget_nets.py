@@ -1,4 +1,4 @@
-"""Neural networks under loss budgets: train on one digit, lose at most so much on the others."""
+"""Neural networks under loss budgets: train on one digit, keep the loss on the others within budgets."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def budget_net(
         hidden: widths of the hidden layers; () makes the network linear.
         outputs: width of the last layer.
         reduction: losses averaged ("mean") or summed ("sum") over the samples of a class.
-        images_per_class: use the first so many of each class; None uses all.
+        images_per_class: how many of each class, the first ones; None takes all.
         dtype, device: of the data and of x.
 
     Example:

@@ -38,13 +38,13 @@ def select(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> Labelled:
-    """Return the images of the given classes, flat, scaled to [0, 1] where they are bytes, with noise added.
+    """Return the images of the given classes, flat, scaled to [0, 1] if they are bytes, with noise added.
 
     Args:
         images: of shape (n, ...).
         labels: of shape (n,).
         classes: the labels wanted, in the order wanted.
-        images_per_class: the first so many of each; None takes all.
+        images_per_class: how many of each class, the first ones; None takes all.
         noise: standard deviation of independent Gaussian noise on every pixel.
         seed: of the noise. The draw of a class depends on the seed and the label alone, and the first images of a
             class get the same noise however many are taken.

@@ -190,7 +190,7 @@ class _ClassGradients:
         self._gradients: Tensor | None = None
 
     def _reduce(self, total: Tensor, j: int) -> Tensor:
-        """Average a sum over the samples of class j, where averages are asked for."""
+        """Average a sum over the samples of class j, if ``reduction`` is "mean"."""
         return total / self._owner.counts[j] if self._owner.reduction == "mean" else total
 
     @property
@@ -239,7 +239,7 @@ def neyman_pearson(
         norm, smoothing, reduction: see `NeymanPearson`.
         noise: standard deviation of the Gaussian noise added to every pixel, drawn once.
         seed: of the noise. A class's noise depends on the seed and its label alone.
-        images_per_class: use the first so many of each class; None uses all.
+        images_per_class: how many of each class, the first ones; None takes all.
         dtype, device: of the data and of x.
 
     Example:

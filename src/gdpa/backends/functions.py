@@ -31,7 +31,7 @@ def from_functions(
 
     Args:
         objective: f, x -> number.
-        constraints: g, x -> vector of length m, feasible where <= 0; None for no constraints.
+        constraints: g, x -> vector of length m, feasible if <= 0; None for no constraints.
         gradient: grad f, x -> (d,). Missing: forward differences, d evaluations of f, with a warning.
         jacobian: J, x -> (m, d). Missing: forward differences, d evaluations of g, with a warning.
         num_equalities: how many of the last constraints must equal zero.

@@ -141,7 +141,7 @@ class Verdict:
 
     Args:
         claim: the claim, in a sentence.
-        holds: True, False, or None where the records do not decide.
+        holds: True, False, or None if the records do not decide.
         words: what was measured, in plain words.
     """
 

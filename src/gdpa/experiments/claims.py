@@ -19,11 +19,11 @@ RIVALS = tuple(method for method in METHODS if method not in ("GDPA", UNTUNED))
 
 
 class Reached(NamedTuple):
-    """What a method needed to a level: medians over seeds, infinite where fewer than half of them got there.
+    """What a method needed to a level: medians over seeds, infinite if fewer than half of them reached it.
 
     Attributes:
         seconds, forwards: computing time and forward passes.
-        seconds_range, forwards_range: least and most over seeds, infinite where a seed did not get there.
+        seconds_range, forwards_range: least and most over seeds, infinite if a seed did not reach it.
     """
 
     seconds: float
@@ -63,17 +63,17 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def best(records: Sequence[Record]) -> float:
-    """Return the median over seeds of the smallest residual of a run; infinite where there is none."""
+    """Return the median over seeds of the smallest residual of a run; infinite if there is none."""
     return _median([math.inf if (value := r.summary["best_kkt"]) is None else value for r in records])
 
 
 def _overall(marks: Sequence[bool]) -> bool | None:
-    """True if every comparison says so, False if none does, None in between or where there is none."""
+    """True if every comparison says so, False if none does, None in between or if there is none."""
     return None if len(set(marks)) != 1 else marks[0]
 
 
 def _over(records: Sequence[Record]) -> str:
-    """Say over how many seeds medians were taken, where there are several."""
+    """Say over how many seeds medians were taken, if there are several."""
     seeds = len({record.unit.seed for record in records})
     return f"Medians over {seeds} seeds. " if seeds > 1 else ""
 

@@ -153,7 +153,7 @@ def section(records: Sequence[Record]) -> Section:
 
 
 def gap(record: Record) -> float:
-    """Return (optimum - reward) / optimum of the last iterate; negative where the constraint is violated for it."""
+    """Return (optimum - reward) / optimum of the last iterate; negative if it violates the constraint."""
     return float((record.summary["optimum"] - record.summary["reward"]) / record.summary["optimum"])
 
 

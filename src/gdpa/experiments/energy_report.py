@@ -232,7 +232,7 @@ def _cases(results: Results, method: str) -> list[tuple[str, float]]:
 
 
 def _spread(values: np.ndarray[Any, np.dtype[Any]]) -> str:
-    """Return a mean, with its range where there is one.
+    """Return a mean, with its range if there is one.
 
     >>> _spread(np.array([97.5])), _spread(np.array([97.0, 98.0]))
     ('97.50', '97.50 (97.00 to 98.00)')

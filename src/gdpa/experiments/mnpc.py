@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gdpa.applications.neyman_pearson import neyman_pearson
-from gdpa.experiments.base import Log, Section, Settings, Unit, Verdict
+from gdpa.experiments.base import Section, Verdict
 from gdpa.experiments.claims import faster, regular
 from gdpa.experiments.comparison import Case, Size, Study
 from gdpa.experiments.data import load
@@ -59,14 +59,7 @@ STUDY = Study(
 )
 
 
-def units(settings: Settings) -> list[Unit]:
-    """Return the units of work."""
-    return STUDY.units(settings)
-
-
-def run(unit: Unit, log: Log) -> Mapping[str, Any]:
-    """Run one unit."""
-    return STUDY.run(unit, log)
+units, run = STUDY.units, STUDY.run
 
 
 def section(records: Sequence[Record]) -> Section:

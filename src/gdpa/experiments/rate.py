@@ -187,7 +187,7 @@ def _pilot(problem: TestProblem, x0: Any, alpha: float, beta: float, config: Map
 
 
 def slope(record: Record, name: str) -> float:
-    """Return the log-log slope of a column over the last decade of steps, NaN where it cannot be fitted."""
+    """Return the log-log slope of a column over the last decade of steps, NaN if it cannot be fitted."""
     r, values = record.columns["step"], record.columns[name]
     keep = (r >= r[-1] / 10) & (values > 0) & np.isfinite(values)
     if keep.sum() < 3:

@@ -19,8 +19,8 @@ class TestProblem:
         name: how to ask for it, see `gdpa.problems.get`.
         problem: the oracle and the set X, in NumPy double precision.
         x0: the source's start.
-        solution: a KKT point x*; None where there is none.
-        multipliers: its multipliers; None where there is no solution.
+        solution: a KKT point x*; None if there is none.
+        multipliers: its multipliers; None if there is no solution.
         source: where the problem and its answer come from.
         kind: "solvable", "infeasible" or "unbounded".
     """

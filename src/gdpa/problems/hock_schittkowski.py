@@ -1,7 +1,7 @@
 """Problems of Hock and Schittkowski, "Test Examples for Nonlinear Programming Codes", 1981.
 
 Inequalities are written ``g(x) <= 0`` (the book has ``>= 0``), bounds are the set X, equalities come last. The book
-prints six to ten digits of x*; where no closed form is said, the digits below are a Newton solution of the KKT
+prints six to ten digits of x*; if no closed form is given, the digits below are a Newton solution of the KKT
 system on the active set.
 """
 

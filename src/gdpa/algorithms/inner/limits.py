@@ -18,7 +18,7 @@ from gdpa.typing import Array, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitState(State):
-    """Adds the curvature estimate ``lipschitz``, used where no step is given."""
+    """Adds the curvature estimate ``lipschitz``, used if no step is given."""
 
     lipschitz: Array
 
@@ -30,7 +30,7 @@ class Limit(Method):
     Args:
         alpha: alpha_0 of ``alpha_r = alpha_0 r^(-1/3)``, or any schedule; None finds the step by backtracking.
         beta: beta_0 of ``beta_r = beta_0 r^(1/3)``, or any schedule.
-        gate: update a multiplier only where ``(1 - tau) lambda_r + beta_r g(x_r) > 0``, as GDPA does.
+        gate: update a multiplier only if ``(1 - tau) lambda_r + beta_r g(x_r) > 0``, as GDPA does.
         lipschitz: the curvature 1/alpha to begin the backtracking with.
     """
 

@@ -1,4 +1,4 @@
-"""What the min-max methods share: a compact dual set, and the news that a multiplier sits on its bound."""
+"""What the min-max methods share: a compact dual set, and a flag for multipliers at its bound."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ class Iterate:
         lipschitz: the curvature estimate M.
         count: gradient steps in this subproblem.
         age: steps since the momentum was last restarted.
-        value: phi(x), NaN where not known.
+        value: phi(x), NaN if not known.
         residual: ``2 M ||v - x||`` of the last step, twice the gradient mapping at v. It bounds the distance of
-            -grad phi(x) from N_X(x) where M bounds the curvature between the two, and costs no gradient at x.
+            -grad phi(x) from N_X(x) if M bounds the curvature between the two, and costs no gradient at x.
     """
 
     x: Array
@@ -44,7 +44,7 @@ class Iterate:
 
 
 class InnerStep(NamedTuple):
-    """The record after a step, the oracle call at its ``x`` where there was one, and the probe at the old ``v``."""
+    """The record after a step, the oracle call at its ``x`` if there was one, and the probe at the old ``v``."""
 
     iterate: Iterate
     evaluation: Evaluation | None
@@ -64,7 +64,7 @@ class InnerSolver(Protocol):
         ...
 
     def step(self, phi: Subproblem, at: Iterate, evaluation: Evaluation | None) -> InnerStep:
-        """Take one gradient step; ``evaluation`` is the oracle call at ``at.x`` where known."""
+        """Take one gradient step; ``evaluation`` is the oracle call at ``at.x`` if known."""
         ...
 
 
@@ -82,10 +82,10 @@ class Accelerated:
 
     with theta = (1 - a)/(1 + a), a = sqrt(mu/M), for the strong convexity mu = prox/2 that a proximal term leaves
     (weight 2 rho on a rho-weakly convex function), and theta = t/(t + 3) after t steps without one. The momentum
-    restarts where it points uphill, and a step that does not decrease phi is undone and retaken without momentum.
+    restarts if it points uphill, and a step that does not decrease phi is undone and retaken without momentum.
     So every second step at least descends as plain projected gradient does, convex or not.
 
-    One backward pass per step; two forward passes, less one where there is no momentum, plus one per doubling of M.
+    One backward pass per step; two forward passes, less one if there is no momentum, plus one per doubling of M.
 
     Args:
         lipschitz: the curvature M to begin with.

@@ -41,7 +41,7 @@ def inner_step(
 ) -> tuple[N, Evaluation | None]:
     """Return the state after one gradient step of the inner solver on ``phi``, and the oracle call at its new x.
 
-    The oracle call is that of ``phi.problem`` (with slacks where ``form`` has them), None where the solver made none.
+    The oracle call is that of ``phi.problem`` (with slacks if ``form`` has them), None if the solver made none.
     A step that was cut short does not say how nearly the subproblem is solved.
     """
     form = Plain(phi.problem) if form is None else form

@@ -103,7 +103,7 @@ def check_thresholds(cmdp: TabularCMDP, thresholds: Any) -> None:
 
 
 def _maximise(cmdp: TabularCMDP, signal: Vector, thresholds: Vector | None) -> tuple[Vector, Vector] | None:
-    """Return (occupancy, multipliers) of the best policy for a signal, or None where the thresholds exclude all."""
+    """Return (occupancy, multipliers) of the best policy for a signal, or None if the thresholds exclude all."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 

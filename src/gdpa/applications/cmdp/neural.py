@@ -179,7 +179,7 @@ class Batch:
     observations: Tensor
     actions: Tensor
     signals: Tensor  # (T, N, 1 + m): the reward, then the costs
-    following: Tensor  # the observation after the step, also where the episode ended with it
+    following: Tensor  # the observation after the step, also if the episode ended with it
     terminated: Tensor
     truncated: Tensor
 

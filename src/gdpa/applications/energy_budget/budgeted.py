@@ -131,7 +131,7 @@ class EnergyBudget(nn.Module):
         return self.shares * torch.tensor(self.model.full, dtype=self.shares.dtype, device=self.shares.device)
 
     def violations(self) -> torch.Tensor:
-        """Return g, feasible where it is at most 0."""
+        """Return g, feasible if at most 0."""
         full = torch.tensor(self.model.full, dtype=self.shares.dtype, device=self.shares.device)
         energy = self.model(self.widths()) / self.limit - 1
         return torch.cat([self.counts() / full - self.shares, energy[None]])
