@@ -1,0 +1,206 @@
+"""Mutation testing of the core: change one operator, comparison, constant or condition, and see whether a test fails.
+
+    python -m benchmarks.mutants --out out/mutants --jobs 2 [--sample 40] [--files lagrangian kkt] [--seed 0]
+
+Every mutant of a file runs the tests named beside it in `TESTS`, in a copy of the package of its own. A mutant is
+killed if a test fails or the tests exceed their limit of time; a survivor is listed with its line. A finished mutant is
+not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.provenance import origin, told
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "gdpa"
+#: Seconds after which the tests of a mutant count as failed: a mutant may loop for ever.
+LIMIT = 300
+#: The tests that must notice a change of a file or folder of the package.
+TESTS = {
+    "lagrangian.py": ["tests/test_lagrangian.py", "tests/algorithms/test_by_hand.py"],
+    "kkt.py": ["tests/test_kkt.py", "tests/test_units.py", "tests/test_success.py"],
+    "units.py": ["tests/test_units.py", "tests/test_kkt.py", "tests/test_success.py", "tests/test_steep_constraint.py"],
+    "multipliers.py": ["tests/test_kkt.py", "tests/test_success.py"],
+    "algorithms/gdpa.py": ["tests/algorithms/test_by_hand.py", "tests/algorithms/test_gdpa.py"],
+    "algorithms/adaptive": ["tests/algorithms", "tests/test_success.py"],
+    "numerics": ["tests/numerics", "tests/algorithms"],
+    "torch/rules": ["tests/torch/test_rules.py"],
+    "torch/rules.py": ["tests/torch/test_rules.py"],
+}
+ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult}
+COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
+REVERSED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
+
+
+class Mutant(NamedTuple):
+    """A changed file: its path in the package, the line, what was changed, and the new source."""
+
+    path: str
+    line: int
+    change: str
+    source: str
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(f"{self.path}\n{self.source}".encode()).hexdigest()[:16]
+
+
+def mutants_of(path: str, source: str) -> Iterator[Mutant]:
+    """Yield every mutant of a module.
+
+    >>> source = "def f(a):\\n    return a + 1 if a < 0 else -a\\n"
+    >>> [m.change for m in mutants_of("m.py", source)]  # doctest: +NORMALIZE_WHITESPACE
+    ['a + 1 if a < 0 else -a -> a + 1', 'a < 0 -> a <= 0', 'a < 0 -> a > 0', 'a + 1 -> a - 1', '-a -> a', '0 -> 1',
+     '1 -> 2']
+    """
+    tree = ast.parse(source)
+    skipped = {id(n) for f in ast.walk(tree) for n in _not_executed(f)}
+    for node in ast.walk(tree):
+        if id(node) in skipped or not hasattr(node, "lineno"):
+            continue
+        for new in _changes(node):
+            before, after = ast.unparse(node), ast.unparse(new)
+            changed = ast.unparse(_Replace(node, new).visit(ast.parse(source)))
+            short = before if len(before) <= 60 else before[:57] + "..."
+            yield Mutant(path, node.lineno, f"{short} -> {after[:60]}", changed)
+
+
+def _not_executed(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of ``node`` that no test can notice: annotations, docstrings, messages of errors."""
+    parts: list[ast.AST | None] = []
+    if isinstance(node, (ast.FunctionDef, ast.arg)):
+        parts.append(node.returns if isinstance(node, ast.FunctionDef) else node.annotation)
+    if isinstance(node, ast.AnnAssign):
+        parts.append(node.annotation)
+    if isinstance(node, (ast.Raise, ast.JoinedStr)):
+        parts.append(node)
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        parts.append(node)
+    for part in parts:
+        if part is not None:
+            yield from ast.walk(part)
+
+
+def _changes(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+        yield ast.BinOp(node.left, ARITHMETIC[type(node.op)](), node.right)
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        for table in (COMPARISONS, REVERSED):
+            if type(node.ops[0]) in table:
+                yield ast.Compare(node.left, [table[type(node.ops[0])]()], node.comparators)
+    elif isinstance(node, ast.BoolOp):
+        yield ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
+        yield node.operand
+    elif isinstance(node, ast.IfExp):
+        yield node.body
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        yield ast.Constant(node.value + 1 if type(node.value) is int else (node.value * 2 or 1.0))
+
+
+class _Replace(ast.NodeTransformer):
+    """Replaces the node at the place of ``old`` (line, column, kind) in another parse of the same source."""
+
+    def __init__(self, old: ast.AST, new: ast.expr) -> None:
+        self._place, self._new = _place(old), new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if hasattr(node, "lineno") and _place(node) == self._place:
+            return ast.copy_location(copy.deepcopy(self._new), node)
+        return self.generic_visit(node)
+
+
+def _place(node: ast.AST) -> tuple[object, ...]:
+    return (type(node), *(getattr(node, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")))
+
+
+def is_killed(mutant: Mutant, tests: list[str]) -> bool:
+    """Run the tests on a copy of the package with the mutant in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(PACKAGE, Path(folder) / "gdpa", ignore=shutil.ignore_patterns("__pycache__"))
+        (Path(folder) / "gdpa" / mutant.path).write_text(mutant.source)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+        paths = os.pathsep.join([folder, str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=LIMIT, check=False)
+        except subprocess.TimeoutExpired:
+            return True
+        return ended.returncode != 0
+
+
+def chosen(names: list[str], sample: int, seed: int) -> list[tuple[Mutant, list[str]]]:
+    """Return ``sample`` mutants of each file (0 takes all), with their tests."""
+    found = []
+    for place, tests in TESTS.items():
+        path = PACKAGE / place
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
+        for file in files:
+            name = file.relative_to(PACKAGE).as_posix()
+            if names and not any(word in name for word in names):
+                continue
+            mutants = list(mutants_of(name, file.read_text()))
+            if sample and len(mutants) > sample:
+                mutants = random.Random(f"{seed} {name}").sample(mutants, sample)
+            present = [test for test in tests if (ROOT / test).exists()]
+            found += [(mutant, present) for mutant in mutants]
+    return found
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    """Return the share of killed mutants of each file and the survivors, in Markdown."""
+    lines = ["| file | mutants | killed | share |", "|---|---|---|---|"]
+    for name in [*dict.fromkeys(str(row["path"]) for row in rows), "all"]:
+        some = [row for row in rows if name in ("all", row["path"])]
+        killed = sum(bool(row["killed"]) for row in some)
+        lines.append(f"| {name} | {len(some)} | {killed} | {killed / len(some):.1%} |")
+    alive = [row for row in rows if not row["killed"]]
+    lines += ["", "Survivors", "", *(f"- `{r['path']}:{r['line']}` `{r['change']}`" for r in alive)]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for records.jsonl and table.md")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants tested at a time")
+    parser.add_argument("--sample", type=int, default=40, help="mutants drawn from each file; 0 takes all")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--files", nargs="*", default=[], help="only files whose path contains one of these words")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / "records.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    done, about = {row["key"] for row in rows}, origin("benchmarks.mutants")
+    due = [(mutant, tests) for mutant, tests in chosen(args.files, args.sample, args.seed) if mutant.key not in done]
+    with ThreadPoolExecutor(args.jobs) as pool, path.open("a") as stream:
+        for number, ((mutant, _), killed) in enumerate(
+            zip(due, pool.map(lambda pair: is_killed(*pair), due), strict=True), 1
+        ):
+            row = {"key": mutant.key, "path": mutant.path, "line": mutant.line, "change": mutant.change,
+                   "killed": killed, "about": about}  # fmt: skip
+            rows.append(row)
+            stream.write(json.dumps(row) + "\n")
+            stream.flush()
+            print(f"{number}/{len(due)} {'killed' if killed else 'SURVIVED'} {mutant.path}:{mutant.line}", flush=True)
+    (args.out / "table.md").write_text(f"{table(rows)}\n\n{told(rows)}\n")
+    print((args.out / "table.md").read_text())
+
+
+if __name__ == "__main__":
+    main()
