@@ -87,6 +87,12 @@ def _experiment(folder: Folder, name: str) -> str:
     return "\n".join(parts)
 
 
+def summary(folder: Folder, name: str) -> str:
+    """Return an experiment's tables and verdicts as Markdown."""
+    records = folder.read(name)
+    return to_markdown(get(name).section(records), folder.run(name)["command"], _origin(records))
+
+
 def _chart(folder: Folder, name: str, chart: Chart) -> str:
     try:
         paths = save(chart, folder.path / name / "figures")
