@@ -17,21 +17,17 @@ least squares.
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.provenance import origin
+from benchmarks.provenance import ROOT, Row, Study, told
 from gdpa.kkt import relative_residuals
 from gdpa.problem import Evaluation, Problem
 from gdpa.units import start_at, units_at
 
-ROOT = Path(__file__).parents[1]
-RECORDS = ROOT / "results" / "certificate"
+STUDY = Study("benchmarks.certificate_pictures", "certificate", ("picture",))
 PICTURES = ROOT / "docs" / "assets"
 MEASURES = ("product form", "gdpa")
 SHARES = np.linspace(0.0, 1.0, 41)
@@ -145,16 +141,13 @@ def slopes() -> None:
 
 
 def write(name: str, names: list[str], columns: list[Any]) -> None:
-    with open(RECORDS / f"{name}.csv", "w", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(names)
-        rows.writerows([f"{value:.4g}" for value in row] for row in zip(*columns, strict=True))
+    rounded = [[float(f"{value:.4g}") for value in column] for column in columns]
+    STUDY.add({"picture": name, "columns": dict(zip(names, rounded, strict=True))})
 
 
-def read(name: str) -> dict[str, Any]:
-    with open(RECORDS / f"{name}.csv", newline="") as file:
-        names, *rows = csv.reader(file)
-    return dict(zip(names, np.array(rows, dtype=float).T, strict=True))
+def read(name: str, rows: list[Row] | None = None) -> dict[str, Any]:
+    (record,) = (row for row in (STUDY.rows() if rows is None else rows) if row["picture"] == name)
+    return {name: np.array(values) for name, values in record["columns"].items()}
 
 
 def draw() -> None:
@@ -217,9 +210,9 @@ def save(plt: Any, figure: Any, name: str) -> None:
     print(f"docs/assets/{name}.png")
 
 
-def summary() -> str:
+def summary(rows: list[Row]) -> str:
     """Return how many wrong points each measure accepts, in Markdown, from the records."""
-    on_axis, along = read("disc"), read("steep")
+    on_axis, along = read("disc", rows), read("steep", rows)
     cases = [("disc, " + name, on_axis["x0"], {m: on_axis[f"{m}, {name}"] for m in MEASURES}) for name in CHANGES]
     cases.append(("steep constraint that is never active", along["x"], along))
     lines = [
@@ -232,20 +225,20 @@ def summary() -> str:
         far = np.abs(x - 1) > FAR
         counts = [f"{np.sum(far & (values[measure] <= TOLERANCE))} of {far.sum()}" for measure in MEASURES]
         lines.append(f"| {name} | {' | '.join(counts)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", told(rows)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", action="store_true", help="draw the saved records, compute nothing")
     if not parser.parse_args().draw:
-        RECORDS.mkdir(parents=True, exist_ok=True)
         axis()
         slopes()
-        (RECORDS / "about.json").write_text(json.dumps(origin("benchmarks.certificate_pictures"), indent=1) + "\n")
-        (RECORDS / "table.md").write_text(summary() + "\n")
+        STUDY.tidy()
     draw()
-    print((RECORDS / "table.md").read_text(), end="")
+    text = summary(STUDY.rows())
+    STUDY.write(text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m benchmarks.choice
 
-Prints forward and backward passes, in all, to relative KKT residuals of 1e-2 and 1e-6, with each step alone and
-with the choice ("auto"), within 12,000 passes. Counts are the same on every machine. Two families:
+Prints, and keeps in results/choice/, the forward and backward passes to relative KKT residuals of 1e-2 and 1e-6, with
+each step alone and with the choice ("auto"), within 12,000 passes. Counts are the same on every machine. Two families:
 
 - ``programme M / T``: min sum c_j (x_j - t_j)^2/2 + cos x_j under M constraints 2 a_i'x + 0.3 sin 3 a_i'x + b_i'x^2 <=
   r_i in 200 variables; T of them have r_i = 1 and the others 30.
@@ -12,6 +12,7 @@ with the choice ("auto"), within 12,000 passes. Counts are the same on every mac
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks.large import cases
+from benchmarks.provenance import Study, cells
 from gdpa import AdaptiveGDPA, Evaluation, KKTBelow, Problem, Status, solve
 
 LEVELS = (1e-2, 1e-6)
@@ -82,12 +84,16 @@ def passes(problem: Problem, x0: Any, step: str) -> list[str]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    print("| constraints / tight | " + " | ".join(f"{step}, {level:g}" for level in LEVELS for step in STEPS) + " |")
-    print("|---" * (1 + len(LEVELS) * len(STEPS)) + "|", flush=True)
+    study = Study("benchmarks.choice", "choice", ("constraints / tight",))
     for name, make, m, tight in CASES:
         found = {step: passes(*make(m, tight), step) for step in STEPS}
-        cells = [found[step][i] for i in range(len(LEVELS)) for step in STEPS]
-        print(f"| {name} {m} / {tight} | {' | '.join(cells)} |", flush=True)
+        counts = {f"{step}, {level:g}": found[step][i] for i, level in enumerate(LEVELS) for step in STEPS}
+        study.add({"constraints / tight": f"{name} {m} / {tight}", **counts})
+        print(f"{name} {m} / {tight}: {counts}", file=sys.stderr, flush=True)
+    study.tidy()
+    text = cells(study.rows())
+    study.write(text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,23 @@
 """Constrained Markov decision processes: the cost of an exact gradient, and twenty further random instances.
 
-    python benchmarks/cmdp.py gradient                  one exact gradient beside one linear solve, |S| = 50, 200, 800
-    python benchmarks/cmdp.py instances                 seeds 0 to 19, three thresholds each, every method
-    python benchmarks/cmdp.py environments              FrozenLake 8x8 and CliffWalking with a budget
+    python -m benchmarks.cmdp gradient                  one exact gradient beside one linear solve, |S| = 50, 200, 800
+    python -m benchmarks.cmdp instances                 seeds 0 to 19, three thresholds each, every method
+    python -m benchmarks.cmdp environments              FrozenLake 8x8 and CliffWalking with a budget
 
-Tables are printed and saved as Markdown and CSV under results/cmdp/, with the command that made them.
+Tables are printed and saved under results/cmdp/, with what made them.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.provenance import Study, cells
 from gdpa import GDPA, KKTBelow, MaxSteps, solve
 from gdpa.applications.cmdp import (
     NaturalPolicyGradient,
@@ -33,7 +31,6 @@ from gdpa.applications.cmdp import (
 )
 from gdpa.methods import get_method, method_names
 
-RESULTS = Path(__file__).resolve().parent.parent / "results" / "cmdp"
 STEPS = 1000
 ADAPTIVE_STEPS = 3000  # at most; it stops at a certificate of 1e-8
 SEEDS = range(20)
@@ -178,17 +175,12 @@ def environments(arguments: argparse.Namespace) -> None:
 
 
 def save(name: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table and write it to results/cmdp/NAME.md and NAME.csv."""
-    command = f"python benchmarks/cmdp.py {' '.join(sys.argv[1:])}"
-    text = "\n".join(
-        [f"Command: `{command}`", "", f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-        + [f"| {' | '.join(map(str, row))} |" for row in rows]
-    )
+    """Print a table and keep it: its rows in results/cmdp/records.jsonl, all of it in NAME.md."""
+    study = Study("benchmarks.cmdp", "cmdp", part=name)
+    study.replace(dict(zip(head, row, strict=True)) for row in rows)
+    text = cells(study.rows())
     print(text)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.md").write_text(text + "\n")
-    with open(RESULTS / f"{name}.csv", "w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([head, *rows])
+    study.write(text, f"{name}.md")
 
 
 def main() -> None:

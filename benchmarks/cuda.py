@@ -1,9 +1,10 @@
 """On a CUDA device: what a constrained step costs under a captured graph, and that CUDA agrees with the CPU.
 
-    python benchmarks/cuda.py [--json FILE]
+    python -m benchmarks.cuda
 
 Both sides of a ratio run interleaved in one process: the same network, the same batch, the same captured graph, once
-with fixed weights on the constraints and once with GDPA's. Prints one line per figure.
+with fixed weights on the constraints and once with GDPA's. Prints one line per figure and keeps the records in
+results/cuda/.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import gdpa
 import gdpa.torch
+from benchmarks.provenance import Study
 
 
 def network(width: int) -> torch.nn.Sequential:
@@ -194,16 +195,15 @@ def solve_agrees(samples: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--width", type=int, default=2800, help="2800: about 10 million parameters")
     parser.add_argument("--batch", type=int, default=3072)
     parser.add_argument("--samples", type=int, default=6000, help="per class")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device is available; these figures need one")
-    rows: list[dict[str, Any]] = [
-        {"figure": "machine", "device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    ]
+    study = Study("benchmarks.cuda", "cuda")
+    device = torch.cuda.get_device_name()
+    rows: list[dict[str, Any]] = []
     kinds: dict[str, Callable[[Any, bool], Any]] = {
         "GDPA": lambda p, capturable: gdpa.torch.GDPA(p, 2, lr=0.002, capturable=capturable),
         "GDPA(AdamW fused)": lambda p, capturable: gdpa.torch.GDPA(
@@ -214,10 +214,9 @@ def main() -> None:
                  *(lambda kind=kind: captured_equals_eager(kind, kinds[kind]) for kind in kinds),
                  lambda: solve_agrees(options.samples)):  # fmt: skip
         for row in part():
-            rows.append(row)
+            rows.append({**row, "device": device})
             print(json.dumps(row), flush=True)
-    if options.json:
-        options.json.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    study.replace(rows)
 
 
 if __name__ == "__main__":

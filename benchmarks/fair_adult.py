@@ -16,19 +16,17 @@ randomness, not one draw of it. "Above the limit" is max(0, largest distance - e
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.provenance import origin, told
+from benchmarks.provenance import Study, told
 from gdpa.experiments.adult import Adult, load_adult
 from gdpa.sklearn import ConstrainedClassifier, demographic_parity, equalized_odds
 
-RESULTS = Path(__file__).parents[1] / "results" / "fair_adult"
+STUDY = Study("benchmarks.fair_adult", "fair_adult", ("notion", "bound", "method"))
 BOUNDS = (0.05, 0.02)
 NOTIONS = ("demographic parity", "equalised odds")
 METHODS = ("no limits", "gdpa ConstrainedClassifier", "ExponentiatedGradient", "ThresholdOptimizer")
@@ -107,7 +105,7 @@ def row(method: str, notion: str, bound: float, data: Adult) -> dict[str, Any]:
         positive = decide(x, sex)
         found[f"{part} error"] = float(np.where(y == 1, 1 - positive, positive).mean())
         found[f"{part} above"] = max(0.0, distances(notion, positive, y, sex) - bound)
-    return found | {"unmet": unmet, "about": origin("benchmarks.fair_adult")}
+    return found | {"unmet": unmet}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -126,17 +124,16 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=("run", "table"), default="run")
     if parser.parse_args().what == "run":
         data = load_adult()
-        rows = []
         for notion in NOTIONS:
             for bound in BOUNDS:
                 for method in METHODS:
-                    rows.append(row(method, notion, bound, data))
-                    print({key: value for key, value in rows[-1].items() if key != "about"}, flush=True)
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / "rows.json").write_text(json.dumps(rows, indent=1) + "\n")
-    text = table(json.loads((RESULTS / "rows.json").read_text()))
+                    found = row(method, notion, bound, data)
+                    STUDY.add(found)
+                    print(found, flush=True)
+        STUDY.tidy()
+    text = table(STUDY.rows())
     print(text)
-    (RESULTS / "table.md").write_text(text + "\n")
+    STUDY.write(text)
 
 
 if __name__ == "__main__":

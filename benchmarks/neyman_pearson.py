@@ -10,21 +10,19 @@ the paper's experiment; drawn anew for the test images. Adult: the incomes above
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.metrics import confusion_matrix
 
-from benchmarks.provenance import origin, told
+from benchmarks.provenance import ROOT, Study, told
 from gdpa.experiments.adult import load_adult
 from gdpa.experiments.data import load
 from gdpa.sklearn import Frontier, FrontierPoint, NeymanPearsonClassifier
 
-ROOT = Path(__file__).parents[1]
-RESULTS, ASSETS = ROOT / "results" / "neyman_pearson", ROOT / "docs" / "assets"
+STUDY = Study("benchmarks.neyman_pearson", "neyman_pearson")
+ASSETS = ROOT / "docs" / "assets"
 DIGITS, NOISE = (1, 2, 3, 4), 1.0
 PRIORITY = 1
 #: Data set -> threshold of every other class, regulariser, and the limits of the frontier.
@@ -89,7 +87,7 @@ def rows(name: str) -> list[dict[str, Any]]:
     seconds = time.process_time() - clock
     found.append({"data": name, "frontier": [point._asdict() for point in points], "CPU seconds": seconds})
     print(found[-1], flush=True)
-    return [{**row, "about": origin("benchmarks.neyman_pearson")} for row in found]
+    return found
 
 
 def table(records: list[dict[str, Any]]) -> str:
@@ -146,12 +144,11 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=("run", "figures"), default="run")
     if parser.parse_args().what == "run":
         records = [row for name in TASKS for row in rows(name)]
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / "rows.json").write_text(json.dumps(records, indent=1) + "\n")
-    records = json.loads((RESULTS / "rows.json").read_text())
+        STUDY.replace(records)
+    records = STUDY.rows()
     text = table(records)
     print(text)
-    (RESULTS / "table.md").write_text(text + "\n")
+    STUDY.write(text)
     draw_confusions(records).savefig(ASSETS / "neyman-pearson-confusion.png", dpi=120)
     draw_frontiers(records).savefig(ASSETS / "neyman-pearson-frontier.png", dpi=120)
 

@@ -1,7 +1,7 @@
 """What each option of the fixed-step method does, with and without noise, beside the paper's schedule.
 
-    python benchmarks/noise.py deterministic   share of certified problems at relative KKT 1e-3 within 10,000 steps
-    python benchmarks/noise.py noise           share with true relative KKT <= 0.1 after 3,000 steps
+    python -m benchmarks.noise deterministic   share of certified problems at relative KKT 1e-3 within 10,000 steps
+    python -m benchmarks.noise noise           share with true relative KKT <= 0.1 after 3,000 steps
 
 The noisy oracle adds N(0, sigma^2) to every component of grad f, J and g, in the problem's own units, drawn anew at
 each forward pass from a seeded generator. Points are judged on the problem without noise, with the best multipliers
@@ -9,30 +9,26 @@ for them (`gdpa.certify`), in the units `gdpa.units` reads off the start. In the
 judged at its last iterate and at its tail average, the mean of x_r with weights r^8, which `DampedGDPA` keeps itself
 and the benchmark keeps for the others. A run that leaves the finite numbers has failed.
 
-The settings are declared in SETTINGS and are the same for every problem. Tables are printed and saved as Markdown and
-CSV under results/noise/, with the command that made them.
+The settings are declared in SETTINGS and are the same for every problem. Tables are printed and saved under
+results/noise/, with what made them.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import sys
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.provenance import Row, Study, cells, markdown, told
 from gdpa import GDPA, certify
 from gdpa.algorithms.damped_gdpa import DampedGDPA
 from gdpa.problem import Evaluation, Problem
 from gdpa.problems import TestProblem, get, names
 from gdpa.units import Start, start_at
 
-RESULTS = Path(__file__).parents[1] / "results" / "noise"
 PROBLEMS = names("solvable")
 SIGMAS = (0.0, 0.1, 1.0)
 TAIL = 8.0
@@ -97,19 +93,42 @@ def noise(arguments: argparse.Namespace) -> None:
     tasks = [(title, sigma, name, steps, seed) for title in SETTINGS for sigma in SIGMAS for name in PROBLEMS]
     with ProcessPoolExecutor(arguments.jobs) as pool:
         found = dict(zip(tasks, pool.map(end, tasks, chunksize=len(PROBLEMS)), strict=True))
+    study = Study("benchmarks.noise", "noise", part=noise_part(seed))
+    runs = [
+        {
+            "setting": title,
+            "sigma": sigma,
+            "problem": name,
+            "seed": seed,
+            "last": float(last),
+            "average": float(average),
+        }
+        for (title, sigma, name, _, _), (last, average) in found.items()
+    ]
+    study.replace(runs)
+    text = noise_table(study.rows())
+    print(text)
+    study.write(text, f"{study.part}.md")
+
+
+def noise_part(seed: int) -> str:
+    """Return the name of the part of the study with this seed of the noise."""
+    return f"noise-seed-{seed}" if seed else "noise"
+
+
+def noise_table(runs: list[Row]) -> str:
+    """Return the shares of problems at 0.1 for each setting, from the records of its runs."""
+    found: dict[tuple[str, float], list[Row]] = {}
+    for run in runs:
+        found.setdefault((run["setting"], run["sigma"]), []).append(run)
+    points, sigmas = ("last", "average"), list(dict.fromkeys(run["sigma"] for run in runs))
     rows = []
-    for title in SETTINGS:
-        row: list[Any] = [title]
-        for sigma in SIGMAS:
-            residuals = np.array([found[title, sigma, name, steps, seed] for name in PROBLEMS])
-            row += [f"{100 * share:.0f} %" for share in (residuals <= 0.1).mean(axis=0)]
-        rows.append(row)
-    suffix = f"-seed-{seed}" if seed else ""
-    save(
-        f"noise{suffix}", ["setting", *(f"sigma {s:g}, {point}" for s in SIGMAS for point in ("last", "average"))], rows
-    )
-    runs = [[*task[:3], f"{last:.2e}", f"{average:.2e}"] for task, (last, average) in found.items()]
-    save(f"noise-runs{suffix}", ["setting", "sigma", "problem", "KKT last", "KKT average"], runs, show=False)
+    for title in dict.fromkeys(run["setting"] for run in runs):
+        groups = [(found[title, sigma], point) for sigma in sigmas for point in points]
+        shares = [sum(run[point] <= 0.1 for run in group) / len(group) for group, point in groups]
+        rows.append([title, *(f"{100 * share:.0f} %" for share in shares)])
+    head = ["setting", *(f"sigma {sigma:g}, {point}" for sigma in sigmas for point in points)]
+    return f"{markdown(head, rows)}\n\n{told(runs)}".rstrip()
 
 
 @np.errstate(all="ignore")  # a diverging run overflows before it is noticed
@@ -146,7 +165,11 @@ def deterministic(arguments: argparse.Namespace) -> None:
         count, median = f"{solved}/{len(PROBLEMS)}", f"{np.median(steps):.0f}"
         rows.append([title, count, share, median, ", ".join(missed), ", ".join(elsewhere)])
     head = ["setting", "at 1e-3", "share", "median steps", "not reached", "reached at another KKT point"]
-    save("deterministic", head, rows)
+    study = Study("benchmarks.noise", "noise", part="deterministic")
+    study.replace(dict(zip(head, row, strict=True)) for row in rows)
+    text = cells(study.rows())
+    print(text)
+    study.write(text, "deterministic.md")
 
 
 @np.errstate(all="ignore")
@@ -170,22 +193,6 @@ def steps_to(task: tuple[str, str], tolerance: float = 1e-3, limit: int = 10_000
             if residual == float("inf"):
                 break
     return float("inf"), False
-
-
-def save(name: str, head: Sequence[str], rows: Sequence[Sequence[Any]], show: bool = True) -> None:
-    """Write a table to results/noise/NAME.csv and, where it is to be shown, print it and write NAME.md."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with open(RESULTS / f"{name}.csv", "w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([head, *rows])
-    if not show:
-        return
-    command = f"python benchmarks/noise.py {' '.join(sys.argv[1:])}"
-    text = "\n".join(
-        [f"Command: `{command}`", "", f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-        + [f"| {' | '.join(map(str, row))} |" for row in rows]
-    )
-    print(text)
-    (RESULTS / f"{name}.md").write_text(text + "\n")
 
 
 def main() -> None:

@@ -11,19 +11,17 @@ constrained class exceeds its threshold. With calibration the share of violation
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.provenance import origin, told
+from benchmarks.provenance import Study, told
 from gdpa.sklearn import NeymanPearsonClassifier
 
-RESULTS = Path(__file__).parents[1] / "results" / "np_calibration"
+STUDY = Study("benchmarks.np_calibration", "np_calibration")
 FRESH = 100_000
 
 
@@ -124,13 +122,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     arguments = parser.parse_args()
     rows = simulate(arguments.repetitions, arguments.jobs)
-    about = origin("benchmarks.np_calibration")
-    text = table([{**row, "about": about} for row in rows])
+    text = table([{**row, "about": STUDY.origin} for row in rows])
     print(text)
     if arguments.repetitions >= 200:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / "rows.json").write_text(json.dumps([{**row, "about": about} for row in rows], indent=1) + "\n")
-        (RESULTS / "table.md").write_text(text + "\n")
+        STUDY.replace(rows)
+        STUDY.write(text)
 
 
 if __name__ == "__main__":

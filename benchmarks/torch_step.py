@@ -1,6 +1,6 @@
 """What constraints cost per training step, side by side in one run.
 
-    python benchmarks/torch_step.py [--rounds 30] [--json results/torch_step.json]
+    python -m benchmarks.torch_step [--rounds 30] [--save]      --save: keep the record in results/torch_step/
 
 Everything is timed against the same graph with fixed weights, ``f + w . g``, and the same primal optimizer: the cost of
 knowing g at all is not charged to anyone. Blocks of steps of all methods are interleaved, and the figure is the median
@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -205,7 +203,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--block", type=int, default=100)
     parser.add_argument("--large-rounds", type=int, default=12)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--save", action="store_true", help="keep the record in results/torch_step/")
     args = parser.parse_args()
     torch.set_num_threads(1)
     record: dict[str, Any] = {
@@ -226,9 +224,10 @@ def main() -> None:
     record["many"] = many_constraints()
     for key, value in record["many"].items():
         print(f"  {key:<14} {value:8.2f}")
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    if args.save:
+        from benchmarks.provenance import Study
+
+        Study("benchmarks.torch_step", "torch_step").replace([record])
 
 
 def show(table: dict[str, dict[str, float]]) -> None:

@@ -4,7 +4,6 @@ python examples/safe_cartpole.py --updates 400 --seeds 3 --out results/cartpole 
 """
 
 import argparse
-import csv
 from pathlib import Path
 
 import torch
@@ -13,6 +12,8 @@ from gdpa.applications.cmdp.cartpole import CostlyCartPole
 from gdpa.applications.cmdp.neural import ActorCritic
 from gdpa.experiments.figures.chart import save
 from gdpa.experiments.figures.learning import learning_chart
+from gdpa.experiments.provenance import about
+from gdpa.experiments.record_file import RecordFile
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--updates", type=int, default=400)
@@ -24,16 +25,16 @@ torch.set_num_threads(1)
 
 budgets = {"position": 0.05, "switching": 0.25}
 runs: dict[str, list] = {"GDPA": [], "plain policy gradient": []}
-with open(given.out / "evaluation.csv", "w", newline="") as table:
-    for method, finished in runs.items():
-        ours = method == "GDPA"
-        learner = ActorCritic(CostlyCartPole, budgets, constrained=ours, warmup=given.updates // 4, dual_rate=0.2)
-        for seed in range(given.seeds):
-            trained = learner.train(given.updates, seed)
-            finished.append({name: [row[name] for row in trained.rows] for name in trained.rows[0]})
-            with open(given.out / f"{method.replace(' ', '-')}_{seed}.csv", "w", newline="") as file:
-                csv.writer(file).writerows([finished[-1], *zip(*finished[-1].values(), strict=True)])
-            last = {"method": method, "seed": seed, **trained.evaluate(episodes=50)}
-            csv.writer(table).writerows([last] * (table.tell() == 0) + [last.values()])
-            print(last, flush=True)
+records = RecordFile(given.out / "records.jsonl")
+records.replace([])
+origin = about(f"python examples/safe_cartpole.py --updates {given.updates} --seeds {given.seeds}")
+for method, finished in runs.items():
+    ours = method == "GDPA"
+    learner = ActorCritic(CostlyCartPole, budgets, constrained=ours, warmup=given.updates // 4, dual_rate=0.2)
+    for seed in range(given.seeds):
+        trained = learner.train(given.updates, seed)
+        finished.append({name: [row[name] for row in trained.rows] for name in trained.rows[0]})
+        last = {"method": method, "seed": seed, "evaluation": trained.evaluate(episodes=50)}
+        records.append({**last, "columns": finished[-1], "about": origin})
+        print(last, flush=True)
 print("drawn:", *save(learning_chart(runs, budgets), given.out))

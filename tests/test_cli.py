@@ -1,8 +1,6 @@
 """The command line, from outside."""
 
-import csv
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +14,9 @@ from typer.testing import CliRunner
 import gdpa
 from gdpa import experiments
 from gdpa.cli import app
+from gdpa.experiments import record_file
 from gdpa.experiments import records as records_module
+from gdpa.experiments.record_file import seal
 from gdpa.experiments.records import Folder
 from gdpa.files import write_whole
 from gdpa.methods import method_names
@@ -32,20 +32,18 @@ def cli():
     return call
 
 
-def records(folder):
+def finished(out):
+    """The lines of the finished units."""
+    return {row["hash"]: seal(row) for row in Folder(out).file("rate").rows() if "hash" in row}
+
+
+def records(out):
     """Everything recorded, less seconds, times and machines."""
-    found = {}
-    for path in sorted((folder / "rate" / "records").iterdir()):
-        if path.suffix == ".json":
-            content = json.loads(path.read_text())
-            del content["about"]
-            found[path.name] = content
-        elif path.suffix == ".csv":
-            with open(path, newline="") as file:
-                found[path.name] = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
-        else:
-            found[path.name] = "unexpected"
-    return found
+    rows = [row for row in Folder(out).file("rate").rows() if "hash" in row]
+    for row in rows:
+        del row["about"]
+        row["columns"].pop("seconds", None)
+    return {row["hash"]: row for row in rows}
 
 
 def start(*arguments):
@@ -75,18 +73,17 @@ def test_killed_in_the_middle_and_started_again_equals_undisturbed(cli, tmp_path
     command = ["reproduce", "rate", "--steps", "300", "--only", "disc", "--jobs", "2"]
     out = tmp_path / "killed"
     process = start(*command, "--out", out)
-    folder = out / "rate" / "records"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
-        if any(folder.glob("*.json")) and any(folder.glob("*.part")):
+        if finished(out):
             break
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    process.communicate(timeout=60)
+    before = finished(out)
     assert 0 < len(before) < 6
     assert cli(*command, "--out", out).exit_code == 0
-    after = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    after = finished(out)
     assert len(after) == 6
     assert {name: after[name] for name in before} == before  # what was finished was not run again
     assert cli(*command, "--out", tmp_path / "undisturbed").exit_code == 0
@@ -105,13 +102,14 @@ def test_ctrl_c_ends_with_130_and_keeps_what_is_finished(tmp_path, jobs):
     out = tmp_path / "out"
     process = start("reproduce", "rate", "--steps", "100000", "--only", "disc", "--jobs", jobs, "--out", out)
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not list(out.glob("rate/records/*.part")):
+    while time.monotonic() < deadline and not (out / "rate" / "records.jsonl").exists():
         time.sleep(0.01)
+    time.sleep(1.0)  # into the first units
     process.send_signal(signal.SIGINT)
     _, complaints = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in complaints
-    assert not list(out.glob("rate/records/*.json"))
+    assert Folder(out).read("rate") == []
 
 
 @pytest.mark.parametrize(
@@ -149,52 +147,32 @@ def test_a_folder_that_cannot_be_used_ends_with_three(cli, tmp_path):
     assert (result.exit_code, "another run holds the folder" in result.stderr) == (3, True)
 
 
-class Full:
-    """A file on a full disk: opened, but nothing fits in."""
-
-    def __init__(self, path):
-        self._file = open(path, "w")  # noqa: SIM115 - closed by its user
-
-    def __getattr__(self, name):
-        return getattr(self._file, name)
-
-    def write(self, text):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *details):
-        self._file.close()
-
-
 @pytest.mark.parametrize(
     ("where", "left"),
     [
-        ("rate/run.json", set()),
-        (".csv.", {"rate/run.json"}),
-        ("records/*.json", {"rate/run.json", "rate/records/*.csv"}),
-        (
-            "report.html",
-            {"rate/run.json", "rate/records/*.csv", "rate/records/*.json", "rate/figures/*", "rate/summary.md"},
-        ),
+        ("plan", set()),
+        ("record", {"rate/records.jsonl"}),
+        ("report.html", {"rate/records.jsonl", "rate/figures/*", "rate/summary.md"}),
     ],
 )
 def test_a_full_folder_ends_with_three_and_nothing_half_written(cli, tmp_path, monkeypatch, where, left):
-    def full(path, *arguments, **options):
-        hit = where in str(path) and str(path).endswith(".part")
-        return Full(path) if hit else open(path, *arguments, **options)
+    def full_append(file, data):
+        if where == ("plan" if b'{"plan"' in data else "record"):
+            file.write(data[:5])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        file.write(data)
 
     def full_write(path, data):
         if Path(path).match(where):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         write_whole(path, data)
 
-    monkeypatch.setattr(records_module, "open", full, raising=False)
+    monkeypatch.setattr(record_file, "_write", full_append)
     monkeypatch.setattr(records_module, "write_whole", full_write)
     result = cli(*RATE, "--jobs", 1, "--out", tmp_path)
     assert (result.exit_code, "no space left for" in result.stderr) == (3, True)
-    found = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()} - {Path(".lock")}
+    found = {path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size} - {tmp_path / ".lock"}
+    found = {path.relative_to(tmp_path) for path in found}
     assert all(any(path.match(pattern) for pattern in left) for path in found), found
     monkeypatch.undo()
     assert cli(*RATE, "--jobs", 1, "--out", tmp_path).exit_code == 0  # with room again it goes on

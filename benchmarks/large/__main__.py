@@ -16,14 +16,13 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # 
     os.environ[_name] = "1"
 
 import argparse  # noqa: E402
-import json  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from benchmarks.large import report, tuning  # noqa: E402
 from benchmarks.large.solvers import PAPER, SOLVERS  # noqa: E402
 from benchmarks.large.study import unit  # noqa: E402
-from benchmarks.provenance import origin  # noqa: E402
+from benchmarks.provenance import Study  # noqa: E402
 
 CASES = ("mnpc", *(f"{family}-{m}" for family in ("disjoint", "shared") for m in (3, 30, 300)))
 FAMILIES = tuple(tuning.PILOTS)
@@ -32,46 +31,44 @@ FAMILIES = tuple(tuning.PILOTS)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("tune", "run", "report"))
-    parser.add_argument("--out", type=Path, default=Path("results/large"))
+    parser.add_argument("--out", type=Path, default=None, help="default: results/large")
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--solvers", nargs="*", default=list(SOLVERS), choices=list(SOLVERS))
     parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=FAMILIES, help="of tune")
     parser.add_argument("--seconds", type=float, default=120.0, help="CPU seconds for one solver on one case")
     parser.add_argument("--again", action="store_true", help="run finished pairs again; the last record counts")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    trials = Study("benchmarks.large", "large", ("family", "solver", "constants"), "tuning", options.out)
     if options.command == "tune":
         for family in options.families:
             for method in (s for s in options.solvers if s in PAPER):
-                tuning.tune(options.out / "tuning.jsonl", family, method)
-                print(f"{family} {method}: {tuning.tuned(options.out / 'tuning.jsonl', family, method)}", flush=True)
+                tuning.tune(trials, family, method)
+                print(f"{family} {method}: {tuning.tuned(trials, family, method)}", flush=True)
         return
+    study = Study("benchmarks.large", "large", ("case", "solver"), "run", options.out)
     if options.command == "run":
-        _run(options)
-    rows = report.read(options.out / "records.jsonl")
+        _run(options, study, trials)
+        study.tidy()
+    rows = study.rows()
     text = report.tables(rows)
-    (options.out / "table.md").write_text(text + "\n")
-    report.figures(rows, options.out)
+    study.write(text)
+    report.figures(rows, study.folder)
     print(text)
 
 
-def _run(options: argparse.Namespace) -> None:
-    path = options.out / "records.jsonl"
-    done = {(r["case"], r["solver"]) for r in report.read(path)}
-    place = origin("benchmarks.large")
+def _run(options: argparse.Namespace, study: Study, trials: Study) -> None:
+    done = set(map(study.key, study.rows()))
     for case in options.cases:
         for solver in options.solvers:
             if (case, solver) in done and not options.again:
                 continue
             constants = None
             if solver in PAPER:
-                constants = tuning.tuned(options.out / "tuning.jsonl", case.partition("-")[0], solver)
+                constants = tuning.tuned(trials, case.partition("-")[0], solver)
                 if constants is None:
                     print(f"{case} {solver}: left out, no constants; run tune first", file=sys.stderr)
                     continue
-            row = unit(case, solver, options.seconds, constants) | {"about": place}
-            with path.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            row = study.add(unit(case, solver, options.seconds, constants))
             print(report.line(row), file=sys.stderr, flush=True)
 
 

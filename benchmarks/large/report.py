@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ TITLES = {
     "shared": "Groups through one network: a Jacobian is m backward passes",
 }
 OURS = "AdaptiveGDPA"
-
-
-def read(path: Path) -> list[Row]:
-    """Return the last record of each case and solver, in the order of the file."""
-    rows: list[Row] = [json.loads(text) for text in path.open()] if path.exists() else []
-    return list({(r["case"], r["solver"]): r for r in rows}.values())
 
 
 def line(row: Row) -> str:
@@ -164,6 +157,5 @@ def figures(rows: list[Row], out: Path) -> None:
 def _save(fig: Any, stem: Path) -> None:
     import matplotlib.pyplot as plt
 
-    for suffix in ("png", "svg"):
-        fig.savefig(stem.with_suffix(f".{suffix}"), dpi=130)
+    fig.savefig(stem.with_suffix(".png"), dpi=130)
     plt.close(fig)

@@ -6,12 +6,11 @@ same number of forward passes. The best is the one that reaches 1e-2 in the fewe
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 from benchmarks.large.study import unit
+from benchmarks.provenance import Study
 
 HELD_OUT, FORWARDS, SECONDS = 10_000, 1000, 60.0
 #: The grid: step lengths, penalties, and tolerances of IQRC. Multipliers here are of order 10 to 100.
@@ -21,28 +20,23 @@ TOLERANCES = (1.0, 0.3, 0.1, 0.03, 0.01)
 PILOTS = {"mnpc": "mnpc-500", "disjoint": "disjoint-3", "shared": "shared-3"}
 
 
-def tuned(path: Path, family: str, method: str) -> dict[str, Any] | None:
-    """Return the best constants found so far for a method on a family of cases, None where none were tried."""
-    rows = [r for r in _read(path) if r["family"] == family and r["solver"] == method]
+def tuned(trials: Study, family: str, method: str) -> dict[str, Any] | None:
+    """Return the best constants found so far for a method on a family of cases, None if none were tried."""
+    rows = [r for r in trials.rows() if r["family"] == family and r["solver"] == method]
     return min(rows, key=_rank)["constants"] if rows else None
 
 
-def tune(path: Path, family: str, method: str) -> None:
+def tune(trials: Study, family: str, method: str) -> None:
     """Try what of the grid was not tried yet; one line a trial."""
     from gdpa.experiments.contestants import grid
 
-    done = [r["constants"] for r in _read(path) if r["family"] == family and r["solver"] == method]
+    done = [r["constants"] for r in trials.rows() if r["family"] == family and r["solver"] == method]
     for constants in grid(method, STEPS, PENALTIES, TOLERANCES):
         if constants in done:
             continue
         row = unit(PILOTS[family], method, SECONDS, constants, FORWARDS, HELD_OUT)
         row["nearest"] = min((entry[3] for entry in row.pop("trace", [])), default=None)
-        with path.open("a") as file:
-            file.write(json.dumps({"family": family, **row}) + "\n")
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.open()] if path.exists() else []
+        trials.add({"family": family, **row})
 
 
 def _rank(row: dict[str, Any]) -> tuple[float, float, float]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import time
 import warnings
 from pathlib import Path
@@ -27,9 +26,12 @@ import torch
 import gdpa
 from benchmarks.minibatch import tasks
 from benchmarks.minibatch.rules import RULES
+from benchmarks.provenance import Study
 from gdpa.backends.torch import from_module
 
 STEPS, LR, DECAY, TOLERANCE = 4000, 3e-3, 0.995, 0.1
+#: The entries that say which run a record is of.
+KEY = ("task", "rule", "setting", "seed", "f_scale", "g_scale")
 
 
 def judge(task: tasks.Task, net: torch.nn.Module) -> dict[str, float]:
@@ -139,29 +141,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", nargs="*", help="only these")
     parser.add_argument("--rules", nargs="*", help="only these")
-    parser.add_argument("--out", type=Path, default=Path("results/minibatch"))
+    parser.add_argument("--out", type=Path, default=None, help="default: results/minibatch")
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", gdpa.torch.NonFiniteWarning)  # type: ignore[attr-defined]
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"{args.suite}.jsonl"
-    done = {_key(json.loads(line)) for line in path.read_text().splitlines()} if path.exists() else set()
+    study = Study("benchmarks.minibatch.run", "minibatch", KEY, args.suite, args.out)
+    done = set(map(study.key, study.rows()))
     for run in suite(args.suite, args.seeds):
         if (args.tasks and run["name"] not in args.tasks) or (args.rules and run["rule"] not in args.rules):
             continue
-        if _key({**run, "task": run["name"]}) in done:
+        if study.key({"f_scale": 1.0, "g_scale": 1.0, **run, "task": run["name"]}) in done:
             continue
-        record = train(**run)
-        with path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        record = study.add(train(**run))
         print(f"{record['task']:<26} {record['rule']:<18} {record['setting']:<9} seed {record['seed']} "
               f"f {record['objective']:.4f} violation {record['violation']:+.3f} ({record['chosen']}) "
               f"{record['seconds']:.1f} s", flush=True)  # fmt: skip
-
-
-def _key(record: dict[str, Any]) -> tuple[Any, ...]:
-    names = ("task", "rule", "setting", "seed")
-    return (*(record[n] for n in names), record.get("f_scale", 1.0), record.get("g_scale", 1.0))
 
 
 if __name__ == "__main__":

@@ -6,20 +6,16 @@ python -m benchmarks.minibatch.table [--records results/minibatch]
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.minibatch.run import KEY
 from benchmarks.minibatch.tasks import NAMES, NEW
+from benchmarks.provenance import Study, told
 
 Record = dict[str, Any]
-
-
-def read(folder: Path, suite: str) -> list[Record]:
-    path = folder / f"{suite}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def cell(records: list[Record]) -> str:
@@ -48,7 +44,7 @@ def defaults(records: list[Record]) -> str:
 
 def certificates(records: list[Record]) -> str:
     seen = [r for r in records if "stationarity" in r]
-    rules = sorted({r["rule"] for r in seen}, key=lambda rule: rule != "gdpa")
+    rules = sorted(dict.fromkeys(r["rule"] for r in seen), key=lambda rule: rule != "gdpa")
     by = {(r["task"], r["rule"]): f"{r['relative_stationarity']:.2g}" for r in seen}
     return markdown(["task", *rules], [[t, *(by.get((t, rule), "-") for rule in rules)] for t in NAMES])
 
@@ -57,7 +53,7 @@ def units(records: list[Record], base: list[Record]) -> str:
     by = {(r["task"], r["rule"], r["f_scale"], r["g_scale"]): r for r in records}
     by |= {(r["task"], r["rule"], 1.0, 1.0): r for r in base if r["seed"] == 0}
     scales = [(1.0, 1.0), (1.0, 100.0), (1.0, 0.01), (100.0, 1.0), (0.01, 1.0)]
-    pairs = sorted({(r["task"], r["rule"]) for r in records}, key=lambda p: (p[0], p[1] != "gdpa"))
+    pairs = sorted(dict.fromkeys((r["task"], r["rule"]) for r in records), key=lambda p: (p[0], p[1] != "gdpa"))
     rows = []
     for task, rule in pairs:
         found = [by.get((task, rule, f, g)) for f, g in scales]
@@ -70,7 +66,7 @@ def tuned(base: list[Record], tuning: list[Record]) -> str:
     by = defaultdict(list)
     for r in [*(r for r in base if r["seed"] == 0), *tuning]:
         by[r["task"], r["rule"]].append(r)
-    rules = sorted({rule for _, rule in by}, key=lambda rule: rule != "gdpa")
+    rules = sorted(dict.fromkeys(rule for _, rule in by), key=lambda rule: rule != "gdpa")
     rows = []
     for task in NAMES:
         row = [task]
@@ -94,21 +90,29 @@ def tuned(base: list[Record], tuning: list[Record]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=Path, default=Path("results/minibatch"))
+    parser.add_argument("--records", type=Path, default=None, help="default: results/minibatch")
     folder = parser.parse_args().records
-    base, scaled, tuning = (read(folder, suite) for suite in ("defaults", "units", "tuning"))
-    print(
-        "Defaults: mean objective / worst violation in per cent of the limit (runs that met every limit within 10 %)\n"
+    study, scaled, tuning = (
+        Study("benchmarks.minibatch.run", "minibatch", KEY, suite, folder) for suite in ("defaults", "units", "tuning")
     )
-    print(defaults(base))
-    print("\nRelative stationarity on the whole training set with the best multipliers there are, seed 0\n")
-    print(certificates(base))
+    text = tables(study.rows(), scaled.rows(), tuning.rows())
+    study.write(text, "tables.md")
+    print(text)
+
+
+def tables(base: list[Record], scaled: list[Record], tuning: list[Record]) -> str:
+    """Return all tables of the study and what made their rows."""
+    parts = [
+        "Defaults: mean objective / worst violation in per cent of the limit (runs that met every limit within 10 %)",
+        defaults(base),
+        "Relative stationarity on the whole training set with the best multipliers there are, seed 0",
+        certificates(base),
+    ]
     if scaled:
-        print("\nUnits: objective / violation when g or f is multiplied, seed 0\n")
-        print(units(scaled, base))
+        parts += ["Units: objective / violation when g or f is multiplied, seed 0", units(scaled, base)]
     if tuning:
-        print("\nBest of four settings each, seed 0\n")
-        print(tuned(base, tuning))
+        parts += ["Best of four settings each, seed 0", tuned(base, tuning)]
+    return "\n\n".join([*parts, told([*base, *scaled, *tuning])])
 
 
 if __name__ == "__main__":

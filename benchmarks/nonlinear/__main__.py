@@ -1,4 +1,4 @@
-"""Run the comparison and print the table: ``python -m benchmarks.nonlinear --out results/nonlinear``."""
+"""Run the comparison and print the table: ``python -m benchmarks.nonlinear``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # 
     os.environ[_name] = "1"
 
 import argparse  # noqa: E402
-import json  # noqa: E402
 import sys  # noqa: E402
 from concurrent.futures import ThreadPoolExecutor, as_completed  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from benchmarks.nonlinear import report, suite  # noqa: E402
 from benchmarks.nonlinear.solvers import SOLVERS, unit  # noqa: E402
-from benchmarks.provenance import origin  # noqa: E402
+from benchmarks.provenance import Study  # noqa: E402
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results/nonlinear"))
+    parser.add_argument("--out", type=Path, default=None, help="default: results/nonlinear")
     parser.add_argument("--solvers", nargs="*", default=list(SOLVERS), choices=list(SOLVERS))
     parser.add_argument("--set", choices=("hs", "all", "fresh"), default="all", help="hs: the development set")
     parser.add_argument("--problems", nargs="*", help="names instead of a set")
@@ -32,30 +31,27 @@ def main() -> None:
     names = options.problems or [
         name for name in suite.names() if options.set == "all" or suite.is_development(name) == (options.set == "hs")
     ]
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "records.jsonl"
-    rows = {} if not path.exists() else {(r["solver"], r["problem"]): r for r in map(json.loads, path.open())}
+    study = Study("benchmarks.nonlinear", "nonlinear", ("solver", "problem"), out=options.out)
+    rows = {study.key(row): row for row in study.rows()}
     tasks = [
         (name, solver) for solver in options.solvers for name in names if options.again or (solver, name) not in rows
     ]
-    place = origin("benchmarks.nonlinear")
-    with ThreadPoolExecutor(options.jobs) as pool, path.open("a") as file:
+    with ThreadPoolExecutor(options.jobs) as pool:
         running = [pool.submit(unit, *task, options.forwards, options.seconds) for task in tasks]
         try:
             for done, future in enumerate(as_completed(running), 1):
-                row = future.result() | {"about": place}
-                rows[row["solver"], row["problem"]] = row
-                file.write(json.dumps(row) + "\n")
-                file.flush()
+                row = study.add(future.result())
+                rows[study.key(row)] = row
                 if sys.stderr.isatty():
                     sys.stderr.write(f"\r{done}/{len(tasks)} {row['solver']:>14} {row['problem']:<12}")
         finally:  # Ctrl-C: what runs is finished and lost, what waits is not begun
             pool.shutdown(wait=False, cancel_futures=True)
     ordered = sorted(rows.values(), key=lambda row: list(SOLVERS).index(row["solver"]))
     text = report.table(ordered, names)
-    (options.out / "table.md").write_text(text + "\n")
+    study.tidy()
+    study.write(text)
     print(text)
-    report.figures(ordered, names, options.out)
+    report.figures(ordered, names, study.folder)
 
 
 if __name__ == "__main__":

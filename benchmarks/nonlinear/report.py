@@ -88,6 +88,5 @@ def figures(rows: list[dict[str, Any]], names: list[str], out: Path) -> None:
     for row in axes:
         row[0].set_ylabel("share solved")
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    for suffix in ("png", "svg"):
-        fig.savefig(out / f"profiles.{suffix}", dpi=130)
+    fig.savefig(out / "profiles.png", dpi=130)
     plt.close(fig)

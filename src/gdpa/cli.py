@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -87,11 +87,11 @@ def reproduce(
         if not any(plans.values()):
             raise UsageError(f"no unit of {', '.join(plans)} has {only!r} in its name")
         problems: list[int] = []
-        folder = Folder(out)
+        folder = Folder(out, _command(plans, out, settings, only))
         with folder.lock():
             for name, units in plans.items():
                 if units:
-                    command = _command(name, out, settings, only)
+                    command = _command([name], out, settings, only)
                     problems.append(_run(name, Folder(out, command), settings, units, workers, fresh))
             report = write_report(folder)
         _say(f"report: {report.resolve()}")
@@ -124,9 +124,10 @@ def _run(name: str, folder: Folder, settings: Settings, units: Sequence[Unit], j
     return 1 if failed else 0
 
 
-def _command(name: str, out: Path, settings: Settings, only: str | None) -> str:
-    """Return the command that does one experiment again."""
-    words = ["gdpa", "reproduce", name, "--out", str(out), "--seeds", str(settings.seeds), "--preset", settings.preset]
+def _command(names: Iterable[str], out: Path, settings: Settings, only: str | None) -> str:
+    """Return the command that does the experiments again."""
+    words = ["gdpa", "reproduce", *names, "--out", str(out), "--seeds", str(settings.seeds)]
+    words += ["--preset", settings.preset]
     for option in ("budget", "steps"):
         value = getattr(settings, option)
         words += [] if value is None else [f"--{option}", str(value)]

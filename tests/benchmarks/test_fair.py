@@ -1,7 +1,5 @@
 """The benchmarks of the estimators: measures by hand, and tables that are functions of the saved records."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -17,20 +15,19 @@ def test_distances_by_hand():
 
 @pytest.mark.parametrize("benchmark", [fair_adult, neyman_pearson, np_calibration])
 def test_a_saved_table_is_drawn_from_the_saved_records(benchmark):
-    rows = json.loads((benchmark.RESULTS / "rows.json").read_text())
-    assert benchmark.table(rows) + "\n" == (benchmark.RESULTS / "table.md").read_text()
+    assert benchmark.table(benchmark.STUDY.rows()) + "\n" == (benchmark.STUDY.folder / "table.md").read_text()
 
 
 def test_the_saved_records_keep_their_promises():
     """Limits hold on training data; with calibration at most a share delta of the repetitions violates."""
-    for row in json.loads((fair_adult.RESULTS / "rows.json").read_text()):
+    for row in fair_adult.STUDY.rows():
         assert row["unmet"] == []
         assert row["train above"] <= (1e-12 if row["method"].startswith("gdpa") else 1)
-    for row in json.loads((neyman_pearson.RESULTS / "rows.json").read_text()):
+    for row in neyman_pearson.STUDY.rows():
         if row.get("fit") == "limits on the error":
             pairs = zip(row["classes"], row["train errors"], strict=True)
             assert max(error for label, error in pairs if label != row["priority"]) <= row["threshold"] + 1e-12
-    for row in json.loads((np_calibration.RESULTS / "rows.json").read_text()):
+    for row in np_calibration.STUDY.rows():
         assert row["repetitions"] == 200
         assert not row["calibrated"] or row["violations"] <= row["delta"] * row["repetitions"]
 
@@ -38,7 +35,7 @@ def test_the_saved_records_keep_their_promises():
 def test_figures_are_drawn_from_the_saved_records():
     import matplotlib.pyplot as plt
 
-    rows = json.loads((neyman_pearson.RESULTS / "rows.json").read_text())
+    rows = neyman_pearson.STUDY.rows()
     assert len(neyman_pearson.draw_confusions(rows).axes) == 6
     assert len(neyman_pearson.draw_frontiers(rows).axes) == 2
     plt.close("all")

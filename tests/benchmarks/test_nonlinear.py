@@ -89,11 +89,11 @@ def test_invocations_are_told_below_the_table():
         "hits": {},
         "budget": {"forwards": 1000, "seconds": 20.0},
         "seconds": 20.5,
-        "about": {"command": "c", "commit": "1a", "machine": {"cores": 2}},
+        "about": {"command": "c", "commit": "1a", "machine": {"cores": 2}, "versions": {"numpy": "2.4.6"}},
     }
     text = table([row], ["P"])
     assert "| SLSQP | 1 | 0 (0.0 %) | 0 (0.0 %) | 0 (0.0 %) | none | none | none | 1, of 20 s |" in text
-    assert text.endswith("- `c`: 1 runs, commit 1a, 2 cores")
+    assert text.endswith("- `c`: 1 runs, commit 1a, 2 cores\n\nwith numpy 2.4.6.")
 
 
 def test_an_invocation_is_told_without_the_place_it_wrote_to(monkeypatch):

@@ -216,7 +216,7 @@ def test_a_lost_record_comes_back_the_same(toy, tmp_path):
 
     kinds, before = run()
     assert kinds == ["finished"] * 3
-    folder.forget(units[1])
+    folder.forget([units[1]])
     kinds, after = run()
     assert sorted(kinds) == ["finished", "skipped", "skipped"]
     for name, record in before.items():
@@ -251,7 +251,7 @@ def test_a_grid_is_searched_once_and_every_seed_runs_its_winner(toy, tmp_path, m
     table = get("mnpc").section([search_record, *runs]).tables[3]
     assert table.rows == [["IPPP", 25, json.dumps(points[0]["constants"]), points[0]["kkt"], 6]]
     # A lost run reads the search again and does not repeat it; another grid is another search.
-    Folder(tmp_path).forget(runs[1].unit)
+    Folder(tmp_path).forget([runs[1].unit])
     assert "2 of 3 units were already recorded" in CliRunner().invoke(app, [*arguments, "--only", "IPPP_tuned"]).output
     assert searched == ["IPPP"]
     other = replace(mnpc.STUDY, penalties=(1.0, 2.0, 3.0, 4.0, 5.0)).units(Settings(preset="tuned"))
@@ -266,7 +266,7 @@ def test_no_data_is_exit_code_4(monkeypatch, tmp_path):
     monkeypatch.setattr(mnpc, "load", nothing)
     answer = CliRunner().invoke(app, ["reproduce", "mnpc", "--jobs", "1", "--out", str(tmp_path)])
     assert answer.exit_code == 4
-    assert not list((tmp_path / "mnpc" / "records").glob("*.json"))
+    assert Folder(tmp_path).read("mnpc") == []
 
 
 def test_data_command(monkeypatch, tmp_path):

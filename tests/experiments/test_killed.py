@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
+
+from gdpa.experiments.record_file import seal
+from gdpa.experiments.records import Folder
 
 PROGRAM = [sys.executable, "-m", "tests.experiments.small", "reproduce", "mnpc", "budget"]
 OPTIONS = ["--steps", "12", "--only", "IALM-Li", "--jobs", "2"]
@@ -27,22 +28,24 @@ def finish(out):
     assert (process.returncode, complaints) == (0, "")
 
 
-def finished(folder):
-    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+def finished(out, name):
+    """The lines of the finished units."""
+    rows = Folder(out).file(name).rows()
+    return {row["hash"]: seal(row) for row in rows if "hash" in row}
 
 
-def kill_in(folder, process, units):
-    """Kill the program while a unit of this folder is being written and ``units`` or more are finished."""
+def kill_in(out, name, process, units):
+    """Kill the program when ``units`` or more of the experiment are finished and before all are."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline and process.poll() is None:
-        if len(finished(folder)) >= units and any(folder.glob("*.csv.*.part")):
+        if len(finished(out, name)) >= units:
             os.kill(process.pid, signal.SIGKILL)
             break
         time.sleep(0.002)
     assert process.wait(timeout=60) == -signal.SIGKILL
     process.stderr.close()
     time.sleep(0.5)  # the workers notice and end
-    done = finished(folder)
+    done = finished(out, name)
     assert units <= len(done) < UNITS
     return done
 
@@ -50,27 +53,27 @@ def kill_in(folder, process, units):
 def records(out):
     """Everything recorded, less seconds, times and machines."""
     found = {}
-    for path in sorted(out.glob("*/records/*")):
-        name = str(path.relative_to(out))
-        if path.suffix == ".json":
-            found[name] = json.loads(path.read_text())
-            del found[name]["about"]
-            found[name]["summary"].pop("seconds", None)
-        else:
-            with open(path, newline="") as file:
-                found[name] = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+    for name in ("mnpc", "budget"):
+        for row in Folder(out).file(name).rows():
+            if "hash" in row:
+                del row["about"]
+                row["columns"].pop("seconds", None)
+                row["summary"].pop("seconds", None)
+                found[row["hash"]] = row
     return found
 
 
 def test_killed_twice_and_continued_equals_undisturbed(tmp_path):
     out = tmp_path / "killed"
-    first = kill_in(out / "mnpc" / "records", start(out), 1)
-    second = kill_in(out / "budget" / "records", start(out), 2)
+    first = kill_in(out, "mnpc", start(out), 1)
+    second = kill_in(out, "budget", start(out), 2)
     finish(out)
     for name, before in (("mnpc", first), ("budget", second)):
-        after = finished(out / name / "records")
+        after = finished(out, name)
         assert len(after) == UNITS
-        assert {file: after[file] for file in before} == before  # what was finished was not run again
+        assert {unit: after[unit] for unit in before} == before  # what was finished was not run again
     finish(tmp_path / "undisturbed")
     assert records(out) == records(tmp_path / "undisturbed")
-    assert len(records(out)) == 2 * 2 * UNITS  # a JSON and a CSV file each, and nothing half-written beside them
+    assert len(records(out)) == 2 * UNITS
+    left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert left == {".lock", "mnpc/records.jsonl", "budget/records.jsonl"}  # and nothing half-written beside them

@@ -53,7 +53,7 @@ def test_a_failing_unit_leaves_the_others_alone_and_a_complaint_behind(toy, tmp_
     notes = [event.note for event in events if event.kind == "failed"]
     assert "ZeroDivisionError: broken unit" in notes[0]
     assert "ValueError: a row has the columns" in notes[1]
-    complaint = folder.records("toy") / f"{units[1].name}.failed.txt"
+    complaint = folder.complaint(units[1])
     assert "Traceback" in complaint.read_text()
     assert not list(tmp_path.rglob("*.part"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from gdpa.experiments.base import Section, Table, Verdict
@@ -25,6 +26,27 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def escape(text: str) -> str:
+    """Return the text on one line and without HTML: what looks like a tag or an entity is shown as it is written.
+
+    >>> escape("<script>alert(1)</script> for x < 1 &amp; g <= 0")
+    '&lt;script>alert(1)&lt;/script> for x < 1 &amp;amp; g <= 0'
+    """
+    text = re.sub(r"&(?=#?\w+;)", "&amp;", " ".join(text.split()))
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+
+
+def code(text: str) -> str:
+    """Return the text as inline code, whatever backticks are in it.
+
+    >>> code("gdpa report out"), code("a `b` c")
+    ('`gdpa report out`', '`` a `b` c ``')
+    """
+    text = " ".join(text.split())
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if len(fence) > 1 else f"`{text}`"
+
+
 def to_markdown(section: Section, command: str, origin: str) -> str:
     """Return the section's words, tables and verdicts, with the command that makes them.
 
@@ -40,21 +62,21 @@ def to_markdown(section: Section, command: str, origin: str) -> str:
     | 1 | 0.5 |
     <BLANKLINE>
     """
-    blocks = [section.introduction, f"Command: `{command}`. {origin}".rstrip()]
+    blocks = [escape(section.introduction), f"Command: {code(command)}. {escape(origin)}".rstrip()]
     for table in section.tables:
         if table.rows:
-            blocks += [f"**{table.caption}**", _table(table)]
+            blocks += [f"**{escape(table.caption)}**", _table(table)]
     blocks += [_verdict(verdict) for verdict in section.verdicts]
     return "\n\n".join(blocks) + "\n"
 
 
 def _table(table: Table) -> str:
     rows = [table.head, ["---"] * len(table.head), *table.rows]
-    cells = [[show(cell).replace("|", "\\|") for cell in row] for row in rows]
+    cells = [[escape(show(cell)).replace("|", "\\|") for cell in row] for row in rows]
     lines = [f"| {' | '.join(row)} |" for row in cells]
     lines[1] = "|" + "---|" * len(table.head)
     return "\n".join(lines)
 
 
 def _verdict(verdict: Verdict) -> str:
-    return f"**{WORDS[verdict.holds]}: {verdict.claim}** {verdict.words}"
+    return f"**{WORDS[verdict.holds]}: {escape(verdict.claim)}** {escape(verdict.words)}"

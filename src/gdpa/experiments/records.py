@@ -1,36 +1,34 @@
-"""Records of finished units: one CSV of rows and one JSON of everything else, each written whole or not at all.
+"""The output folder of `gdpa reproduce`: one file of records for each experiment.
 
-    FOLDER/EXPERIMENT/run.json              what the last run was asked for and which units belong to it
-    FOLDER/EXPERIMENT/records/UNIT.csv      the rows of a unit
-    FOLDER/EXPERIMENT/records/UNIT.json     its configuration, summary, versions, machine, commit and command
+    FOLDER/EXPERIMENT/records.jsonl     a line for each finished unit, and one for what the last run was asked for
+    FOLDER/EXPERIMENT/failed/UNIT.txt   the traceback of a unit that failed
 
-The JSON file appears last: where it stands, the unit is finished. A unit that was cut off leaves a ``.part`` file,
-which the next run removes.
+See `gdpa.experiments.record_file` for the format. A unit is finished as soon as its line is there. A unit that was cut
+off leaves nothing.
 """
 
 from __future__ import annotations
 
-import csv
-import errno
-import json
 import os
 import platform
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import gdpa
-from gdpa.experiments.base import OutputError, Settings, Unit, UsageError
+from gdpa.experiments import record_file
+from gdpa.experiments.base import OutputError, Settings, Unit
+from gdpa.experiments.provenance import about, versions
+from gdpa.experiments.record_file import RecordFile, Row, writing
 from gdpa.files import write_whole
 
-LIBRARIES = ("numpy", "scipy", "array-api-compat", "torch", "jax", "matplotlib", "plotly", "typer", "rich", "gymnasium")
+Columns = dict[str, list[float | int | str]]
+
+#: The entries of a record that say which unit it is of, in the order of `Unit`.
+IDENTITY = ("experiment", "method", "setting", "seed", "config")
 
 
 @dataclass(frozen=True)
@@ -56,235 +54,160 @@ class Folder:
     Args:
         path: the folder; made if it does not exist.
         command: the command that is running, which records repeat.
+        complain: called with a sentence for each damaged record; default: standard error.
     """
 
-    def __init__(self, path: str | os.PathLike[str], command: str = "") -> None:
-        self.path, self.command = Path(path), command
+    def __init__(
+        self, path: str | os.PathLike[str], command: str = "", complain: Callable[[str], None] | None = None
+    ) -> None:
+        self.path, self.command, self._complain = Path(path), command, complain
+        self._files: dict[str, RecordFile] = {}
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder: a second run is refused. The lock dies with its process, also by SIGKILL."""
-        with _writing(self.path):
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = open(self.path / ".lock", "a+")  # noqa: SIM115 - held until the run ends
         with handle:
-            if not _try_lock(handle):
+            if not record_file.try_lock(handle):
                 handle.seek(0)
                 raise OutputError(
                     f"another run holds the folder {self.path} ({handle.read().strip() or 'no details'}); "
                     "wait for it to end or choose another --out"
                 )
-            with _writing(self.path):
+            with writing(self.path):
                 handle.truncate(0)
                 handle.write(f"process {os.getpid()} on {platform.node()}: {self.command}\n")
                 handle.flush()
             yield
 
-    def records(self, experiment: str) -> Path:
-        """Return the folder of the experiment's records."""
-        return self.path / experiment / "records"
+    def file(self, experiment: str) -> RecordFile:
+        """Return the file of the experiment's records."""
+        path = self.path / experiment / record_file.NAME
+        return self._files.setdefault(experiment, RecordFile(path, self._complain, _check))
 
     def begin(self, experiment: str, settings: Settings, units: Sequence[Unit]) -> None:
-        """Note what this run is asked for, and clear away what a killed run left behind."""
-        folder = self.records(experiment)
-        with _writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            for leftover in folder.glob("*.part"):
-                leftover.unlink()
-        run = {"settings": asdict(settings), "command": self.command, "units": [unit.name for unit in units]}
-        self.write_text(Path(experiment) / "run.json", json.dumps(run, indent=1) + "\n")
+        """Note what this run is asked for."""
+        plan = {"settings": asdict(settings), "command": self.command, "units": [unit.name for unit in units]}
+        if plan != self._plan(experiment):
+            self.file(experiment).append({"plan": plan})
 
     def finished(self, unit: Unit) -> bool:
         """Tell whether the unit has its record."""
-        return (self.records(unit.experiment) / f"{unit.name}.json").is_file()
+        return unit.hash in self._finished(unit.experiment)
 
     def summary(self, unit: Unit) -> Mapping[str, Any]:
         """Return the summary in the record of a finished unit."""
-        summary = _read_json(self.records(unit.experiment) / f"{unit.name}.json")["summary"]
+        summary = self._finished(unit.experiment)[unit.hash]["summary"]
         assert isinstance(summary, dict)
         return summary
 
-    def forget(self, unit: Unit) -> None:
-        """Remove the unit's record; its JSON file first, so that no half of it can pass for a record."""
-        for suffix in ("json", "csv"):
-            (self.records(unit.experiment) / f"{unit.name}.{suffix}").unlink(missing_ok=True)
+    def forget(self, units: Sequence[Unit]) -> None:
+        """Remove the records of the units."""
+        for experiment in dict.fromkeys(unit.experiment for unit in units):
+            rows, gone = self.file(experiment).rows(), {unit.hash for unit in units}
+            kept = [row for row in rows if row.get("hash") not in gone]
+            if len(kept) < len(rows):
+                self.file(experiment).replace(kept)
 
-    def finish(self, unit: Unit, summary: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Write the unit's JSON file: from now on it is finished."""
-        content = {
-            "experiment": unit.experiment,
-            "method": unit.method,
-            "setting": unit.setting,
-            "seed": unit.seed,
-            "config": dict(unit.config),
-            "hash": unit.hash,
-            "summary": dict(summary),
-            "about": dict(about),
-        }
-        path = self.records(unit.experiment).relative_to(self.path) / f"{unit.name}.json"
-        self.write_text(path, json.dumps(content, indent=1) + "\n")
+    def finish(self, unit: Unit, summary: Mapping[str, Any], columns: Columns, about: Mapping[str, Any]) -> None:
+        """Write the unit's record: from now on it is finished."""
+        self.file(unit.experiment).append(
+            {
+                "experiment": unit.experiment,
+                "method": unit.method,
+                "setting": unit.setting,
+                "seed": unit.seed,
+                "config": dict(unit.config),
+                "hash": unit.hash,
+                "summary": dict(summary),
+                "columns": columns,
+                "about": dict(about),
+            }
+        )
+
+    def complaint(self, unit: Unit) -> Path:
+        """Return where the traceback of a failed unit goes."""
+        return self.path / unit.experiment / "failed" / f"{unit.name}.txt"
 
     def write_text(self, name: str | Path, text: str) -> Path:
         """Write a file of the folder, whole or not at all."""
         target = self.path / name
-        with _writing(target):
+        with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             write_whole(target, text.encode())
         return target
 
     def experiments(self) -> tuple[str, ...]:
         """Return the experiments that have been run in this folder."""
-        return tuple(sorted(path.parent.name for path in self.path.glob("*/run.json")))
+        found = sorted(path.parent.name for path in self.path.glob(f"*/{record_file.NAME}"))
+        return tuple(name for name in found if self._plan(name) is not None)
 
     def run(self, experiment: str) -> dict[str, Any]:
         """Return what the experiment's last run was asked for."""
-        return _read_json(self.path / experiment / "run.json")
+        plan = self._plan(experiment)
+        assert plan is not None, f"{experiment} is none of {self.experiments()}"
+        return plan
 
     def read(self, experiment: str) -> list[Record]:
         """Return the finished units of the experiment's last run, in its order."""
-        folder = self.records(experiment)
-        names = [name for name in self.run(experiment)["units"] if (folder / f"{name}.json").is_file()]
-        return [_read(folder / name) for name in names]
+        records = map(_record, self._finished(experiment).values())
+        found = {record.unit.name: record for record in records}
+        return [found[name] for name in self.run(experiment)["units"] if name in found]
+
+    def _plan(self, experiment: str) -> dict[str, Any] | None:
+        plans = [row["plan"] for row in self.file(experiment).rows() if isinstance(row.get("plan"), dict)]
+        return plans[-1] if plans else None
+
+    def _finished(self, experiment: str) -> dict[str, Row]:
+        """Return the records by the hashes of their units; the last one of each counts."""
+        return {row["hash"]: row for row in self.file(experiment).rows() if row.get("experiment") == experiment}
 
 
-class RowWriter:
-    """The rows of one unit, written as they come to a ``.part`` file that becomes the CSV file at the end.
+class Rows:
+    """The rows of one unit as they come, kept by column."""
 
-    Numbers are written with all their digits: reading them back gives the same bits.
-    """
-
-    def __init__(self, folder: Folder, unit: Unit) -> None:
-        self._target = folder.records(unit.experiment) / f"{unit.name}.csv"
-        self._part = self._target.with_name(f"{unit.name}.csv.{os.getpid()}.part")
-        self._head: tuple[str, ...] | None = None
-        with _writing(self._part):
-            self._file = open(self._part, "w", newline="", encoding="utf-8")  # noqa: SIM115 - closed below
-        self._csv = csv.writer(self._file, lineterminator="\n")
+    def __init__(self) -> None:
+        self.columns: Columns = {}
 
     def row(self, **columns: float | int | str) -> None:
-        head = tuple(columns)
-        with _writing(self._part):
-            if self._head is None:
-                self._head = head
-                self._csv.writerow(head)
-            elif head != self._head:
-                raise ValueError(f"a row has the columns {head}, the rows before have {self._head}")
-            self._csv.writerow(columns.values())
-            self._file.flush()
-
-    def close(self, keep: bool) -> None:
-        """Make the rows a CSV file, or drop them."""
-        with _writing(self._part):
-            if keep:
-                os.fsync(self._file.fileno())
-            self._file.close()
-            if keep:
-                os.replace(self._part, self._target)
-            else:
-                self._part.unlink(missing_ok=True)
+        """Add one row; every row has the columns of the first."""
+        if not self.columns:
+            self.columns = {name: [] for name in columns}
+        elif tuple(columns) != tuple(self.columns):
+            raise ValueError(f"a row has the columns {tuple(columns)}, the rows before have {tuple(self.columns)}")
+        for name, value in columns.items():
+            self.columns[name].append(value)
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses into a message for the user."""
+def _check(row: Row) -> None:
+    """Raise ValueError if a line is neither a whole record of a unit, nor a plan, nor of another kind of study."""
+    if "plan" in row:
+        plan = row["plan"]
+        if not isinstance(plan, dict) or not isinstance(plan.get("units"), list) or "command" not in plan:
+            raise ValueError("its plan has no command or no units")
+    elif "experiment" in row:
+        missing = [key for key in (*IDENTITY, "hash", "summary", "columns", "about") if key not in row]
+        if missing:
+            raise ValueError(f"it lacks {', '.join(missing)}")
+        _record(row)
+
+
+def _record(row: Row) -> Record:
     try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutputError(f"no space left for {path}; free some, or choose another --out") from error
-        raise OutputError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+        unit = Unit(*(row[key] for key in IDENTITY))
+        if unit.hash != row["hash"]:
+            raise ValueError("its configuration does not fit its hash")
+        columns = {name: np.array(values) for name, values in row["columns"].items()}
+        columns = {
+            name: values if values.dtype.kind == "U" else values.astype(float) for name, values in columns.items()
+        }
+        if len({values.shape for values in columns.values()}) > 1:
+            raise ValueError("its columns have different lengths")
+        return Record(unit, dict(row["summary"]), columns, dict(row["about"]))
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"an entry has the wrong type ({error})") from error
 
 
-def _try_lock(handle: Any) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # pragma: no cover - Windows
-        import msvcrt
-
-        try:
-            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        except OSError:
-            return False
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {error}; run the experiment again with --fresh") from error
-    assert isinstance(content, dict)
-    return content
-
-
-def _read(stem: Path) -> Record:
-    content = _read_json(stem.with_name(stem.name + ".json"))
-    unit = Unit(*(content[key] for key in ("experiment", "method", "setting", "seed", "config")))
-    rows = stem.with_name(stem.name + ".csv")
-    try:
-        with open(rows, newline="", encoding="utf-8") as file:
-            head, *lines = list(csv.reader(file)) or [[]]
-    except OSError as error:
-        raise UsageError(f"cannot read {rows}: {error.strerror}; run the experiment again with --fresh") from error
-    columns = {name: _column([line[i] for line in lines]) for i, name in enumerate(head)}
-    return Record(unit, content["summary"], columns, content["about"])
-
-
-def _column(values: list[str]) -> np.ndarray[Any, np.dtype[Any]]:
-    try:
-        return np.array([float(value) for value in values])
-    except ValueError:
-        return np.array(values)
-
-
-def about(command: str) -> dict[str, Any]:
-    """Return what a record says of where it was made: time, commit, versions, machine, command."""
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "versions": versions(),
-        "machine": {
-            "system": platform.platform(),
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-        },
-        "command": command,
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of gdpa, Python and the libraries that are installed.
-
-    >>> versions()["gdpa"] == gdpa.__version__
-    True
-    """
-    found = {"gdpa": gdpa.__version__, "python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _commit() -> str | None:
-    """Return the commit of the source, if it lies in a git repository; ``-dirty`` where files differ from it."""
-
-    def git(*arguments: str) -> str:
-        answer = subprocess.run(
-            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
-        )
-        return answer.stdout.strip()
-
-    try:
-        git(
-            "ls-files", "--error-unmatch", Path(__file__).name
-        )  # an installed copy may lie in someone else's repository
-        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
-    except (OSError, subprocess.SubprocessError):
-        return None
+__all__ = ["Columns", "Folder", "Record", "Rows", "about", "versions"]

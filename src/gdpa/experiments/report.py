@@ -12,6 +12,7 @@ from gdpa.experiments.base import OutputError, Section, Table, UsageError, Verdi
 from gdpa.experiments.figures.chart import Chart, save
 from gdpa.experiments.figures.interactive import to_html
 from gdpa.experiments.markdown import WORDS, show, to_markdown
+from gdpa.experiments.provenance import commit_named, versions_named
 from gdpa.experiments.records import Folder, Record
 
 STYLE = """
@@ -86,6 +87,12 @@ def _experiment(folder: Folder, name: str) -> str:
     return "\n".join(parts)
 
 
+def summary(folder: Folder, name: str) -> str:
+    """Return an experiment's tables and verdicts as Markdown."""
+    records = folder.read(name)
+    return to_markdown(get(name).section(records), folder.run(name)["command"], _origin(records))
+
+
 def _chart(folder: Folder, name: str, chart: Chart) -> str:
     try:
         paths = save(chart, folder.path / name / "figures")
@@ -132,12 +139,11 @@ def _origin(records: list[Record]) -> str:
     """Say where the records were made."""
     if not records:
         return ""
-    commits = sorted({str(record.about["commit"] or "unknown") for record in records})
+    commits = sorted({commit_named(record.about) for record in records})
     about = records[-1].about
     seconds = sum(record.about["seconds"] for record in records)
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     machine = f"{about['machine']['system']}, {about['machine']['cores']} cores"
     return (
-        f"{len(records)} units, {seconds:.0f} s in all; commit {', '.join(commits)}; {versions}; {machine}; "
-        f"last record {about['time']}."
+        f"{len(records)} units, {seconds:.0f} s in all; commit {', '.join(commits)}; {versions_named(about)}; "
+        f"{machine}; last record {about['time']}."
     )

@@ -11,14 +11,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gdpa.experiments import EXPERIMENTS, get
 from gdpa.experiments.base import ExperimentError, Unit
-from gdpa.experiments.records import Folder, RowWriter, about
+from gdpa.experiments.records import Folder, Rows, about
 
 #: Seconds between two notes on a unit's progress.
 INTERVAL = 0.1
@@ -59,9 +59,9 @@ def run_units(
     """
     todo: list[Unit] = []
     failed: list[Unit] = []
+    if fresh:
+        folder.forget(units)
     for unit in units:
-        if fresh:
-            folder.forget(unit)
         if folder.finished(unit):
             listen(Event("skipped", unit, 1.0))
         else:
@@ -93,11 +93,11 @@ def run_units(
 
 
 class _Log:
-    """What a unit reports to: rows go to its file, progress to the listener."""
+    """What a unit reports to: rows go to its record, progress to the listener."""
 
     def __init__(self, folder: Folder, unit: Unit, emit: Listener) -> None:
         self._folder, self._unit, self._emit, self._next = folder, unit, emit, 0.0
-        self.rows = RowWriter(folder, unit)
+        self.rows = Rows()
         self.row = self.rows.row
 
     def progress(self, fraction: float, note: str = "") -> None:
@@ -113,19 +113,17 @@ class _Log:
 def _run_one(folder: Folder, unit: Unit, emit: Listener) -> None:
     emit(Event("started", unit))
     clock = time.perf_counter()
-    complaint = folder.records(unit.experiment) / f"{unit.name}.failed.txt"
+    complaint = folder.complaint(unit)
     try:
         log = _Log(folder, unit, emit)
-        try:
-            with _noting_interrupts():
-                summary = get(unit.experiment).run(unit, log)
-        except BaseException:
-            log.rows.close(keep=False)
-            raise
-        log.rows.close(keep=True)
+        with _noting_interrupts():
+            summary = get(unit.experiment).run(unit, log)
         seconds = time.perf_counter() - clock
-        folder.finish(unit, summary, {"seconds": round(seconds, 3), **about(folder.command)})
+        origin = {"seconds": round(seconds, 3), **about(folder.command)}
+        folder.finish(unit, summary, log.rows.columns, origin)
         complaint.unlink(missing_ok=True)
+        with suppress(OSError):  # other complaints are still there
+            complaint.parent.rmdir()
     except ExperimentError as error:
         emit(Event("failed", unit, note=str(error), error=error))
     except Exception as error:

@@ -14,6 +14,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from gdpa.applications.cmdp.cartpole import CostlyCartPole  # noqa: E402
 from gdpa.applications.cmdp.neural import ActorCritic, Batch, Players  # noqa: E402
+from gdpa.experiments.record_file import RecordFile  # noqa: E402
 
 
 class Gamble(gymnasium.Env):
@@ -136,10 +137,11 @@ def test_training_repeats_with_its_seed():
 def test_the_example_runs_at_toy_size(tmp_path):
     script = Path(__file__).parents[3] / "examples" / "safe_cartpole.py"
     command = [sys.executable, str(script), "--updates", "12", "--seeds", "1", "--out", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert {"evaluation.csv", "GDPA_0.csv", "plain-policy-gradient_0.csv", "learning-curves.png"} <= names
-    assert len((tmp_path / "GDPA_0.csv").read_text().splitlines()) == 13
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert {"records.jsonl", "learning-curves.png"} <= {path.name for path in tmp_path.iterdir()}
+    rows = RecordFile(tmp_path / "records.jsonl").rows()
+    assert [row["method"] for row in rows] == ["GDPA", "plain policy gradient"]
+    assert len(rows[0]["columns"]["update"]) == 12
 
 
 def test_costs_of_the_wrong_length():

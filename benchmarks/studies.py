@@ -1,0 +1,197 @@
+"""Every study under ``results/``: the code it measures, and how its tables are drawn from its records alone.
+
+python -m benchmarks.studies [STUDY ...]       write the tables again
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.provenance import RESULTS, Study, cells
+from gdpa.experiments.record_file import Row
+from gdpa.files import write_whole
+
+#: Name of a table's file -> its text.
+Tables = dict[str, str]
+
+#: The solver of `solve` and `minimize`, as git's path patterns.
+CORE = (
+    ":(glob)src/gdpa/*.py",
+    "src/gdpa/algorithms",
+    "src/gdpa/numerics",
+    *(
+        f":(exclude)src/gdpa/{name}.py"
+        for name in ("__init__", "__main__", "cli", "version", "extras", "text", "tables")
+    ),
+)
+TORCH = ("src/gdpa/torch", "src/gdpa/backends/torch.py")
+CMDP = ("src/gdpa/applications/cmdp",)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One study.
+
+    Args:
+        measures: path patterns of the code that the figures depend on.
+        draw: returns the tables from the records of the folder ``results/``.
+    """
+
+    measures: tuple[str, ...]
+    draw: Callable[[Path], Tables]
+
+
+def nothing(results: Path) -> Tables:
+    """A study whose records are quoted without a table."""
+    return {}
+
+
+def rows_of(results: Path, name: str, key: tuple[str, ...] = (), part: str | None = None) -> list[Row]:
+    return Study("", name, key, part, results / name).rows()
+
+
+def experiment(name: str) -> Callable[[Path], Tables]:
+    """Return how the summary of an experiment of `gdpa reproduce` is drawn."""
+
+    def draw(results: Path) -> Tables:
+        from gdpa.experiments.records import Folder
+        from gdpa.experiments.report import summary
+
+        return {"summary.md": summary(Folder(results), name)}
+
+    return draw
+
+
+def nonlinear(name: str) -> Callable[[Path], Tables]:
+    def draw(results: Path) -> Tables:
+        from benchmarks.nonlinear.report import table
+        from benchmarks.nonlinear.solvers import SOLVERS
+
+        rows = rows_of(results, name, ("solver", "problem"))
+        rows.sort(key=lambda row: list(SOLVERS).index(row["solver"]))
+        return {"table.md": table(rows, sorted({row["problem"] for row in rows}))}
+
+    return draw
+
+
+def large(results: Path) -> Tables:
+    from benchmarks.large.report import tables
+
+    return {"table.md": tables(rows_of(results, "large", ("case", "solver"), "run"))}
+
+
+def units(results: Path) -> Tables:
+    from benchmarks.units.report import table
+    from benchmarks.units.runs import SOLVERS
+
+    rows = rows_of(results, "units", ("solver", "problem", "change", "draw"))
+    return {"table.md": table(sorted(rows, key=lambda row: SOLVERS.index(row["solver"])))}
+
+
+def minibatch(results: Path) -> Tables:
+    from benchmarks.minibatch.run import KEY
+    from benchmarks.minibatch.table import tables
+
+    parts = (rows_of(results, "minibatch", KEY, suite) for suite in ("defaults", "units", "tuning"))
+    return {"tables.md": tables(*parts)}
+
+
+def noise(results: Path) -> Tables:
+    from benchmarks.noise import noise_part, noise_table
+
+    parts = [noise_part(seed) for seed in (0, 1)]
+    return {
+        "deterministic.md": cells(rows_of(results, "noise", part="deterministic")),
+        **{f"{part}.md": noise_table(rows_of(results, "noise", part=part)) for part in parts},
+    }
+
+
+def cmdp(results: Path) -> Tables:
+    parts = ("gradient", "instances", "instances-summary", "environments")
+    return {f"{part}.md": cells(rows_of(results, "cmdp", part=part)) for part in parts}
+
+
+def choice(results: Path) -> Tables:
+    return {"table.md": cells(rows_of(results, "choice", ("constraints / tight",)))}
+
+
+def certificate(results: Path) -> Tables:
+    from benchmarks.certificate_pictures import summary
+
+    return {"table.md": summary(rows_of(results, "certificate", ("picture",)))}
+
+
+def fair_adult(results: Path) -> Tables:
+    from benchmarks.fair_adult import STUDY, table
+
+    return {"table.md": table(rows_of(results, "fair_adult", STUDY.names))}
+
+
+def neyman_pearson(results: Path) -> Tables:
+    from benchmarks.neyman_pearson import table
+
+    return {"table.md": table(rows_of(results, "neyman_pearson"))}
+
+
+def np_calibration(results: Path) -> Tables:
+    from benchmarks.np_calibration import table
+
+    return {"table.md": table(rows_of(results, "np_calibration"))}
+
+
+SKLEARN = (*CORE, "src/gdpa/sklearn")
+COMPARISON = (
+    *CORE,
+    *TORCH[1:],
+    *(f"src/gdpa/experiments/{name}.py" for name in ("comparison", "contestants")),
+)
+STUDIES: dict[str, Declared] = {
+    "mnpc": Declared(
+        (*COMPARISON, "src/gdpa/experiments/mnpc.py", "src/gdpa/applications/neyman_pearson.py"), experiment("mnpc")
+    ),
+    "budget": Declared(
+        (*COMPARISON, "src/gdpa/experiments/budget.py", "src/gdpa/applications/budget_nets.py"), experiment("budget")
+    ),
+    "energy": Declared(
+        (*TORCH, "src/gdpa/experiments/energy.py", "src/gdpa/applications/energy_budget"), experiment("energy")
+    ),
+    "nonlinear": Declared((*CORE, "benchmarks/nonlinear"), nonlinear("nonlinear")),
+    "success": Declared((*CORE, "benchmarks/nonlinear"), nonlinear("success")),
+    "large": Declared((*CORE, "benchmarks/large"), large),
+    "units": Declared((*CORE, "benchmarks/units"), units),
+    "minibatch": Declared((*TORCH, "benchmarks/minibatch"), minibatch),
+    "noise": Declared((*CORE, "benchmarks/noise.py"), noise),
+    "cmdp": Declared((*CORE, *CMDP, "benchmarks/cmdp.py"), cmdp),
+    "cartpole": Declared((*TORCH, *CMDP, "examples/safe_cartpole.py"), nothing),
+    "choice": Declared((*CORE, "benchmarks/choice.py", "benchmarks/large/cases.py"), choice),
+    "certificate": Declared(
+        (*(f"src/gdpa/{name}.py" for name in ("kkt", "units", "problem")), "benchmarks/certificate_pictures.py"),
+        certificate,
+    ),
+    "cuda": Declared((*CORE, *TORCH, "benchmarks/cuda.py"), nothing),
+    "torch_step": Declared((*TORCH, "benchmarks/torch_step.py"), nothing),
+    "fair_adult": Declared((*SKLEARN, "benchmarks/fair_adult.py"), fair_adult),
+    "neyman_pearson": Declared((*SKLEARN, "benchmarks/neyman_pearson.py"), neyman_pearson),
+    "np_calibration": Declared((*SKLEARN, "benchmarks/np_calibration.py"), np_calibration),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("studies", nargs="*", metavar="STUDY", help="default: all that have records")
+    wanted = parser.parse_args().studies
+    for name, study in STUDIES.items():
+        if (RESULTS / name).is_dir() and name in (wanted or STUDIES):
+            for file, text in study.draw(RESULTS).items():
+                path = RESULTS / name / file
+                changed = not path.exists() or path.read_text() != f"{text.rstrip()}\n"
+                if changed:
+                    write_whole(path, f"{text.rstrip()}\n".encode())
+                print(f"{path.relative_to(RESULTS.parent)}: {'written' if changed else 'as it was'}")
+
+
+if __name__ == "__main__":
+    main()
