@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.algorithms._lbfgs import Memory
-from gdpa.algorithms._model import model_step
 from gdpa.arrays import from_numpy, namespace, to_numpy
 from gdpa.kkt import Certificate, certify
+from gdpa.numerics.lbfgs import LBFGS
+from gdpa.numerics.model import model_step
 from gdpa.problem import Evaluation, Problem
 from gdpa.result import Result, Status
 from gdpa.sets import Box, Reals
@@ -165,7 +165,7 @@ def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool)
     split = len(g) - problem.num_equalities
     offset = np.concatenate([g[:split] + MARGIN * e[:split], g[split:]]) / units_of_rows
     rows = rows / units_of_rows[:, None]
-    step = model_step(Memory(), np.zeros_like(z), rows, offset, PENALTY, problem.num_equalities)
+    step = model_step(LBFGS(), np.zeros_like(z), rows, offset, PENALTY, problem.num_equalities)
     return domain.snap(from_numpy(z + lengths * step.direction, x), _snap(x))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 #: name -> "module:Class", each a frozen dataclass with ``init`` and ``update``.
 _METHODS = {
-    "adaptive-gdpa": "gdpa.algorithms.adaptive_gdpa:AdaptiveGDPA",
+    "adaptive-gdpa": "gdpa.algorithms.adaptive:AdaptiveGDPA",
     "gdpa": "gdpa.algorithms.gdpa:GDPA",
     "damped-gdpa": "gdpa.algorithms.damped_gdpa:DampedGDPA",
     "ialm-sahin": "gdpa.algorithms.ialm_sahin:IALMSahin",

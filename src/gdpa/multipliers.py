@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import from_numpy, to_numpy
+from gdpa.arrays import from_numpy
+from gdpa.numerics.dense import to_float64
+from gdpa.numerics.qp import nonnegative_least_squares
 from gdpa.sets import Box, ConvexSet, Reals
 from gdpa.typing import Array
 from gdpa.units import Units
@@ -27,7 +29,7 @@ def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equa
     >>> fit(REALS, 0 * one, -2 * one, one[None], 0 * one, 0, Units(one, one, one, 0 * one, one)).tolist()
     [2.0]
     """
-    host = [np.asarray(to_numpy(a), dtype=float) for a in (x, grad_f, J, g, *units)]
+    host = [to_float64(a) for a in (x, grad_f, J, g, *units)]
     out = np.zeros(host[3].shape)
     for index in np.ndindex(*host[3].shape[:-1]):
         x_i, grad_i, J_i, g_i, *weights = (a[index] for a in host)
@@ -49,7 +51,7 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, uni
     w = units.coordinates if isinstance(domain, (Reals, Box)) else np.full(len(x), units.coordinates.min())
     grad_f, J = w * grad_f, w * J  # P_T acts on each coordinate of a box alone, so the weights may go inside
     if isinstance(domain, Reals):
-        return _least_squares(J, slack, -grad_f, p)
+        return nonnegative_least_squares(J, slack, -grad_f, p)
 
     def phi(lam: Any) -> float:
         t = domain.tangent(x, -(grad_f + J.T @ lam))
@@ -66,7 +68,7 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, uni
             break
         # The derivative of P_T along the rows of J: exact between kinks up to rounding, which the next turn removes.
         D = (domain.tangent(np.broadcast_to(x, J.shape), v + h * J) - t) / h
-        step = _least_squares(D, slack, t + D.T @ multipliers, p) - multipliers
+        step = nonnegative_least_squares(D, slack, t + D.T @ multipliers, p) - multipliers
         least = 1e-9 * (1 + np.abs(multipliers).max())
         while (lower := phi(multipliers + step)) >= value:
             step = step / 2
@@ -76,46 +78,3 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, uni
         if np.abs(step).max() <= least:
             break
     return multipliers
-
-
-#: Above so many multipliers a working set, grown by so many at a time, is solved in the place of the whole.
-WORKING_SET = 100
-
-
-def _least_squares(D: Any, slack: Any, b: Any, p: int) -> Any:
-    """Solve min ||D^T y - b||^2 + ||slack y||^2 with y >= 0 except its last p entries, which are free.
-
-    Of many multipliers few are positive. Those of least slack are solved for first; then those join whose derivative is
-    negative, the most negative first, until there are none.
-    """
-    m = len(slack)
-    inside = np.arange(m) >= m - p
-    inside[np.argsort(slack)[: WORKING_SET + p]] = True
-    inside = inside if m > WORKING_SET + p else np.ones(m, dtype=bool)
-    y = np.zeros(m)
-    while True:
-        A = np.vstack([D[inside].T, np.diag(slack[inside])])
-        y[inside] = _nnls(A, np.concatenate([b, np.zeros(int(inside.sum()))]), p)
-        slope = np.where(inside, 0.0, D @ (D.T @ y - b))
-        floor = 1e-13 * np.linalg.norm(D, axis=1) * (1 + np.linalg.norm(b))
-        joining = np.argsort(slope)[:WORKING_SET]
-        joining = joining[slope[joining] < -floor[joining]]
-        if not len(joining):
-            return y
-        inside[joining] = True
-
-
-def _nnls(A: Any, b: Any, p: int) -> Any:
-    """Solve min ||A y - b|| with y >= 0 except its last p entries, which are free (split in two)."""
-    from scipy.optimize import nnls
-
-    if A.shape[0] > A.shape[1] + 1:  # the same least squares on a triangle of m + 1 rows
-        R: Any = np.linalg.qr(np.column_stack([A, b]), mode="r")
-        A, b = R[:, :-1], R[:, -1]
-    m = A.shape[1]
-    size = np.linalg.norm(A, axis=0)
-    size[size == 0] = 1.0
-    A = A / size
-    y, _ = nnls(np.column_stack([A, -A[:, m - p :]]), b, maxiter=max(100, 30 * m))
-    y[m - p : m] -= y[m:]
-    return y[:m] / size

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
+from gdpa.algorithms.adaptive import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, State
 from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
 from gdpa.caution import go_back, problem_for, trust

@@ -7,7 +7,8 @@ import pytest
 from scipy.optimize import minimize
 
 from gdpa import AdaptiveGDPA, solve
-from gdpa.algorithms import _choice
+from gdpa.algorithms.adaptive import Rules, phases
+from gdpa.algorithms.adaptive.state import SQP, QuasiNewton
 from gdpa.backends.functions import from_functions
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation, row_by_row
@@ -70,7 +71,7 @@ def test_of_many_constraints_only_those_that_may_matter_are_pulled_back():
     assert oracle.method.backwards == 21
     for _ in range(3):
         state = method.update(oracle.problem, state)
-    assert state.knowledge is not None
+    assert isinstance(state.phase, SQP)
     assert oracle.method.backwards <= 21 + 3 * 2
 
 
@@ -79,7 +80,7 @@ def test_the_jacobian_is_not_formed_for_many_constraints():
     problem = from_functions(lambda x: x @ x, lambda x: 1 - x, gradient=lambda x: 2 * x, jacobian=lambda x: -rows)
     oracle = CountingOracle(row_by_row(problem))
     state = AdaptiveGDPA().init(oracle.problem, np.zeros(200))
-    assert state.knowledge is None
+    assert isinstance(state.phase, QuasiNewton)
     assert oracle.method.backwards == 2  # no scaling of each constraint either
     assert solve(row_by_row(problem), np.zeros(200), AdaptiveGDPA(), tolerance=1e-6).success
 
@@ -90,7 +91,7 @@ def test_a_jacobian_given_whole_is_used_however_many_its_rows():
     )
     oracle = CountingOracle(problem)
     state = AdaptiveGDPA().init(oracle.problem, np.zeros(200))
-    assert state.knowledge is not None
+    assert isinstance(state.phase, SQP)
     assert oracle.method.backwards == 2
 
 
@@ -104,7 +105,7 @@ def test_rows_near_active_are_taken_up_where_their_passes_pay(m, tight):
     passes = {step: run.forwards + run.backwards for step, run in runs.items()}
     assert all(run.success for run in runs.values())
     assert passes["auto"] <= 1.5 * min(passes["pullback"], passes["jacobian"])
-    assert (runs["auto"].state.knowledge is not None) == (tight < 30)
+    assert isinstance(runs["auto"].state.phase, SQP) == (tight < 30)
     near = minimize(
         lambda x: float(problem.evaluate(x).objective),
         runs["auto"].x + 1e-2,
@@ -122,11 +123,11 @@ def test_rows_near_active_are_taken_up_where_their_passes_pay(m, tight):
 def test_rows_are_given_up_where_too_many_come_near():
     problem, x0 = crowded(300, 5)
     problem, method = row_by_row(problem), AdaptiveGDPA()
-    state = next(s for s in walk(method, problem, x0, 400) if s.knowledge is not None)
-    everywhere = state.window._replace(constraints=0 * state.window.constraints)
-    crowd = _choice.choose(problem, dataclasses.replace(state, window=everywhere))
-    assert crowd.knowledge is None
-    assert crowd.changed == state.step
+    state = next(s for s in walk(method, problem, x0, 400) if isinstance(s.phase, SQP))
+    everywhere = state.reference._replace(constraints=0 * state.reference.constraints)
+    crowd = phases.choose(problem, dataclasses.replace(state, reference=everywhere), problem.evaluate(state.x), Rules())
+    assert isinstance(crowd.phase, QuasiNewton)
+    assert crowd.phase_since == state.step
     assert (crowd.x == state.x).all()
     assert crowd.trial.slope < 0
 
@@ -135,10 +136,10 @@ def test_a_run_saved_before_its_step_changes_goes_on_bit_for_bit(tmp_path):
     problem, x0 = crowded(50, 5)
     problem, method = row_by_row(problem), AdaptiveGDPA()
     straight = walk(method, problem, x0, 120)
-    change = next(i for i, s in enumerate(straight) if s.knowledge is not None)
+    change = next(i for i, s in enumerate(straight) if isinstance(s.phase, SQP))
     for cut in (change - 1, change, change + 1):
         state = through_a_file(straight[cut], tmp_path / "state")
         for expected in straight[cut + 1 : change + 10]:
             state = method.update(problem, state)
             assert (state.x == expected.x).all()
-            assert state.changed == expected.changed
+            assert state.phase_since == expected.phase_since

@@ -9,9 +9,11 @@ import pytest
 from scipy.optimize import lsq_linear
 
 from gdpa import AdaptiveGDPA, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, solve
-from gdpa.algorithms._acceptance import Merit, Window
+from gdpa.algorithms.adaptive.merit import Merit, Reference
+from gdpa.algorithms.adaptive.state import Restoration
 from gdpa.arrays import to_numpy
 from gdpa.backends.functions import from_functions
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation, row_by_row
 from gdpa.problems import get, names
@@ -59,22 +61,22 @@ def test_steps_with_the_jacobian_by_hand(library):
     # 2. x = 22/21, lambda = 10/21, tau = 0.1/4/4.
     states = walk(AdaptiveGDPA(step="jacobian"), line(library), library.array([0.0]), 2)
     assert [float(s.x[0]) for s in states] == pytest.approx([0.0, 1.0, 22 / 21])
-    assert float(states[1].knowledge.multipliers[0]) == pytest.approx(10 / 21)
-    assert float(states[2].merit.multipliers[0]) == pytest.approx(10 / 21)
+    assert float(states[1].phase.multipliers[0]) == pytest.approx(10 / 21)
+    assert float(states[2].lagrangian.multipliers[0]) == pytest.approx(10 / 21)
     assert float(states[2].multipliers[0]) == pytest.approx(20 / 21)  # in the user's units
-    assert states[2].merit.tau == pytest.approx(0.1 / 16)
+    assert states[2].lagrangian.tau == pytest.approx(0.1 / 16)
 
 
 def test_the_reference_value_is_exact_under_new_multipliers(rng):
     f, g = rng.normal(size=3), rng.normal(size=(3, 2))
-    merit = Merit(np.array([0.5, 2.0]), 3.0, 0.1, 1)
-    window = Window(f[:1], g[:1]).push(f[1], g[1]).push(f[2], g[2])
+    F = AugmentedLagrangian(np.array([0.5, 2.0]), 3.0, 0.1, 1)
+    reference = Reference(f[:1], g[:1]).push(f[1], g[1], 8).push(f[2], g[2], 8)
     by_hand = []
     for fi, gi in zip(f, g, strict=True):
-        q = gi + 0.9 * merit.multipliers / 3.0
+        q = gi + 0.9 * F.multipliers / 3.0
         q[0] = max(q[0], 0.0)
-        by_hand.append(fi + 1.5 * q @ q - 0.81 * merit.multipliers @ merit.multipliers / 6)
-    assert window.values(merit) == pytest.approx((by_hand[-1], max(by_hand)))
+        by_hand.append(fi + 1.5 * q @ q - 0.81 * F.multipliers @ F.multipliers / 6)
+    assert reference.values(Merit(1.0, F)) == pytest.approx((by_hand[-1], max(by_hand)))
 
 
 # Answers
@@ -240,9 +242,9 @@ def test_one_forward_a_trial_and_one_backward_an_accepted_point(name):
     oracle = CountingOracle(row_by_row(case.problem))
     states = walk(AdaptiveGDPA(step="pullback"), oracle.problem, case.x0, 40)
     m = states[0].multipliers.shape[-1]
-    assert all(s.restoration is None for s in states)
+    assert not any(isinstance(s.phase, Restoration) for s in states)
     accepted = sum(s.probe is not None for s in states)
-    ascents = sum(b.merit is not a.merit for a, b in itertools.pairwise(states))
+    ascents = sum(b.lagrangian is not a.lagrangian for a, b in itertools.pairwise(states))
     assert 0 < accepted <= 40
     assert ascents > 0
     assert oracle.method.forwards == 1 + 40
@@ -270,7 +272,7 @@ def test_a_run_saved_in_the_feasibility_phase_goes_on_bit_for_bit(tmp_path):
     case = next(c for c in INFEASIBLE if c.name == "two discs")
     method, problem = AdaptiveGDPA(), case.problem()
     straight = walk(method, problem, case.start(), 60)
-    inside = [i for i, s in enumerate(straight) if s.restoration is not None and s.verdict is None]
+    inside = [i for i, s in enumerate(straight) if isinstance(s.phase, Restoration) and s.verdict is None]
     assert inside
     for cut in (inside[0] - 1, inside[0], inside[-1]):
         state = through_a_file(straight[cut], tmp_path / "state")
@@ -283,10 +285,12 @@ def test_states_are_not_changed_by_an_update():
     case = get("HS43")
     method = AdaptiveGDPA()
     state = walk(method, case.problem, case.x0, 5)[-1]
-    before = [np.copy(a) for a in (state.x, state.gradient, *state.memory.steps, state.window.constraints)]
+    before = [np.copy(a) for a in (state.x, state.gradient, *state.curvature.steps, state.reference.constraints)]
     again = [method.update(case.problem, state).x for _ in range(2)]
     assert (again[0] == again[1]).all()
-    for a, b in zip(before, (state.x, state.gradient, *state.memory.steps, state.window.constraints), strict=True):
+    for a, b in zip(
+        before, (state.x, state.gradient, *state.curvature.steps, state.reference.constraints), strict=True
+    ):
         assert (a == b).all()
 
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from gdpa import AdaptiveGDPA, Evaluation, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, solve
-from gdpa.algorithms import _infeasibility
-from gdpa.algorithms._acceptance import Window, sufficient
+from gdpa.algorithms.adaptive import Rules, restoration
+from gdpa.algorithms.adaptive.merit import Reference, sufficient
+from gdpa.algorithms.adaptive.state import Restoration
 from gdpa.arrays import max_norm, positive_part
 from tests.algorithms.adaptive_cases import AWKWARD, HOLES, INFEASIBLE, UNBOUNDED, WALLS
 
@@ -91,8 +92,8 @@ def test_an_infinite_merit_is_no_step_towards_minus_infinity(step):
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_a_merit_that_is_not_finite_is_never_sufficient(value):
-    assert not sufficient(value, current=1.0, reference=2.0, promised=-1.0, noise=1e-15)
-    assert sufficient(1.0, current=1.0, reference=2.0, promised=-1.0, noise=1e-15)
+    assert not sufficient(value, current=1.0, reference=2.0, promised=-1.0, rounding=1e-15, rules=Rules())
+    assert sufficient(1.0, current=1.0, reference=2.0, promised=-1.0, rounding=1e-15, rules=Rules())
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -129,8 +130,8 @@ def in_phase(problem, algorithm, start, x):
     state = algorithm.init(problem, start)
     point = np.full_like(start, x)
     now = problem.evaluate(point)
-    window = Window(now.objective[None], state.scaling.constraints * now.constraints[None, :])
-    return _infeasibility.enter(problem, replace(state, x=point, evaluation=now, window=window))
+    reference = Reference(now.objective[None], state.scaling.constraints * now.constraints[None, :])
+    return restoration.begin(problem, replace(state, x=point, evaluation=now, reference=reference), now)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -142,7 +143,7 @@ def test_a_plateau_with_a_slope_is_no_verdict(x, dtype):
     for _ in range(100):
         state = algorithm.update(problem, state)
         assert state.verdict is None
-        if state.restoration is None:
+        if not isinstance(state.phase, Restoration):
             break
     assert problem.evaluate(state.x).constraints[0] <= 0.1
 

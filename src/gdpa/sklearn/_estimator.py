@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
+from gdpa.algorithms.adaptive import AdaptiveGDPA
 from gdpa.result import Result
 from gdpa.sklearn._network import Floats, Matrix, Network
 from gdpa.sklearn._oracle import RateProblem

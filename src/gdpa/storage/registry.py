@@ -11,7 +11,10 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 #: Every dataclass, NamedTuple and Enum that these modules define can be stored; packages with all their modules.
-MODULES = ("gdpa.kkt", "gdpa.units", "gdpa.oracle", "gdpa.result", "gdpa.run", "gdpa.schedules", "gdpa.algorithms")
+MODULES = (
+    *("gdpa.kkt", "gdpa.units", "gdpa.lagrangian", "gdpa.numerics", "gdpa.oracle", "gdpa.result", "gdpa.run"),
+    *("gdpa.schedules", "gdpa.algorithms"),
+)
 
 _registered: dict[str, type[Any]] = {}
 C = TypeVar("C", bound=type)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdpa import GDPA, KKTBelow, MaxSteps, solve
-from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
+from gdpa.algorithms.adaptive import AdaptiveGDPA
 from gdpa.applications.cmdp import (
     NaturalPolicyGradient,
     TabularCMDP,

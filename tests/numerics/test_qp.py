@@ -1,4 +1,4 @@
-"""The small dual programme against SciPy's bounded least squares."""
+"""The small dual program against SciPy's bounded least squares."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
-from gdpa.algorithms._dualqp import dual_qp
+from gdpa.numerics.qp import nonnegative_qp
 
 
 def instance(seed, m, rank):
@@ -19,7 +19,7 @@ def instance(seed, m, rank):
 def test_it_is_the_minimiser(seed, m, rank, data):
     A, b = instance(seed, m, rank)
     equalities = data.draw(st.integers(0, m))
-    solution = dual_qp(A, b, equalities)
+    solution = nonnegative_qp(A, b, equalities)
     root = np.linalg.cholesky(A).T  # l'Al/2 - b'l = ||R l - R^-T b||^2 / 2 + constant
     lower = np.where(np.arange(m) < m - equalities, 0.0, -np.inf)
     reference = lsq_linear(root, np.linalg.solve(root.T, b), bounds=(lower, np.inf), method="bvls", tol=1e-14)
@@ -29,7 +29,7 @@ def test_it_is_the_minimiser(seed, m, rank, data):
 @pytest.mark.parametrize(("m", "rank"), [(1, 1), (3, 2), (60, 31), (300, 151), (900, 3)])
 def test_optimality_conditions(m, rank):
     A, b = instance(m, m, rank)
-    solution = dual_qp(A, b)
+    solution = nonnegative_qp(A, b)
     gradient = A @ solution - b
     scale = np.abs(b).max()
     assert solution.min() >= 0
@@ -41,7 +41,7 @@ def test_optimality_conditions(m, rank):
 def test_many_components_with_free_ones(shift):
     A, b = instance(3, 250, 6)
     b[:-4] += shift
-    solution = dual_qp(A, b, num_equalities=4)
+    solution = nonnegative_qp(A, b, num_equalities=4)
     gradient = A @ solution - b
     scale = np.abs(b).max()
     assert solution[:-4].min() >= 0
@@ -52,8 +52,8 @@ def test_many_components_with_free_ones(shift):
 
 def test_free_components_solve_the_linear_system():
     A, b = instance(7, 6, 4)
-    np.testing.assert_allclose(dual_qp(A, b, num_equalities=6), np.linalg.solve(A, b), rtol=1e-9)
+    np.testing.assert_allclose(nonnegative_qp(A, b, num_equalities=6), np.linalg.solve(A, b), rtol=1e-9)
 
 
 def test_no_constraint_at_all():
-    assert dual_qp(np.zeros((0, 0)), np.zeros(0)).shape == (0,)
+    assert nonnegative_qp(np.zeros((0, 0)), np.zeros(0)).shape == (0,)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from gdpa.algorithms._lbfgs import Memory, inverse_product, matrix_product, remember, solve_symmetric
 from gdpa.arrays import to_numpy
+from gdpa.numerics.dense import solve_symmetric
+from gdpa.numerics.lbfgs import LBFGS
 
 
 def dense(memory, dimension):
@@ -20,10 +21,10 @@ def dense(memory, dimension):
 def convex_memory(rng, dimension, pairs, limit=20, array=np.asarray):
     A = rng.normal(size=(dimension, dimension))
     hessian = A @ A.T + np.eye(dimension)
-    memory = Memory()
+    memory = LBFGS(limit=limit)
     for _ in range(pairs):
         s = rng.normal(size=dimension)
-        memory = remember(memory, array(s), array(hessian @ s), limit)
+        memory = memory.updated(array(s), array(hessian @ s))
     return memory
 
 
@@ -33,16 +34,16 @@ def test_products_are_those_of_the_dense_formula(rng, pairs, library):
     assert len(memory.steps) == pairs
     B = dense(memory, 6)
     v = rng.normal(size=6)
-    np.testing.assert_allclose(to_numpy(matrix_product(memory, library.array(v))), B @ v, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(to_numpy(memory.product(library.array(v))), B @ v, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(
-        to_numpy(inverse_product(memory, library.array(v))), np.linalg.solve(B, v), rtol=1e-9, atol=1e-9
+        to_numpy(memory.inverse_product(library.array(v))), np.linalg.solve(B, v), rtol=1e-9, atol=1e-9
     )
 
 
 def test_the_newest_pair_satisfies_the_secant_equation(rng):
     memory = convex_memory(rng, 8, 5)
-    np.testing.assert_allclose(matrix_product(memory, memory.steps[-1]), memory.changes[-1], atol=1e-10)
-    np.testing.assert_allclose(inverse_product(memory, memory.changes[-1]), memory.steps[-1], atol=1e-10)
+    np.testing.assert_allclose(memory.product(memory.steps[-1]), memory.changes[-1], atol=1e-10)
+    np.testing.assert_allclose(memory.inverse_product(memory.changes[-1]), memory.steps[-1], atol=1e-10)
 
 
 def test_only_the_newest_pairs_are_kept(rng):
@@ -52,7 +53,7 @@ def test_only_the_newest_pairs_are_kept(rng):
 
 def test_the_length_of_a_pair_does_not_matter(rng):
     s, y = np.array([1.0, 2.0, 0.5]), np.array([3.0, 1.0, 0.0])
-    small, large = remember(Memory(), 1e-9 * s, 1e-9 * y, 5), remember(Memory(), s, y, 5)
+    small, large = LBFGS().updated(1e-9 * s, 1e-9 * y), LBFGS().updated(s, y)
     np.testing.assert_allclose(small.steps[0], large.steps[0])
     np.testing.assert_allclose(small.changes[0], large.changes[0])
 
@@ -61,31 +62,31 @@ def test_the_length_of_a_pair_does_not_matter(rng):
 def test_powells_damping_keeps_the_matrix_positive_definite(curvature):
     # B = I and s = e_1, s'y < 0.2: the damped y has s'y = 0.2 exactly and B stays positive definite.
     s = np.array([1.0, 0.0])
-    memory = remember(Memory(), s, curvature * s, 5)
+    memory = LBFGS().updated(s, curvature * s)
     assert memory.changes[0] @ s == pytest.approx(0.2)
     assert np.linalg.eigvalsh(dense(memory, 2)).min() > 0
 
 
 def test_curvature_above_a_fifth_is_taken_as_it_is():
     s = np.array([1.0, 0.0])
-    memory = remember(Memory(), s, np.array([0.3, 0.7]), 5)
+    memory = LBFGS().updated(s, np.array([0.3, 0.7]))
     assert memory.changes[0].tolist() == [0.3, 0.7]
 
 
 def test_steps_along_a_flat_direction_grow_but_only_while_they_do_not_shrink():
     s = np.array([1.0, 0.0])
-    growing = memory = Memory()
+    growing = memory = LBFGS()
     for k in range(4):
-        growing = remember(growing, 2.0**k * s, 0 * s, 5)
-    assert s @ inverse_product(growing, s) == pytest.approx(5.0**4)
+        growing = growing.updated(2.0**k * s, 0 * s)
+    assert s @ growing.inverse_product(s) == pytest.approx(5.0**4)
     for k in range(4):
-        memory = remember(memory, 4.0**-k * s, 0 * s, 5)
-    assert s @ inverse_product(memory, s) == pytest.approx(5.0)
+        memory = memory.updated(4.0**-k * s, 0 * s)
+    assert s @ memory.inverse_product(s) == pytest.approx(5.0)
 
 
 def test_a_step_of_length_zero_is_no_news():
-    memory = Memory(sigma=3.0)
-    assert remember(memory, np.zeros(2), np.zeros(2), 5) is memory
+    memory = LBFGS(sigma=3.0)
+    assert memory.updated(np.zeros(2), np.zeros(2)) is memory
 
 
 def test_small_systems_are_solved_whatever_their_units(rng):

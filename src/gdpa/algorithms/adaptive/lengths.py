@@ -10,22 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from gdpa.algorithms._adaptive_state import AdaptiveState
-from gdpa.algorithms._scaling import worth_rows
+from gdpa.algorithms.adaptive.rules import Rules
+from gdpa.algorithms.adaptive.state import AdaptiveState
+from gdpa.algorithms.adaptive.units import measures_rows
 from gdpa.arrays import from_numpy, to_numpy
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import Box, Reals
 from gdpa.typing import Array
-
-#: Lengths within this factor of 1 leave the coordinates as they are. On the 66 Hock-Schittkowski problems the median
-#: of the evaluations to 1e-6 is 14 with 10 and with no change of variables at all, and 15.5 with 1.
-ORDINARY = 10.0
-#: With more variables than this, x0 is likely drawn at random and says nothing about single coordinates: all get the
-#: largest length, and stay as they are if that is within `ORDINARY_MANY` of 1.
-FEW_VARIABLES = 100
-ORDINARY_MANY = 1000.0
-#: A derivative of g_i below this share of |g_i| tells no length: it may be the rounding of a difference.
-LEAST_SLOPE = 1e-7
 
 
 class _InLengths(Evaluation):
@@ -37,8 +28,12 @@ class _InLengths(Evaluation):
         def pullback(w: Array, objective: float | Array = 1.0) -> Array:
             return D * original.pullback(w, objective)
 
-        super().__init__(original.objective, original.constraints, pullback)
+        super().__init__(original.objective, original.constraints, pullback, passes=original.passes)
         self.original, self.D = original, D
+
+    @property
+    def has_jacobian(self) -> bool:
+        return self.original.has_jacobian
 
     @property
     def has_cheap_jacobian(self) -> bool:
@@ -51,17 +46,19 @@ class _InLengths(Evaluation):
         return self.D * self.original.jacobian()
 
 
-def lengths(problem: Problem, x0: Array, now: Evaluation) -> Array | None:
+def lengths(problem: Problem, x0: Array, now: Evaluation, rules: Rules) -> Array | None:
     """Return D for a run from ``x0``, or None if the coordinates stay as they are.
 
     The length of x_j is ``problem.x_scale``, or |x0_j|, or the largest of these if that is 0. If x0 = 0 all have the
     distance to the nearest constraint, min_i |g_i| / max_j |dg_i/dx_j|, or 1 if there is none.
-    Above `FEW_VARIABLES` all coordinates have the largest length.
+    With more than `Rules.few_variables` variables x0 is likely drawn at random, so all have the largest length. A
+    length near 1 leaves its coordinate as it is.
 
     Args:
         problem: the problem.
         x0: the start.
         now: the oracle call there.
+        rules: for what is near 1, and what tells no length.
     """
     if not isinstance(problem.domain, (Reals, Box)):
         return None
@@ -69,21 +66,41 @@ def lengths(problem: Problem, x0: Array, now: Evaluation) -> Array | None:
         known = np.asarray(problem.x_scale) * np.ones(x0.shape[-1])
     else:
         known = np.abs(np.asarray(to_numpy(x0), dtype=float))
-        if not known.any() and worth_rows(now):
+        if not known.any() and measures_rows(now, rules):
             g, J = (np.abs(np.asarray(to_numpy(a), dtype=float)) for a in (now.constraints, now.jacobian()))
             slopes = J.max(axis=1)
-            telling = (slopes > LEAST_SLOPE * g) & (g > 0)
+            telling = (slopes > rules.least_slope * g) & (g > 0)
             known[:] = np.min(g[telling] / slopes[telling], initial=np.inf) if telling.any() else 1.0
         known = np.where(known > 0, known, known.max() if known.any() else 1.0)
-    many = problem.x_scale is None and len(known) > FEW_VARIABLES
+    many = problem.x_scale is None and len(known) > rules.few_variables
     known = np.full_like(known, known.max()) if many else known
     powers = np.clip(np.round(np.log2(known)), -300, 300)
-    powers[np.abs(powers) <= np.log2(ORDINARY_MANY if many else ORDINARY)] = 0.0
+    powers[np.abs(powers) <= np.log2(rules.ordinary_many if many else rules.ordinary)] = 0.0
     return from_numpy(2.0**powers, x0) if powers.any() else None
 
 
+def inside(problem: Problem, state: AdaptiveState) -> tuple[Problem, AdaptiveState]:
+    """Return problem and state in the variables z."""
+    D = state.lengths
+    if D is None:
+        return problem, state
+    now = state.evaluation
+    return in_lengths(problem, D), replace(state, x=state.x / D, evaluation=None if now is None else _InLengths(now, D))
+
+
+def outside(state: AdaptiveState, D: Array | None) -> AdaptiveState:
+    """Return a state in the variables z as the loop sees it, in x = D z."""
+    if D is None:
+        return state
+    probe = state.probe
+    if probe is not None:
+        gradient, evaluation = probe.gradient / D, _original(probe.evaluation)
+        probe = probe._replace(x=D * probe.x, gradient=gradient, evaluation=evaluation)
+    return replace(state, x=D * state.x, evaluation=_original(state.evaluation), probe=probe, lengths=D)
+
+
 def in_lengths(problem: Problem, D: Array) -> Problem:
-    """Return the problem as a function of z, with x = D z."""
+    """Return the problem as a function of z."""
     domain = problem.domain
     if isinstance(domain, Box):
         lower, upper = domain.bounds(D)
@@ -91,24 +108,9 @@ def in_lengths(problem: Problem, D: Array) -> Problem:
     return replace(problem, evaluate=lambda z: _InLengths(problem.evaluate(D * z), D), domain=domain)
 
 
-def evaluation_in_lengths(evaluation: Evaluation, D: Array) -> Evaluation:
+def evaluation_in_lengths(now: Evaluation, D: Array) -> Evaluation:
     """Return an oracle call at x = D z with derivatives in z."""
-    return _InLengths(evaluation, D)
-
-
-def to_z(state: AdaptiveState, D: Array) -> AdaptiveState:
-    """Return the state of a run as its step sees it."""
-    now = state.evaluation
-    return replace(state, x=state.x / D, evaluation=None if now is None else _InLengths(now, D))
-
-
-def to_x(state: AdaptiveState, D: Array) -> AdaptiveState:
-    """Return the state of a run as the loop sees it."""
-    now, probe = (_original(state.evaluation), state.probe)
-    if probe is not None:
-        gradient = probe.gradient / D
-        probe = probe._replace(x=D * probe.x, gradient=gradient, evaluation=_original(probe.evaluation))
-    return replace(state, x=D * state.x, evaluation=now, probe=probe, lengths=D)
+    return _InLengths(now, D)
 
 
 def _original(evaluation: Evaluation | None) -> Evaluation | None:

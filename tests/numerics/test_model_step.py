@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from gdpa.algorithms._lbfgs import Memory, remember
-from gdpa.algorithms._model import model_step
 from gdpa.arrays import positive_part, to_numpy
-from tests.algorithms.test_lbfgs import convex_memory, dense
+from gdpa.numerics.lbfgs import LBFGS
+from gdpa.numerics.model import model_step
+from tests.numerics.test_lbfgs import convex_memory, dense
 
 
 def instance(seed, d, m, pairs, boxed):
@@ -80,7 +80,7 @@ def test_against_scipy(boxed):
 def test_every_library_takes_the_same_step(library):
     memory, c, J, r, beta, bounds = instance(5, 6, 3, 4, True)
     expected = model_step(memory, c, J, r, beta, 1, bounds)
-    own = Memory(
+    own = LBFGS(
         tuple(library.array(s) for s in memory.steps), tuple(library.array(y) for y in memory.changes), memory.sigma
     )
     arrays = [library.array(a) for a in (c, J, r)]
@@ -92,6 +92,6 @@ def test_every_library_takes_the_same_step(library):
 def test_parallel_pairs_do_no_harm():
     # Two pairs along one line make the small matrices singular.
     s = np.array([1.0, 0.0])
-    memory = remember(remember(Memory(), s, 2 * s, 5), s, 2 * s, 5)
+    memory = LBFGS().updated(s, 2 * s).updated(s, 2 * s)
     step = model_step(memory, np.array([-1.0, -1.0]), np.zeros((0, 2)), np.zeros(0), 1.0)
     np.testing.assert_allclose(step.direction, [0.5, 0.5], atol=1e-6)

@@ -7,67 +7,77 @@ import pytest
 from scipy.optimize import minimize
 
 from gdpa import AdaptiveGDPA, Box, solve
-from gdpa.algorithms import _jacobian_step
-from gdpa.algorithms._rescaling import DRIFT, renew
+from gdpa.algorithms.adaptive import Rules, sqp_step
+from gdpa.algorithms.adaptive.units import drifted
 from gdpa.backends import from_functions
 from gdpa.problems import get
 
+RULES = Rules()
 
-def drifted(factor_f, factor_g):
+
+def renew(state, c, J):
+    """Return the state in units that suit it."""
+    a, b = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, RULES)
+    return state.in_units(a, b), a * c, b[:, None] * J
+
+
+def after_a_drift(factor_f, factor_g):
     """Return HS43's state after some steps as if its units had been chosen where the gradients were other."""
     case = get("HS43")
     algorithm = AdaptiveGDPA()
     state = algorithm.init(case.problem, case.x0)
     for _ in range(6):
         state = algorithm.update(case.problem, state)
-    return case.problem, state, factor_f * state.knowledge.gradient, factor_g[:, None] * state.knowledge.rows
+    return case.problem, state, factor_f * state.phase.gradient, factor_g[:, None] * state.phase.jacobian
 
 
 def as_if(state, a, b):
     """Return the state in units of f and g that are a and b times as large."""
-    memory, window, merit = state.memory, state.window, state.merit
+    memory, window, merit = state.curvature, state.reference, state.lagrangian
     return replace(
         state,
         scaling=state.scaling._replace(
             objective=a * state.scaling.objective, constraints=b * state.scaling.constraints
         ),
-        merit=merit._replace(multipliers=a * merit.multipliers / b),
-        memory=memory._replace(changes=tuple(a * y for y in memory.changes), sigma=a * memory.sigma),
-        window=window._replace(objectives=a * window.objectives, constraints=b * window.constraints),
+        lagrangian=merit._replace(multipliers=a * merit.multipliers / b),
+        curvature=memory._replace(changes=tuple(a * y for y in memory.changes), sigma=a * memory.sigma),
+        reference=window._replace(objectives=a * window.objectives, constraints=b * window.constraints),
     )
 
 
 def test_units_that_suit_are_left_alone():
-    _, state, c, J = drifted(1.0, np.ones(3))
-    assert renew(state, c, J)[0] is state
+    _, state, c, J = after_a_drift(1.0, np.ones(3))
+    a, b = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, RULES)
+    assert a == 1.0
+    assert (b == 1).all()
 
 
 def test_new_units_change_neither_the_point_nor_the_multipliers_nor_the_lagrangian():
     a, b = 1e-5, np.array([1e-6, 1.0, 1e4])
-    problem, state, c, J = drifted(a, b)
+    problem, state, c, J = after_a_drift(a, b)
     strange = as_if(state, a, b)
     new, c_new, J_new = renew(strange, c, J)
     assert (new.x == state.x).all()
     s, t = strange.scaling, new.scaling
-    assert t.unscale(new.merit.multipliers) == pytest.approx(s.unscale(strange.merit.multipliers), rel=1e-12)
+    assert t.unscale(new.lagrangian.multipliers) == pytest.approx(s.unscale(strange.lagrangian.multipliers), rel=1e-12)
     # gradients in the new units: of size one, up to the drift that is allowed
     now = problem.evaluate(state.x)
-    w = new.merit.multipliers
+    w = new.lagrangian.multipliers
     assert c_new + w @ J_new == pytest.approx(t.pullback(now, w), rel=1e-9)
     sizes = np.abs(J_new).max(axis=1)
-    assert ((sizes >= 1 / DRIFT) & (sizes <= DRIFT)).all()
+    assert ((sizes >= 1 / RULES.drift) & (sizes <= RULES.drift)).all()
     f, g = t.values(now)
-    assert new.window.objectives[-1] == pytest.approx(f)
-    assert new.window.constraints[-1] == pytest.approx(g)
+    assert new.reference.objectives[-1] == pytest.approx(f)
+    assert new.reference.constraints[-1] == pytest.approx(g)
     # the Lagrangian's matrix is that of the same function in other units
     ratio = t.objective / s.objective
-    assert new.memory.sigma == pytest.approx(ratio * strange.memory.sigma)
-    assert new.memory.changes[-1] == pytest.approx(ratio * strange.memory.changes[-1])
+    assert new.curvature.sigma == pytest.approx(ratio * strange.curvature.sigma)
+    assert new.curvature.changes[-1] == pytest.approx(ratio * strange.curvature.changes[-1])
 
 
 def test_rows_that_were_not_evaluated_keep_their_units():
     small = np.array([1e-6, 1e-6, 1.0])
-    _, state, c, J = drifted(1.0, small)
+    _, state, c, J = after_a_drift(1.0, small)
     J[1] = 0
     new, _, J_new = renew(as_if(state, 1.0, small), c, J)
     assert new.scaling.constraints[1] == 1e-6 * state.scaling.constraints[1]
@@ -77,7 +87,7 @@ def test_rows_that_were_not_evaluated_keep_their_units():
 
 def test_a_vanishing_gradient_enlarges_its_constraint_to_its_own_units_at_most():
     small = np.array([1e-2, 1.0, 1.0])
-    _, state, c, J = drifted(1.0, small)
+    _, state, c, J = after_a_drift(1.0, small)
     J[0] *= 1e-12
     new, _, _ = renew(as_if(state, 1.0, small), c, J)
     assert new.scaling.constraints[0] == 1.0
@@ -121,10 +131,10 @@ def test_a_multiplier_far_too_large_is_let_go():
     )
     algorithm = AdaptiveGDPA()
     state = algorithm.init(problem, np.array([2.0]))
-    state = replace(state, merit=state.merit._replace(multipliers=np.array([1e9])))
+    state = replace(state, lagrangian=state.lagrangian._replace(multipliers=np.array([1e9])))
     now = problem.evaluate(state.x)
-    state = _jacobian_step.plan(problem, state, now, state.knowledge.gradient, state.knowledge.rows)
-    assert state.merit.multipliers[0] == pytest.approx(0.0, abs=1e-5)
+    state = sqp_step.plan(problem, state, now, state.phase.gradient, state.phase.jacobian, RULES)
+    assert state.lagrangian.multipliers[0] == pytest.approx(0.0, abs=1e-5)
     for _ in range(10):
         state = algorithm.update(problem, state)
     assert state.x[0] == pytest.approx(3.0, abs=1e-6)

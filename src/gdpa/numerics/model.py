@@ -1,9 +1,9 @@
-"""The primal step: the minimiser, over a box, of a model of F_beta that knows the Jacobian of some constraints.
+"""The step of stabilized SQP: the minimizer of a model of F_beta with linearized constraints, over a box.
 
     p = argmin  c'p + p'Bp/2 + beta/2 ||[r + J p]_+||^2   subject to   lower <= p <= upper
 
 with B a limited-memory BFGS matrix. Everything but sums over the coordinates happens in the span of
-Z = [c; J; S; Y]: one Gram matrix of these rows, then algebra of size m + 2 memory + 1 on the host.
+Z = [c; J; S; Y]: one Gram matrix of these rows, then algebra of size m + 2 pairs + 1 on the host.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.algorithms._dualqp import dual_qp
-from gdpa.algorithms._lbfgs import Matrix, Memory, combine, host, middle_matrix, solve_symmetric, stack_rows
 from gdpa.arrays import from_numpy, namespace
+from gdpa.numerics.dense import Matrix, combine, solve_symmetric, stack_rows, to_float64
+from gdpa.numerics.lbfgs import LBFGS, middle_matrix
+from gdpa.numerics.qp import nonnegative_qp
 from gdpa.typing import Array
 
-#: How often the active bounds are guessed anew before the last guess is clipped.
+#: The number of guesses of the active bounds; the last one is clipped.
 ROUNDS = 12
 
 
-class Step(NamedTuple):
-    """The minimiser p of the model and the multipliers l = beta [r + J p]_+ of its constraints."""
+class ModelStep(NamedTuple):
+    """The minimizer p of the model and the multipliers l = beta [r + J p]_+ of its constraints."""
 
     direction: Array
     multipliers: Array
@@ -39,11 +40,11 @@ class _Span(NamedTuple):
     beta: float
     num_equalities: int
 
-    def curvature(self, u: Matrix) -> Matrix:
+    def curved(self, u: Matrix) -> Matrix:
         """Return the coefficients of B v - sigma v, where u = Z v."""
         return -self.E @ solve_symmetric(self.K, self.E.T @ u)
 
-    def minimise(self, gram: Matrix, u: Matrix) -> tuple[Matrix, Matrix]:
+    def minimize(self, gram: Matrix, u: Matrix) -> tuple[Matrix, Matrix]:
         """Return the coefficients of p on the free coordinates, and l.
 
         ``gram`` is Z Z^T over the free coordinates and ``u`` is Z times the fixed part of p. The dual of the model is
@@ -53,31 +54,31 @@ class _Span(NamedTuple):
         E, sigma, rows = self.E, self.sigma, self.rows
         WZ = E.T @ gram
         X = solve_symmetric(self.K - WZ @ E / sigma, WZ) / sigma**2  # H = I/sigma + E X in coefficients: never formed
-        a = self.curvature(u)
+        a = self.curved(u)
         a[0] += 1.0
         A = gram[rows, rows] / sigma + WZ[:, rows].T @ X[:, rows]
         b = self.offset + u[rows] - gram[rows] @ (a / sigma + E @ (X @ a))
-        multipliers = dual_qp((A + A.T) / 2 + np.eye(len(b)) / self.beta, b, self.num_equalities)
+        multipliers = nonnegative_qp((A + A.T) / 2 + np.eye(len(b)) / self.beta, b, self.num_equalities)
         a[rows] += multipliers
         return -(a / sigma + E @ (X @ a)), multipliers
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is refused later
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
 def model_step(
-    memory: Memory,
+    curvature: LBFGS,
     c: Array,
     J: Array,
     r: Array,
     beta: float,
     num_equalities: int = 0,
     bounds: tuple[Array, Array] | None = None,
-) -> Step:
-    """Return the minimiser of the model and its multipliers.
+) -> ModelStep:
+    """Return the minimizer of the model and its multipliers (stabilized SQP; with m = 0 a quasi-Newton step).
 
     Args:
-        memory: the pairs of B.
+        curvature: B.
         c: the gradient of all but the constraints in ``J``, of shape (d,).
-        J: gradients of the constraints the model knows, (m, d); m = 0 gives the quasi-Newton step.
+        J: gradients of the constraints in the model, (m, d).
         r: their values, shifted by the multipliers: g + lambda / beta.
         beta: the penalty.
         num_equalities: how many of the last rows are equalities (their [.]_+ is the identity).
@@ -86,24 +87,29 @@ def model_step(
     The active bounds are found by a primal-dual active-set iteration: free coordinates that leave the box are
     put on its edge, those on the edge whose gradient points inwards are freed.
 
+    References:
+        S. J. Wright, "Superlinear convergence of a stabilized SQP method to a degenerate solution", Computational
+        Optimization and Applications 11 (1998). P. E. Gill and D. P. Robinson, "A globally convergent stabilized SQP
+        method", SIAM J. Optimization 23 (2013).
+
     Example:
-        >>> step = model_step(Memory(), np.array([-2.0, 0.0]), np.array([[1.0, 0.0]]), np.array([-0.5]), beta=1e6)
+        >>> step = model_step(LBFGS(), np.array([-2.0, 0.0]), np.array([[1.0, 0.0]]), np.array([-0.5]), beta=1e6)
         >>> step.direction.round(3).tolist(), step.multipliers.round(3).tolist()
         ([0.5, 0.0], [1.5])
     """
     xp = namespace(c)
-    m, k = J.shape[0], len(memory.steps)
+    m, k = J.shape[0], len(curvature.steps)
     size = 1 + m + 2 * k
-    Z = stack_rows([c, *(J[i] for i in range(m)), *memory.steps, *memory.changes])
-    gram = host(Z @ Z.T)[:size, :size]
+    Z = stack_rows([c, *(J[i] for i in range(m)), *curvature.steps, *curvature.changes])
+    gram = to_float64(Z @ Z.T)[:size, :size]
     S, Y = slice(1 + m, 1 + m + k), slice(1 + m + k, None)
     E = np.zeros((size, 2 * k))
-    E[1 + m :] = np.diag(np.repeat([memory.sigma, 1.0], k))
-    K = middle_matrix(gram[S, S], gram[S, Y], memory.sigma)
-    span = _Span(E, K, memory.sigma, slice(1, 1 + m), host(r), beta, num_equalities)
+    E[1 + m :] = np.diag(np.repeat([curvature.sigma, 1.0], k))
+    K = middle_matrix(gram[S, S], gram[S, Y], curvature.sigma)
+    span = _Span(E, K, curvature.sigma, slice(1, 1 + m), to_float64(r), beta, num_equalities)
     if bounds is None:
-        coefficients, multipliers = span.minimise(gram, np.zeros(size))
-        return Step(combine(coefficients, Z), from_numpy(multipliers, c))
+        coefficients, multipliers = span.minimize(gram, np.zeros(size))
+        return ModelStep(combine(coefficients, Z), from_numpy(multipliers, c))
     lower, upper = bounds
     zero = xp.zeros_like(c)
     at_lower, at_upper = (lower >= 0) & (c > 0), (upper <= 0) & (c < 0)
@@ -112,15 +118,15 @@ def model_step(
         free = ~(at_lower | at_upper)
         fixed = xp.where(at_lower, lower, xp.where(at_upper, upper, zero))
         part = xp.where(free[None, :], Z, xp.zeros_like(Z))
-        coefficients, multipliers = span.minimise(host(part @ part.T)[:size, :size], host(Z @ fixed)[:size])
+        coefficients, multipliers = span.minimize(to_float64(part @ part.T)[:size, :size], to_float64(Z @ fixed)[:size])
         p = combine(coefficients, part) + fixed
-        slope = span.curvature(host(Z @ p)[:size])
+        slope = span.curved(to_float64(Z @ p)[:size])
         slope[0] += 1.0
         slope[1 : 1 + m] += multipliers
-        z = combine(slope, Z) + memory.sigma * p  # the model's gradient at p: zero on the free coordinates
+        z = combine(slope, Z) + curvature.sigma * p  # the model's gradient at p: zero on the free coordinates
         lower_next = (at_lower & (z > 0)) | (free & (p < lower))
         upper_next = (at_upper & (z < 0)) | (free & (p > upper))
         if not bool(xp.any((lower_next ^ at_lower) | (upper_next ^ at_upper))):
             break
         at_lower, at_upper = lower_next, upper_next
-    return Step(xp.minimum(xp.maximum(p, lower), upper), from_numpy(multipliers, c))
+    return ModelStep(xp.minimum(xp.maximum(p, lower), upper), from_numpy(multipliers, c))

@@ -1,0 +1,151 @@
+"""Which phase comes next, and what happens to a refused trial.
+
+SQP needs several times fewer points than the quasi-Newton phase but a backward pass for every row near active, unless
+the Jacobian is cheap. Passes are counted, not timed, so a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from gdpa.algorithms.adaptive import al_step, restoration, sqp_step
+from gdpa.algorithms.adaptive.merit import Correction, shorten
+from gdpa.algorithms.adaptive.rules import Rules
+from gdpa.algorithms.adaptive.state import (
+    SQP,
+    AdaptiveState,
+    QuasiNewton,
+    Restoration,
+    largest_violation,
+    sqrt_eps,
+)
+from gdpa.algorithms.base import Probe
+from gdpa.arrays import max_norm, namespace
+from gdpa.numerics.lbfgs import LBFGS
+from gdpa.problem import Evaluation, Problem
+from gdpa.result import Status
+from gdpa.sets import Box, Reals
+from gdpa.typing import Array
+
+
+def begins_with_sqp(problem: Problem, now: Evaluation, d: int, step: str, rules: Rules) -> bool:
+    """Tell whether a run begins with SQP: the Jacobian is cheap or has few rows, and X is a box or the whole space."""
+    m = now.constraints.shape[-1]
+    if m == 0 or not isinstance(problem.domain, (Reals, Box)):
+        return False
+    cheap = (now.has_cheap_jacobian or m <= rules.few_rows) and m * d <= rules.largest_jacobian
+    return step == "jacobian" or (step == "auto" and cheap)
+
+
+def arrive(
+    problem: Problem, old: AdaptiveState, state: AdaptiveState, now: Evaluation, step: str, rules: Rules, beta: float
+) -> AdaptiveState:
+    """Return the state at the accepted point: multipliers, penalty, phase, next trial, or a verdict."""
+    phase, x = state.phase, state.x
+    if isinstance(phase, Restoration):
+        state = restoration.arrive(problem, old, state, now, phase, rules)
+        over = isinstance(state.phase, QuasiNewton)
+        sqp = over and begins_with_sqp(problem, now, x.shape[-1], step, rules)
+        return to_sqp(problem, state, now, rules) if sqp else state
+    violated = state.violation > sqrt_eps(x) * (1 + float(max_norm(x)))
+    if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
+        return restoration.begin(problem, state, now) if violated else replace(state, verdict=Status.DIVERGING)
+    state = replace(state, unmoved_points=0 if _moved(old.x, x, rules) else old.unmoved_points + 1)
+    if isinstance(phase, SQP):
+        state = sqp_step.arrive(problem, old, state, now, phase, rules, beta)
+    else:
+        state = al_step.arrive(problem, old, state, now, phase, rules)
+    if step == "auto":
+        state = choose(problem, state, now, rules)
+    state = _monitored(state, rules)
+    monitor = state.monitor
+    stuck = state.unmoved_points >= rules.unmoved_restore or monitor.points >= monitor.patience(rules.patience)
+    if violated and stuck:
+        return restoration.begin(problem, state, now)
+    return replace(state, verdict=Status.STALLED) if state.unmoved_points >= rules.unmoved_stall else state
+
+
+def refuse(
+    problem: Problem, state: AdaptiveState, now: Evaluation, constraints: Array, rise: float, rules: Rules
+) -> AdaptiveState:
+    """Return the state with another trial from the same x, or with the verdict that there is none.
+
+    Args:
+        problem: the problem.
+        state: at x.
+        now: the oracle call at the refused trial point.
+        constraints: the scaled constraints there.
+        rise: the merit there minus that at x.
+        rules: the constants.
+    """
+    trial, finite = state.trial, math.isfinite(rise)
+    if isinstance(trial, Correction):
+        return replace(state, trial=trial.refused._replace(length=rules.longest_cut))
+    worse = finite and largest_violation(constraints, problem.num_equalities) > state.violation
+    if isinstance(state.phase, SQP) and trial.length == 1.0 and worse:
+        correction = sqp_step.correct(problem, state, state.phase, trial, constraints)
+        return replace(state, trial=Correction(correction, trial))
+    length = shorten(trial.length, trial.slope, rise, rules)
+    if length >= sqrt_eps(state.x) ** rules.shortest_step:
+        return replace(state, trial=trial._replace(length=length))
+    if state.curvature.steps:  # once more along the projected gradient
+        curvature = LBFGS.fresh(state.gradient, state.curvature.limit)
+        return al_step.planned(problem.domain, replace(state, curvature=curvature))
+    if not finite:  # the loop names the culprit from these values
+        probe = Probe(state.x, state.multipliers, now.objective, now.constraints, state.x + math.nan)
+        return replace(state, probe=probe, verdict=Status.INVALID_NUMBER)
+    if not isinstance(state.phase, Restoration) and state.violation > sqrt_eps(state.x):
+        return restoration.begin(problem, state, state.evaluation or problem.evaluate(state.x))
+    return replace(state, verdict=Status.STALLED)
+
+
+def choose(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules) -> AdaptiveState:
+    """Return the state at x in the phase that the rows near active call for, if each of them is a pass.
+
+    The quasi-Newton phase goes first, until it has made the passes that `Rules.trial_points` points of SQP would take.
+    An easy problem is solved by then.
+    """
+    m, d = state.constraints.shape[0], state.x.shape[0]
+    whole = m <= rules.few_rows or now.has_cheap_jacobian
+    if whole or m * d > rules.largest_jacobian or not isinstance(problem.domain, (Reals, Box)):
+        return state
+    rows = int(namespace(state.x).sum(sqp_step.nearly_active(state, rules)))
+    if isinstance(state.phase, SQP):
+        return to_quasi_newton(problem, state, now) if rows > 2 * rules.near_rows else state
+    made = 2 * (state.step - state.phase_since)  # one forward and one backward pass at each point
+    if rows > rules.near_rows or made < rules.trial_points * (rows + 2):
+        return state
+    return to_sqp(problem, replace(state, curvature=state.curvature.cleared()), now, rules)
+
+
+def to_sqp(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules) -> AdaptiveState:
+    """Return the state at the same x in the SQP phase."""
+    state = replace(state, phase_since=state.step)
+    return sqp_step.plan(
+        problem, state, now, state.scaling.gradient(now), sqp_step.scaled_rows(state, now, rules), rules
+    )
+
+
+def to_quasi_newton(problem: Problem, state: AdaptiveState, now: Evaluation) -> AdaptiveState:
+    """Return the state at the same x in the quasi-Newton phase."""
+    gradient = al_step.merit_gradient(state, now)
+    curvature = LBFGS.fresh(gradient, state.curvature.limit)
+    state = replace(state, phase=QuasiNewton(), gradient=gradient, curvature=curvature, phase_since=state.step)
+    return al_step.planned(problem.domain, state)
+
+
+def _moved(old: Array, new: Array, rules: Rules) -> bool:
+    """Tell whether a coordinate has changed by more than rounding."""
+    xp = namespace(new)
+    return bool(xp.any(xp.abs(new - old) > rules.move_roundings * float(xp.finfo(new.dtype).eps) * xp.abs(new)))
+
+
+def _monitored(state: AdaptiveState, rules: Rules) -> AdaptiveState:
+    """Return the state with its monitor reset if the violation has decreased or vanished."""
+    violation, monitor = state.violation, state.monitor
+    if violation <= sqrt_eps(state.x):
+        return replace(state, monitor=monitor.reset())
+    if monitor.points >= monitor.patience(rules.patience) and violation < rules.fallen * monitor.violation:
+        return replace(state, monitor=monitor.reset(violation))
+    return state

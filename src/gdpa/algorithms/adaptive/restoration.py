@@ -1,0 +1,120 @@
+"""Phase 3, feasibility restoration: quasi-Newton steps on ||[g]_+||^2 / 2, and the verdict of local infeasibility.
+
+The phase hands its point back when the violation has fallen to a tenth. The verdict needs a violation that is
+positive and stationary: to first order, moving x by its own size changes it by a millionth. Then two probes must
+agree, each followed by twenty points that lead to no lower violation. The first is a step as long as x down the slope
+that is left, because a plateau is flat without being a minimum. The second is a shove, because a point of symmetry is
+flat, too. If the shoved point is as flat, the phase ends without a verdict, the first three times: the objective may
+lead off that plateau.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from gdpa.algorithms.adaptive import al_step
+from gdpa.algorithms.adaptive.merit import Trial
+from gdpa.algorithms.adaptive.rules import Rules
+from gdpa.algorithms.adaptive.state import (
+    AdaptiveState,
+    AfterShove,
+    AfterSlope,
+    Descending,
+    Monitor,
+    QuasiNewton,
+    Restoration,
+    sqrt_eps,
+)
+from gdpa.arrays import max_norm, namespace, norm
+from gdpa.kkt import violation
+from gdpa.numerics.lbfgs import LBFGS
+from gdpa.problem import Evaluation, Problem
+from gdpa.result import Status
+from gdpa.units import asymmetric_direction
+
+
+def begin(problem: Problem, state: AdaptiveState, now: Evaluation) -> AdaptiveState:
+    """Return the state at the start of the phase, at the same x."""
+    before = state.phase.complementarity if isinstance(state.phase, QuasiNewton) else math.inf
+    state = replace(
+        state,
+        phase=Restoration(state.violation, before),
+        curvature=state.curvature.cleared(),
+        reference=state.reference.newest(),
+        probe=None,
+    )
+    return al_step.planned(problem.domain, replace(state, gradient=al_step.merit_gradient(state, now)))
+
+
+def arrive(
+    problem: Problem, old: AdaptiveState, state: AdaptiveState, now: Evaluation, phase: Restoration, rules: Rules
+) -> AdaptiveState:
+    """Return the state after an accepted point of the phase: going on, probing, back in the problem, or decided."""
+    state = al_step.measured(problem, old, state, now)
+    trial = al_step.plan(problem.domain, state.x, state.gradient, state.curvature)
+    reach = 1 + float(max_norm(state.x))
+    size = float(max_norm(trial.direction))
+    trial = trial._replace(length=min(1.0, rules.farthest * reach / size) if size > 0 else 1.0)
+    stage = phase.stage
+    if not isinstance(stage, Descending):
+        stage = stage._replace(points=stage.points + 1)
+    phase = phase._replace(points=phase.points + 1, stage=stage)
+    state = replace(state, phase=phase, trial=trial)
+    if (
+        state.violation <= max(rules.restored * phase.violation, sqrt_eps(state.x))
+        or phase.points > rules.longest_phase
+    ):
+        return end(problem, state, now, phase, rules)
+    if not _is_flat(problem, state, reach, rules):
+        return state
+    if isinstance(stage, Descending):
+        return _step_down_the_slope(problem, state, phase, reach)
+    if isinstance(stage, AfterShove) and stage.points == 1 and state.monitor.restorations < rules.plateaus:
+        return end(problem, state, now, phase, rules)  # as flat as before the shove: a plateau, no minimum
+    if stage.points < rules.judged_after:
+        return state
+    if state.violation <= rules.way_down * stage.violation:  # there was a way down
+        return replace(state, phase=phase._replace(stage=Descending()))
+    if isinstance(stage, AfterShove):
+        return replace(state, verdict=Status.LOCALLY_INFEASIBLE)
+    return _shoved(problem, state, phase, reach, rules)
+
+
+def _step_down_the_slope(problem: Problem, state: AdaptiveState, phase: Restoration, reach: float) -> AdaptiveState:
+    """Return the state with the first probe: a step as long as x down the slope that is left."""
+    tiny = float(namespace(state.x).finfo(state.x.dtype).smallest_normal)
+    curvature = state.curvature.cleared(max(float(max_norm(state.gradient)) / reach, tiny))
+    phase = phase._replace(stage=AfterSlope(state.violation))
+    return al_step.planned(problem.domain, replace(state, phase=phase, curvature=curvature))
+
+
+def _shoved(problem: Problem, state: AdaptiveState, phase: Restoration, reach: float, rules: Rules) -> AdaptiveState:
+    """Return the state with the second probe: a step in a fixed direction without symmetry, accepted in any case."""
+    p = problem.domain.project(state.x + rules.shove * reach * asymmetric_direction(state.x)) - state.x
+    phase = phase._replace(stage=AfterShove(state.violation))
+    return replace(state, phase=phase, curvature=state.curvature.cleared(), trial=Trial(p, 0.0, forced=True))
+
+
+def _is_flat(problem: Problem, state: AdaptiveState, reach: float, rules: Rules) -> bool:
+    """Tell whether the violation is stationary: moving x by its size changes it by a millionth to first order."""
+    size = float(norm(violation(state.constraints, state.lagrangian.num_equalities)))
+    stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
+    share = max(rules.stationary, 10 * sqrt_eps(state.x) ** 1.5)
+    return bool(stationarity * reach <= share * size * min(size, 1.0))
+
+
+def end(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Restoration, rules: Rules) -> AdaptiveState:
+    """Return the state back in the problem at the phase's point, with multipliers zero and another penalty."""
+    monitor = state.monitor
+    beta = min(rules.restart_factor * state.lagrangian.beta, rules.restart_beta * 2**monitor.restorations)
+    state = replace(
+        state,
+        phase=QuasiNewton(phase.complementarity),
+        lagrangian=state.lagrangian._replace(multipliers=0 * state.constraints, beta=beta),
+        reference=state.reference.newest(),
+        monitor=Monitor(restorations=monitor.restorations + 1),
+    )
+    gradient = al_step.merit_gradient(state, now)
+    curvature = LBFGS.fresh(gradient, state.curvature.limit)
+    return al_step.planned(problem.domain, replace(state, gradient=gradient, curvature=curvature))

@@ -1,0 +1,63 @@
+"""Dense algebra of small size, on the host in double precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from array_api_compat import is_jax_array
+
+from gdpa.arrays import from_numpy, namespace, to_numpy
+from gdpa.typing import Array
+
+#: JAX compiles anew for every shape, so `stack_rows` fills its matrices up to multiples of this many rows.
+JAX_BLOCK = 8
+
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def to_float64(a: Array) -> Matrix:
+    """Return ``a`` as a NumPy array in double precision.
+
+    >>> to_float64(np.ones(2, dtype=np.float32)).dtype
+    dtype('float64')
+    """
+    return np.asarray(to_numpy(a), dtype=np.float64)
+
+
+def stack_rows(rows: list[Array]) -> Array:
+    """Return the rows as a matrix, for JAX with rows of zeros up to a multiple of `JAX_BLOCK`.
+
+    >>> stack_rows([np.ones(2), np.zeros(2)]).tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
+    """
+    if is_jax_array(rows[0]):
+        rows = rows + [0 * rows[0]] * (-len(rows) % JAX_BLOCK)
+    return namespace(rows[0]).stack(rows)
+
+
+def combine(coefficients: Matrix, rows: Array) -> Array:
+    """Return the combination of the rows of `stack_rows` by coefficients from the host.
+
+    >>> combine(np.array([2.0]), np.array([[1.0, 3.0], [0.0, 0.0]])).tolist()
+    [2.0, 6.0]
+    """
+    padded = np.zeros(rows.shape[0])
+    padded[: len(coefficients)] = coefficients
+    return from_numpy(padded, rows) @ rows
+
+
+def solve_symmetric(A: Matrix, b: Matrix) -> Matrix:
+    """Return the solution of A y = b, with the diagonal of A scaled to one; of least squares if A is singular.
+
+    >>> solve_symmetric(np.diag([4.0, 0.0]), np.array([4.0, 0.0])).tolist()
+    [1.0, 0.0]
+    """
+    size = np.sqrt(np.abs(np.diag(A)))
+    size[size == 0] = 1.0
+    scaled, right = A / np.outer(size, size), (b.T / size).T
+    try:
+        y = np.linalg.solve(scaled, right)
+    except np.linalg.LinAlgError:
+        y = np.linalg.lstsq(scaled, right, rcond=None)[0]
+    return np.asarray((y.T / size).T)

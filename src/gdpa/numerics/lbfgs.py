@@ -1,0 +1,151 @@
+"""Limited-memory BFGS: the matrix B built from ``sigma I`` by the BFGS formula with pairs (s_i, y_i), and H = B^-1."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gdpa.arrays import max_norm, namespace
+from gdpa.numerics.dense import Matrix, combine, solve_symmetric, stack_rows, to_float64
+from gdpa.typing import Array
+
+#: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
+POWELL = 0.2
+#: A pair with s'y below this share of s'Bs has no curvature ...
+FLAT = 1e-6
+#: ... and is skipped if its step is shorter than this share of the step before.
+SHRINKING = 0.5
+#: The curvature of a spectral step lies between this and its reciprocal.
+SMALLEST_SIGMA = 1e-6
+
+
+class LBFGS(NamedTuple):
+    """A limited-memory BFGS matrix.
+
+    Args:
+        steps, changes: steps s and changes y of the gradient along them, oldest first, each divided by ||s||. (BFGS
+            does not depend on the length of a pair; unit steps keep the small matrices below well scaled.)
+        sigma: the curvature of B_0 = sigma I.
+        length: the last ||s||.
+        limit: the number of pairs that are kept.
+
+    Example:
+        >>> B = LBFGS().updated(np.array([2.0, 0.0]), np.array([8.0, 0.0]))
+        >>> B.product(np.array([1.0, 1.0])).tolist(), B.inverse_product(np.array([4.0, 4.0])).tolist()
+        ([4.0, 4.0], [1.0, 1.0])
+    """
+
+    steps: tuple[Array, ...] = ()
+    changes: tuple[Array, ...] = ()
+    sigma: float = 1.0
+    length: float = 0.0
+    limit: int = 20
+
+    @classmethod
+    def fresh(cls, gradient: Array, limit: int = 20) -> LBFGS:
+        """Return a matrix without pairs, whose step -H gradient has length 1 at most (largest component).
+
+        >>> LBFGS.fresh(np.array([3.0, -4.0])).sigma
+        4.0
+        """
+        return cls(sigma=max(1.0, float(max_norm(gradient))), limit=limit)
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
+    def updated(self, s: Array, y: Array) -> LBFGS:
+        """Return the matrix with one more pair and sigma = y'y / s'y.
+
+        If s'y < 0.2 s'Bs, Powell's damping replaces y by the point between y and B s with s'y = 0.2 s'Bs, so B stays
+        positive definite. Without curvature B would collapse along s. That is allowed only while the steps do not
+        shrink (the function has no lower bound there, or is nearly flat); otherwise the pair is skipped.
+
+        References:
+            M. J. D. Powell, "A fast algorithm for nonlinearly constrained optimization calculations" (1978);
+            J. Nocedal and S. J. Wright, "Numerical Optimization", Procedure 18.2.
+
+        >>> LBFGS().updated(np.array([2.0, 0.0]), np.array([8.0, 0.0]))[:3]
+        ((array([1., 0.]),), (array([4., 0.]),), 4.0)
+        """
+        xp = namespace(s)
+        size = float(xp.sum(s * s)) ** 0.5
+        if not size > 0:
+            return self
+        s, y = s / size, y / size
+        curvature = float(xp.sum(s * y))
+        Bs = self.product(s)
+        model = float(xp.sum(s * Bs))
+        if curvature <= FLAT * model and size < SHRINKING * self.length:
+            return self._replace(length=size)
+        if curvature < POWELL * model:
+            theta = (1 - POWELL) * model / (model - curvature)
+            y = theta * y + (1 - theta) * Bs
+            curvature = float(xp.sum(s * y))
+        sigma = float(xp.sum(y * y)) / curvature if curvature > 0 else float("inf")
+        if not 0 < sigma < float("inf"):
+            return self
+        return LBFGS((*self.steps, s)[-self.limit :], (*self.changes, y)[-self.limit :], sigma, size, self.limit)
+
+    def spectral(self, s: Array, y: Array) -> LBFGS:
+        """Return the matrix sigma I with sigma = s'y / s's, or half the sigma before if the pair has no curvature.
+
+        There is no damping: one number has no positive definiteness to lose.
+
+        References:
+            J. Barzilai and J. M. Borwein, "Two-point step size gradient methods", IMA J. Numerical Analysis 8 (1988).
+
+        >>> LBFGS().spectral(np.array([2.0]), np.array([8.0])).sigma
+        4.0
+        """
+        xp = namespace(s)
+        size, curvature = float(xp.sum(s * s)), float(xp.sum(s * y))
+        if not size > 0:
+            return self
+        sigma = curvature / size if curvature > 0 else self.sigma / 2
+        return LBFGS((s,), (y,), min(max(sigma, SMALLEST_SIGMA), 1 / SMALLEST_SIGMA), size**0.5, self.limit)
+
+    def cleared(self, sigma: float = 1.0) -> LBFGS:
+        """Return sigma I, with the same limit."""
+        return LBFGS(sigma=sigma, limit=self.limit)
+
+    def inverse_product(self, v: Array) -> Array:
+        """Return H v by the two-loop recursion (Nocedal and Wright, Algorithm 7.4)."""
+        xp = namespace(v)
+        pairs = [(s, y, 1 / xp.sum(s * y)) for s, y in zip(self.steps, self.changes, strict=True)]
+        coefficients = []
+        for s, y, rho in reversed(pairs):
+            coefficients.append(rho * xp.sum(s * v))
+            v = v - coefficients[-1] * y
+        v = v / self.sigma
+        for (s, y, rho), a in zip(pairs, reversed(coefficients), strict=True):
+            v = v + (a - rho * xp.sum(y * v)) * s
+        return v
+
+    def product(self, v: Array) -> Array:
+        """Return B v by the compact form."""
+        if not self.steps:
+            return self.sigma * v
+        k, sigma = len(self.steps), self.sigma
+        Z = stack_rows([*self.steps, *self.changes])
+        gram, u = to_float64(Z @ Z.T), to_float64(Z @ v)
+        units = np.repeat([sigma, 1.0], k)
+        K = middle_matrix(gram[:k, :k], gram[:k, k : 2 * k], sigma)
+        return sigma * v - combine(units * solve_symmetric(K, units * u[: 2 * k]), Z)
+
+
+def middle_matrix(ss: Matrix, sy: Matrix, sigma: float) -> Matrix:
+    """Return K of the compact form ``B = sigma I - W K^-1 W^T`` with ``W = [sigma S, Y]`` (columns s_i, y_i).
+
+    Args:
+        ss: S^T S.
+        sy: S^T Y.
+        sigma: the curvature of B_0.
+
+    References:
+        R. H. Byrd, J. Nocedal and R. B. Schnabel, "Representations of quasi-Newton matrices and their use in limited
+        memory methods", Mathematical Programming 63 (1994), eq. (2.17).
+
+    >>> middle_matrix(np.eye(1), 4 * np.eye(1), 2.0).tolist()
+    [[2.0, 0.0], [0.0, -4.0]]
+    """
+    L = np.tril(sy, -1)
+    return np.block([[sigma * ss, L], [L.T, -np.diag(np.diag(sy))]])
