@@ -13,7 +13,7 @@ ROOT = Path(gdpa.__file__).parent
 
 # From the ground up. A room may import the rooms of lower floors and those named before it on its own floor.
 FLOORS = (
-    ("version", "typing", "extras", "files", "storage", "receipt", "arrays", "text", "differences"),
+    ("version", "typing", "checks", "extras", "files", "storage", "receipt", "arrays", "text", "differences"),
     ("sets", "problem", "detach", "units", "slack", "schedules", "lagrangian", "perturbed"),
     (
         *("multipliers", "derivative_check", "kkt", "constants", "oracle"),

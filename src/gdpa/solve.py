@@ -14,6 +14,7 @@ from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm, State
 from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
 from gdpa.caution import go_back, problem_for, trust
+from gdpa.checks import check_count, check_limit
 from gdpa.conclude import conclude
 from gdpa.detach import detached, own_copy
 from gdpa.feasible import SHARE, restored
@@ -111,8 +112,8 @@ def solve(
             f"problem must be a Problem, got {type(problem).__name__}; "
             "make one by gdpa.from_functions, from_torch, from_module or from_jax"
         )
-    if not isinstance(record, int) or record < 0 or not isinstance(check_every, int) or check_every < 1:
-        raise ValueError(f"record must be >= 0 and check_every >= 1, got {record!r} and {check_every!r}")
+    check_count(0, record=record)
+    check_count(1, check_every=check_every)
     if best_of != 1:
         if run is not None or checkpoint is not None:
             raise ValueError("best_of starts several runs: give it without run and checkpoint")
@@ -291,8 +292,7 @@ def _check_same_problem(values: tuple[Array, Array], now: Evaluation) -> None:
 
 
 def _rules(stop: StopRule | Iterable[StopRule] | None, tolerance: float) -> tuple[StopRule, ...]:
-    if not isinstance(tolerance, (int, float)) or not tolerance > 0:
-        raise ValueError(f"tolerance must be a positive number, got {tolerance!r}")
+    check_limit(tolerance=tolerance)
     if stop is None:
         return (KKTBelow(tolerance), MaxSteps(MAX_STEPS))
     rules = tuple(stop) if isinstance(stop, Iterable) else (stop,)
