@@ -17,10 +17,10 @@ FLOORS = (
     ("sets", "problem", "detach", "units", "slack", "schedules", "lagrangian", "perturbed"),
     (
         *("multipliers", "derivative_check", "kkt", "constants", "oracle"),
-        *("backends", "problems", "tables", "result", "stopping"),
+        *("backends", "problems", "tables", "result", "state", "run", "progress", "stopping"),
     ),
     (
-        *("algorithms", "methods", "run", "progress", "caution", "observers"),
+        *("algorithms", "methods", "caution", "observers"),
         *("messages", "conclude", "multistart", "trajectory", "theory"),
     ),
     ("checkpoints", "saving", "feasible", "solve", "verify"),

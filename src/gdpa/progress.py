@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.algorithms.base import Probe, State
 from gdpa.arrays import largest, max_norm, namespace
 from gdpa.kkt import JACOBIAN_LIMIT, Certificate, Residuals, absolute_residuals, certify, relative_residuals
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation
 from gdpa.result import History
 from gdpa.run import Run
+from gdpa.state import Probe, State
 from gdpa.typing import Array
 from gdpa.units import units_at
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA
-from gdpa.algorithms.base import Algorithm, State
+from gdpa.algorithms.base import Algorithm
 from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
 from gdpa.caution import go_back, problem_for, trust
 from gdpa.checks import check_count, check_limit
@@ -26,6 +26,7 @@ from gdpa.progress import FIRST_ATTEMPT, Progress
 from gdpa.result import Result, Status
 from gdpa.run import NO_TROUBLE, Run
 from gdpa.saving import Saver, newest_run
+from gdpa.state import State
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 from gdpa.typing import Array
 from gdpa.units import nearby_start, start_at

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from gdpa.arrays import namespace, norm
 from gdpa.checks import check_limit
 from gdpa.kkt import violation
+from gdpa.progress import Progress
 from gdpa.result import Status
-
-if TYPE_CHECKING:
-    from gdpa.progress import Progress
 
 
 class StopRule(Protocol):
-    """Called after every step; returns the status to stop with, or None to go on."""
+    """A function of the `Progress` of a run; it returns the status to stop with, or None to go on."""
 
     def __call__(self, progress: Progress) -> Status | None: ...
 
