@@ -13,14 +13,14 @@ ROOT = Path(gdpa.__file__).parent
 
 # From the ground up. A room may import the rooms of lower floors and those named before it on its own floor.
 FLOORS = (
-    ("version", "typing", "extras", "files", "storage", "receipt", "arrays", "text", "differences"),
+    ("version", "typing", "checks", "extras", "files", "storage", "receipt", "arrays", "text", "differences"),
     ("numerics", "sets", "problem", "detach", "units", "slack", "schedules", "lagrangian", "perturbed"),
     (
         *("multipliers", "derivative_check", "kkt", "constants", "oracle"),
-        *("backends", "problems", "tables", "result", "stopping"),
+        *("backends", "problems", "tables", "result", "state", "run", "progress", "stopping"),
     ),
     (
-        *("algorithms", "methods", "run", "progress", "caution", "observers"),
+        *("algorithms", "methods", "caution", "observers"),
         *("messages", "conclude", "multistart", "trajectory", "theory"),
     ),
     ("checkpoints", "saving", "feasible", "solve", "verify"),

@@ -185,8 +185,13 @@ TABLE = [
     BadInput(
         "tolerance NaN", ValueError, "tolerance must be a positive number, got nan", options=lambda: {"tolerance": NAN}
     ),
-    BadInput("record negative", ValueError, "record must be >= 0", options=lambda: {"record": -1}),
-    BadInput("check_every zero", ValueError, "check_every >= 1, got 1 and 0", options=lambda: {"check_every": 0}),
+    BadInput("record negative", ValueError, "record must be an integer of at least 0", options=lambda: {"record": -1}),
+    BadInput(
+        "check_every zero",
+        ValueError,
+        "check_every must be an integer of at least 1",
+        options=lambda: {"check_every": 0},
+    ),
     BadInput("tau 0", ValueError, "tau must lie strictly", options=lambda: {"algorithm": GDPA(tau=0.0)}),
     BadInput("tau 1", ValueError, "tau must lie strictly", options=lambda: {"algorithm": GDPA(tau=1.0)}),
     BadInput("alpha 0", ValueError, "alpha must be a positive", options=lambda: {"algorithm": GDPA(alpha=0.0)}),

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from gdpa import AdaptiveGDPA, Box, solve
-from gdpa.algorithms.base import State
 from gdpa.detach import detached
 from gdpa.kkt import Residuals
 from gdpa.methods import get_method, method_names
 from gdpa.problems import get
 from gdpa.result import History, Status
 from gdpa.schedules import Constant, Power
+from gdpa.state import State
 from gdpa.storage import decode, encode, load, register, registry, save
 from gdpa.storage.values import DEEPEST
 from gdpa.units import Start

@@ -10,7 +10,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from gdpa.typing import Array
+from gdpa.typing import Array, Vector
 
 
 def namespace(x: Array) -> Any:
@@ -69,7 +69,7 @@ def max_norm(v: Array) -> Array:
     return xp.max(xp.abs(v), axis=-1)
 
 
-def to_numpy(x: Array) -> np.ndarray[Any, np.dtype[Any]]:
+def to_numpy(x: Array) -> Vector:
     """Return ``x`` as a NumPy array on the host, detached from any graph.
 
     >>> to_numpy(np.ones(1)).tolist()
@@ -78,6 +78,15 @@ def to_numpy(x: Array) -> np.ndarray[Any, np.dtype[Any]]:
     if array_api_compat.is_torch_array(x):
         return x.detach().cpu().numpy()
     return np.asarray(x)
+
+
+def largest(value: Array) -> float:
+    """Return a number as it is and the largest of a batch of numbers, as a float.
+
+    >>> largest(2.0), largest(np.array([1.0, 3.0]))
+    (2.0, 3.0)
+    """
+    return value if isinstance(value, float) else float(namespace(value).max(value))
 
 
 def from_numpy(values: Any, like: Array) -> Array:
@@ -107,7 +116,7 @@ def is_floating(x: Array) -> bool:
     )
 
 
-def real_numbers(name: str, value: Any, complex_too: bool = False) -> np.ndarray[Any, np.dtype[Any]]:
+def real_numbers(name: str, value: Any, complex_too: bool = False) -> Vector:
     """Return what a user's function returned as a NumPy array of its own dtype; raise unless it holds real numbers.
 
     >>> real_numbers("fun", [1, 2]).tolist()

@@ -11,8 +11,7 @@ import numpy as np
 from gdpa.arrays import real_numbers
 from gdpa.differences import SCHEMES, derivative, precision
 from gdpa.sets import Box, ConvexSet
-
-Vector = np.ndarray[Any, np.dtype[Any]]
+from gdpa.typing import Vector
 
 
 class OutOfCallsError(Exception):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gdpa.algorithms.base import State
 from gdpa.algorithms.method import Method
 from gdpa.arrays import namespace
 from gdpa.problem import Problem
 from gdpa.progress import Progress
 from gdpa.run import Caution
 from gdpa.sets import ConvexSet
+from gdpa.state import State
 from gdpa.typing import Array
 
 #: A repeated step is this much shorter than the one before ...

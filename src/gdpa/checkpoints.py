@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gdpa.checks import check_count
 from gdpa.files import remove_stale
 from gdpa.storage import DamagedFileError, load, save
 
@@ -48,8 +49,7 @@ class Checkpoints:
     """
 
     def __init__(self, path: str | os.PathLike[str], keep: int = 3) -> None:
-        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-            raise ValueError(f"keep must be an integer of at least 1, got {keep!r}")
+        check_count(1, keep=keep)
         path = Path(path)
         self.keep = keep
         self.folder, self.stem = (path, "checkpoint") if path.is_dir() else (path.parent, path.name)
@@ -62,8 +62,7 @@ class Checkpoints:
             OSError: the file cannot be written; the files before it stay.
             TypeError: ``value`` cannot be stored.
         """
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ValueError(f"step must be an integer of at least 0, got {step!r}")
+        check_count(0, step=step)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._remove_old()  # what a killed process had no time for: at most one file is too many at any time
         files = self.files()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdpa.algorithms.base import Probe
 from gdpa.arrays import namespace
 from gdpa.detach import detached
 from gdpa.kkt import Certificate, better, certificate_from
@@ -14,6 +13,7 @@ from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation
 from gdpa.progress import Progress
 from gdpa.result import Result, Status
+from gdpa.state import Probe
 from gdpa.tables import most_violated
 from gdpa.typing import Array
 from gdpa.units import Units

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from gdpa.arrays import norm, positive_part, to_numpy
+from gdpa.checks import is_number
 from gdpa.kkt import violation
 from gdpa.problem import Problem
-from gdpa.typing import Array
-
-Vector = np.ndarray[Any, np.dtype[Any]]
+from gdpa.typing import Array, Vector
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Constants:
         for field in fields(self)[:-1]:
             value = getattr(self, field.name)
             unknown = field.name == "sigma" and isinstance(value, float) and math.isnan(value)
-            if not unknown and not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+            if not unknown and not (is_number(value) and math.isfinite(value) and value >= 0):
                 raise ValueError(f"{field.name} must be a finite nonnegative number, got {value!r}")
         if self.sigma > self.U_J * (1 + 1e-9):
             raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Vector = np.ndarray[Any, np.dtype[Any]]
+from gdpa.typing import Vector
 
 #: The schemes by the names SciPy gives them.
 SCHEMES = ("2-point", "3-point", "cs")

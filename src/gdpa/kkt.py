@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import max_norm, namespace, norm, positive_part
+from gdpa.arrays import largest, max_norm, namespace, norm, positive_part
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.multipliers import fit
 from gdpa.problem import Evaluation, Problem, constraint_name
@@ -245,20 +245,13 @@ class Certificate:
     @property
     def summary(self) -> str:
         """The relative residuals in one sentence."""
-        return f"Relative residuals: {', '.join(f'{_largest(r):.1e}' for r in self.relative)}."
+        return f"Relative residuals: {', '.join(f'{largest(r):.1e}' for r in self.relative)}."
 
     def __str__(self) -> str:
         a, r = self.residuals, self.relative
         names = ("stationarity", "feasibility", "slackness")
-        return "; ".join(f"{n} {_show(x)} (relative {_show(y)})" for n, x, y in zip(names, a, r, strict=True))
-
-
-def _show(value: Any) -> str:
-    return number(value if isinstance(value, float) else value.max(), 3)
-
-
-def _largest(value: Any) -> float:
-    return value if isinstance(value, float) else float(value.max())
+        rows = zip(names, map(largest, a), map(largest, r), strict=True)
+        return "; ".join(f"{name} {number(x, 3)} (relative {number(y, 3)})" for name, x, y in rows)
 
 
 def certify(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdpa.arrays import namespace, positive_part
+from gdpa.arrays import positive_part
 from gdpa.derivative_check import contradiction
 from gdpa.kkt import Certificate
 from gdpa.problem import Evaluation, Problem
@@ -14,8 +14,7 @@ from gdpa.typing import Array
 
 def message(status: Status, detail: str, certificate: Certificate) -> str:
     """Return the status' sentence, a sentence of detail, and the residuals."""
-    residuals = ", ".join(f"{_number(r):.1e}" for r in certificate.relative)
-    return f"{status.value}{' ' + detail + '.' if detail else ''} Relative residuals: {residuals}."
+    return f"{status.value}{' ' + detail + '.' if detail else ''} {certificate.summary}"
 
 
 def advice(
@@ -49,7 +48,3 @@ def advice(
         violation = positive_part(now.constraints, problem.num_equalities)
         return contradiction(problem, x, violation, now, objective=0.0)
     return ""
-
-
-def _number(value: Any) -> float:
-    return value if isinstance(value, float) else float(namespace(value).max(value))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdpa.blocks import Block, LinearBlock, OutOfCallsError, Vector
+from gdpa.blocks import Block, LinearBlock, OutOfCallsError
 from gdpa.canonical import Canonical, read_bounds, read_constraints
 from gdpa.derivative_check import check_derivatives
 from gdpa.differences import SCHEMES
@@ -22,6 +22,7 @@ from gdpa.progress import Progress
 from gdpa.result import Result, Status
 from gdpa.solve import solve
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
+from gdpa.typing import Vector
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdpa.arrays import from_numpy, to_numpy
+from gdpa.checks import is_count
 from gdpa.observers import finish
 from gdpa.oracle import CountingOracle, Counts
 from gdpa.problem import Problem
@@ -62,7 +63,7 @@ def solve_from_several(
     Ctrl-C and an observer's StopIteration end the search. An exception at x0 propagates; at a random start it ends
     that attempt alone. Steps, oracle calls and seconds are summed over all attempts.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if not is_count(count, 1):
         raise ValueError(f"best_of must be a positive number of starts, got {count!r}")
     if x0.ndim != 1:
         raise ValueError(f"best_of needs one problem, got x0 of shape {tuple(x0.shape)}; pass one start of shape (d,)")

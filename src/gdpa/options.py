@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import numbers
 import sys
 import warnings
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+
+from gdpa.checks import check_limit, is_number
 
 #: How many steps a run makes unless told otherwise.
 MAXITER = 10_000
@@ -156,26 +157,20 @@ def _tolerance(options: dict[str, Any], tol: Any) -> float:
         tolerance = float(_positive("tol", tol))
     else:
         asked = [options[name] for name in ACCURACIES if options.get(name) is not None]
-        goals = [float(goal) for goal in asked if _is_real(goal) and goal > 0]
+        goals = [float(goal) for goal in asked if is_number(goal) and goal > 0]
         tolerance = max(min(goals), float(np.finfo(float).eps)) if goals else TOLERANCE
     allowed = [float(options[name]) for name in VIOLATIONS if options.get(name) is not None]
     return min([tolerance, *(violation for violation in allowed if violation > 0)])
 
 
-def _is_real(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
 def _positive(name: str, value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.item()
-    if not _is_real(value) or not value > 0:
-        raise ValueError(f"{name} must be a positive number, got {value!r}")
+    check_limit(**{name: value})
     return value
 
 
 def _limit(name: str, value: Any) -> int:
     """Return a limit as a whole number: a fraction is rounded down, infinity is no limit."""
-    if not _is_real(value) or not value >= 0:
-        raise ValueError(f"{name} must be a nonnegative number, got {value!r}")
+    check_limit(True, **{name: value})
     return sys.maxsize if math.isinf(value) else int(value)

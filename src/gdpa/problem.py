@@ -17,6 +17,7 @@ import array_api_compat
 import numpy as np
 
 from gdpa.arrays import namespace, to_numpy
+from gdpa.checks import is_count
 from gdpa.sets import REALS, ConvexSet
 from gdpa.typing import Array, Pullback
 
@@ -124,10 +125,10 @@ class Problem:
         if not callable(self.evaluate):
             raise TypeError(f"evaluate must be callable, got {self.evaluate!r}; pass a function x -> Evaluation")
         m = self.num_constraints
-        if m is not None and (not isinstance(m, int) or m < 0):
+        if m is not None and not is_count(m):
             raise ValueError(f"num_constraints must be a nonnegative integer or None, got {m!r}")
         p = self.num_equalities
-        if not isinstance(p, int) or p < 0 or (m is not None and p > m):
+        if not is_count(p) or (m is not None and p > m):
             raise ValueError(f"num_equalities must be an integer between 0 and num_constraints={m!r}, got {p!r}")
         if not isinstance(self.domain, ConvexSet):
             raise TypeError(f"domain must be a ConvexSet of gdpa.sets, got {self.domain!r}")

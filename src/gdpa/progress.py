@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.algorithms.base import Probe, State
-from gdpa.arrays import max_norm, namespace
+from gdpa.arrays import largest, max_norm, namespace
 from gdpa.kkt import JACOBIAN_LIMIT, Certificate, Residuals, absolute_residuals, certify, relative_residuals
 from gdpa.oracle import CountingOracle
 from gdpa.problem import Evaluation
 from gdpa.result import History
 from gdpa.run import Run
+from gdpa.state import Probe, State
 from gdpa.typing import Array
 from gdpa.units import units_at
 
@@ -54,7 +54,7 @@ class Progress:
         self.certificate: Certificate | None = None
         self._judged: Array | None = None
         self._oracle, self._shape = oracle, run.shape
-        self._limit = DIVERGED * max(1.0, float(namespace(run.start.x).max(max_norm(run.start.x))))
+        self._limit = DIVERGED * max(1.0, largest(max_norm(run.start.x)))
         self.state: State = run.state
         self.step, self.seconds = run.step, run.seconds
         self.forwards, self.backwards = run.forwards, run.backwards
@@ -109,8 +109,7 @@ class Progress:
     def look(self) -> None:
         """Measure the probe of the state and keep the points worth keeping; nothing if a number is not finite."""
         state, probe = self.state, self.state.probe
-        size = max_norm(state.x)
-        self._size = float(size if size.ndim == 0 else namespace(size).max(size))
+        self._size = largest(max_norm(state.x))
         self.finite = math.isfinite(self._size)
         if probe is None:
             return
@@ -118,7 +117,7 @@ class Progress:
         self._measure_units(state, probe)
         self.residuals = self._measure(probe)
         worst = self.residuals.worst
-        self.kkt = worst if isinstance(worst, float) else float(namespace(worst).max(worst))
+        self.kkt = largest(worst)
         self.finite = self.finite and math.isfinite(self.kkt) and _all_finite(probe.objective, probe.constraints)
         if not self.finite:
             self.units, self._next_units, self._best_kkt = known

@@ -14,7 +14,7 @@ from gdpa.kkt import Certificate
 from gdpa.oracle import Counts
 from gdpa.tables import constraint_rows, html_table, text_table
 from gdpa.text import number, vector
-from gdpa.typing import Array
+from gdpa.typing import Array, Vector
 
 
 class Status(Enum):
@@ -46,7 +46,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class History(dict[str, "np.ndarray[Any, np.dtype[Any]]"]):
+class History(dict[str, Vector]):
     """Columns of numbers recorded along a run, one row per recorded step; ``pandas.DataFrame(history)`` takes it.
 
     The residuals are those of the step's own multiplier estimate: stationarity, feasibility and slackness as the paper
@@ -56,7 +56,7 @@ class History(dict[str, "np.ndarray[Any, np.dtype[Any]]"]):
         columns: the columns by name, also the items of the history itself.
     """
 
-    columns: dict[str, np.ndarray[Any, np.dtype[Any]]] = field(default_factory=dict)
+    columns: dict[str, Vector] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.update(self.columns)

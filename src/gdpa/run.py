@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gdpa.algorithms.base import Probe, State
 from gdpa.detach import detached
 from gdpa.kkt import Residuals
 from gdpa.result import History
+from gdpa.state import Probe, State
 from gdpa.typing import Array
 from gdpa.units import Start, Units
 

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from gdpa.checkpoints import Checkpoints
+from gdpa.checks import is_count
 from gdpa.run import Run
 from gdpa.storage import DamagedFileError, load, save
 
@@ -65,7 +66,7 @@ class Saver:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, every: int, keep: int) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        if not is_count(every, 1):
             raise ValueError(f"every must be a positive number of steps, got {every!r}")
         self._files = None if path is None else Checkpoints(path, keep)
         self._every, self._saved = every, -1

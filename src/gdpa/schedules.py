@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gdpa.checks import check_positive, is_number
 from gdpa.typing import Schedule
-
-
-def _positive(name: str, value: float) -> None:
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -24,7 +20,7 @@ class Constant:
     value: float
 
     def __post_init__(self) -> None:
-        _positive("value", self.value)
+        check_positive(value=self.value)
 
     def __call__(self, r: int) -> float:
         return self.value
@@ -42,8 +38,8 @@ class Power:
     exponent: float
 
     def __post_init__(self) -> None:
-        _positive("initial", self.initial)
-        if not math.isfinite(self.exponent):
+        check_positive(initial=self.initial)
+        if not (is_number(self.exponent) and math.isfinite(self.exponent)):
             raise ValueError(f"exponent must be finite, got {self.exponent!r}")
 
     def __call__(self, r: int) -> float:
@@ -63,8 +59,7 @@ class Theoretical:
     a3: float
 
     def __post_init__(self) -> None:
-        for name in ("a1", "a2", "a3"):
-            _positive(name, getattr(self, name))
+        check_positive(a1=self.a1, a2=self.a2, a3=self.a3)
         if self.a1 >= 1:
             raise ValueError(f"a1 must be below 1, got {self.a1!r}: the proof needs alpha_r < 1/L_f")
 
@@ -80,7 +75,7 @@ def as_schedule(name: str, value: float | Schedule, exponent: float) -> Schedule
     """
     if callable(value):
         return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not is_number(value):
         raise TypeError(f"{name} must be a number or a schedule r -> number, got {value!r}")
-    _positive(name, value)
+    check_positive(**{name: value})
     return Power(float(value), exponent)

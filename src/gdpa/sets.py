@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gdpa.arrays import from_numpy, max_norm, namespace, norm, to_numpy
+from gdpa.checks import is_count
 from gdpa.typing import Array
 
 
@@ -207,7 +208,7 @@ class Simplex(ConvexSet):
     def __post_init__(self) -> None:
         if not (np.isfinite(self.total) and self.total > 0):
             raise ValueError(f"total must be a positive finite number, got {self.total!r}")
-        if not isinstance(self.rows, int) or self.rows < 1:
+        if not is_count(self.rows, 1):
             raise ValueError(f"rows must be a positive integer, got {self.rows!r}")
 
     def _rows(self, x: Array) -> Array:
@@ -285,7 +286,7 @@ class Product(ConvexSet):
         if not self.blocks:
             raise ValueError("blocks must hold at least one (size, set) pair, got none")
         for size, block in self.blocks:
-            if not isinstance(size, int) or size < 1 or not isinstance(block, ConvexSet):
+            if not is_count(size, 1) or not isinstance(block, ConvexSet):
                 raise ValueError(f"each block must be (positive size, ConvexSet), got ({size!r}, {block!r})")
             block.check_dimension(size)
 

@@ -11,9 +11,10 @@ from typing import Any, cast
 import numpy as np
 
 from gdpa.algorithms.adaptive import AdaptiveGDPA
-from gdpa.algorithms.base import Algorithm, State
+from gdpa.algorithms.base import Algorithm
 from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
 from gdpa.caution import go_back, problem_for, trust
+from gdpa.checks import check_count, check_limit
 from gdpa.conclude import conclude
 from gdpa.detach import detached, own_copy
 from gdpa.feasible import SHARE, restored
@@ -25,6 +26,7 @@ from gdpa.progress import FIRST_ATTEMPT, Progress
 from gdpa.result import Result, Status
 from gdpa.run import NO_TROUBLE, Run
 from gdpa.saving import Saver, newest_run
+from gdpa.state import State
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 from gdpa.typing import Array
 from gdpa.units import nearby_start, start_at
@@ -111,8 +113,8 @@ def solve(
             f"problem must be a Problem, got {type(problem).__name__}; "
             "make one by gdpa.from_functions, from_torch, from_module or from_jax"
         )
-    if not isinstance(record, int) or record < 0 or not isinstance(check_every, int) or check_every < 1:
-        raise ValueError(f"record must be >= 0 and check_every >= 1, got {record!r} and {check_every!r}")
+    check_count(0, record=record)
+    check_count(1, check_every=check_every)
     if best_of != 1:
         if run is not None or checkpoint is not None:
             raise ValueError("best_of starts several runs: give it without run and checkpoint")
@@ -291,8 +293,7 @@ def _check_same_problem(values: tuple[Array, Array], now: Evaluation) -> None:
 
 
 def _rules(stop: StopRule | Iterable[StopRule] | None, tolerance: float) -> tuple[StopRule, ...]:
-    if not isinstance(tolerance, (int, float)) or not tolerance > 0:
-        raise ValueError(f"tolerance must be a positive number, got {tolerance!r}")
+    check_limit(tolerance=tolerance)
     if stop is None:
         return (KKTBelow(tolerance), MaxSteps(MAX_STEPS))
     rules = tuple(stop) if isinstance(stop, Iterable) else (stop,)

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from gdpa.arrays import namespace, norm
+from gdpa.checks import check_limit
 from gdpa.kkt import violation
+from gdpa.progress import Progress
 from gdpa.result import Status
-
-if TYPE_CHECKING:
-    from gdpa.progress import Progress
 
 
 class StopRule(Protocol):
-    """Called after every step; returns the status to stop with, or None to go on."""
+    """A function of the `Progress` of a run; it returns the status to stop with, or None to go on."""
 
     def __call__(self, progress: Progress) -> Status | None: ...
-
-
-def _check(name: str, value: float, zero: bool = False) -> None:
-    if not isinstance(value, (int, float)) or math.isnan(value) or value < 0 or (value == 0 and not zero):
-        raise ValueError(f"{name} must be a {'nonnegative' if zero else 'positive'} number, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,7 @@ class MaxSteps:
     limit: int
 
     def __post_init__(self) -> None:
-        _check("limit", self.limit, zero=True)
+        check_limit(True, limit=self.limit)
 
     def __call__(self, progress: Progress) -> Status | None:
         return Status.MAX_STEPS if progress.step >= self.limit else None
@@ -49,7 +42,7 @@ class MaxOracleCalls:
     limit: int
 
     def __post_init__(self) -> None:
-        _check("limit", self.limit)
+        check_limit(limit=self.limit)
 
     def __call__(self, progress: Progress) -> Status | None:
         return Status.MAX_ORACLE_CALLS if progress.forwards >= self.limit else None
@@ -62,7 +55,7 @@ class MaxTime:
     seconds: float
 
     def __post_init__(self) -> None:
-        _check("seconds", self.seconds)
+        check_limit(seconds=self.seconds)
 
     def __call__(self, progress: Progress) -> Status | None:
         return Status.MAX_TIME if progress.seconds >= self.seconds else None
@@ -78,7 +71,7 @@ class KKTBelow:
     tolerance: float
 
     def __post_init__(self) -> None:
-        _check("tolerance", self.tolerance)
+        check_limit(tolerance=self.tolerance)
 
     def __call__(self, progress: Progress) -> Status | None:
         return Status.CONVERGED if progress.certified(self.tolerance) else None
@@ -94,7 +87,7 @@ class FeasibleBelow:
     epsilon: float
 
     def __post_init__(self) -> None:
-        _check("epsilon", self.epsilon)
+        check_limit(epsilon=self.epsilon)
 
     def __call__(self, progress: Progress) -> Status | None:
         if progress.step <= 1:

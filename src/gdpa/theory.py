@@ -15,6 +15,7 @@ import numpy as np
 from gdpa.constants import Constants, estimate_constants, regularity
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.trajectory import Trajectory
+from gdpa.typing import Vector
 
 __all__ = [
     "Condition",
@@ -29,8 +30,6 @@ __all__ = [
     "tau_bound",
     "vartheta",
 ]
-
-Vector = np.ndarray[Any, np.dtype[Any]]
 
 
 def tau_bound(constants: Constants) -> float:

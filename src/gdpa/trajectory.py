@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gdpa.arrays import to_numpy
 from gdpa.constants import regularity, regularity_from
 from gdpa.progress import Progress
-from gdpa.typing import Array
-
-Vector = np.ndarray[Any, np.dtype[Any]]
+from gdpa.typing import Array, Vector
 
 
 class Trajectory:

@@ -1,12 +1,17 @@
-"""Names for the types that cross the rooms of the library."""
+"""Names for the types that modules share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numpy as np
+
 Array: TypeAlias = Any
 """A NumPy, torch or JAX array. The array-API namespace is found at run time, see `gdpa.arrays`."""
+
+Vector: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+"""A NumPy array, for code that is NumPy only."""
 
 Schedule: TypeAlias = Callable[[int], float]
 """A step size as a function of the iteration r = 1, 2, ..."""

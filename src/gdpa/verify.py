@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import max_norm, namespace, positive_part, to_numpy
+from gdpa.arrays import largest, max_norm, namespace, positive_part, to_numpy
+from gdpa.checks import is_number
 from gdpa.kkt import JACOBIAN_LIMIT, Certificate, certificate_from
 from gdpa.problem import Evaluation, Problem
 from gdpa.receipt import Receipt, load_receipt
@@ -89,7 +90,7 @@ def verify(problem: Any, receipt: str | os.PathLike[str] | Receipt, *, tolerance
     receipt = receipt if isinstance(receipt, Receipt) else load_receipt(receipt)
     given = receipt.tolerance if tolerance is None else tolerance
     given = default_tolerance(receipt.x) if given is None else given
-    if not isinstance(given, (int, float)) or not given > 0:
+    if not (is_number(given) and given > 0):
         raise ValueError(f"tolerance must be a positive number, got {given!r}")
     x, m = receipt.x, receipt.constraints.shape[-1]
     try:
@@ -112,7 +113,7 @@ def verify(problem: Any, receipt: str | os.PathLike[str] | Receipt, *, tolerance
     findings = [*_other_values(problem, receipt, certificate, now), *_outside(problem, receipt)]
     if not certificate.holds(given):
         worst = certificate.relative.worst
-        shown = worst if isinstance(worst, float) else float(namespace(worst).max(worst))
+        shown = largest(worst)
         findings.append(f"the largest relative residual is {number(shown, 3)}, above {given:g}")
     return Verification(receipt, certificate, given, tuple(findings))
 

@@ -5,62 +5,13 @@ No loop, clock, print or plot lives in this folder: `gdpa.solve` owns them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
-from gdpa.problem import Evaluation, Problem
-from gdpa.result import Status
+from gdpa.problem import Problem
+from gdpa.state import Probe, State
 from gdpa.typing import Array
 
-
-class Probe(NamedTuple):
-    """What one update learned for free: a point, a multiplier estimate and the Lagrangian gradient there.
-
-    A primal step at x with weights w has just computed grad f(x) + J(x)^T w. That is the Lagrangian gradient at
-    (x, w), so (x, w) has its KKT residuals at no further oracle call.
-
-    Attributes:
-        x: the point.
-        multipliers: w, the estimate used in the step.
-        objective: f(x).
-        constraints: g(x).
-        gradient: grad f(x) + J(x)^T w.
-        weight: this point's weight in the averaged iterate (the paper's 1/beta_r).
-        evaluation: the oracle call at ``x``, so that a certificate of this point makes no second one.
-    """
-
-    x: Array
-    multipliers: Array
-    objective: Array
-    constraints: Array
-    gradient: Array
-    weight: float = 1.0
-    evaluation: Evaluation | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """What every algorithm carries from one update to the next; each method adds its own symbols.
-
-    Attributes:
-        step: number of updates done so far.
-        x: the current iterate.
-        multipliers: the current multipliers (the paper's lambda).
-        evaluation: the oracle call at ``x`` that the next update needs, or ``None`` to have it made anew
-            (a state read from a file has none).
-        probe: what the last update learned for free; ``None`` before the first update and where a
-            method's step does not compute a Lagrangian gradient.
-        verdict: a status with which the method itself ends the run (it found the problem locally infeasible, or
-            no step makes progress); ``None`` to go on. The loop still recomputes the certificate.
-    """
-
-    step: int
-    x: Array
-    multipliers: Array
-    evaluation: Evaluation | None = field(metadata={"stored": False})
-    probe: Probe | None
-    verdict: Status | None = None
-
+__all__ = ["Algorithm", "Probe", "State"]
 
 S = TypeVar("S", bound=State)
 

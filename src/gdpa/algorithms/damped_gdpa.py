@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gdpa.algorithms.base import Probe, State
-from gdpa.algorithms.method import Method, Table1Row, check_at_least, check_positive
+from gdpa.algorithms.method import Method, Table1Row
 from gdpa.arrays import max_norm, namespace
+from gdpa.checks import check_at_least, check_positive
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.problem import Evaluation, Problem
 from gdpa.schedules import as_schedule

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from gdpa.algorithms.inner import Subproblem, descend
 from gdpa.algorithms.inner.minmax import DualSet, MinMaxState, check_minmax, minmax_start
-from gdpa.algorithms.method import Method, Table1Row, check_at_least
+from gdpa.algorithms.method import Method, Table1Row
+from gdpa.checks import check_at_least
 from gdpa.problem import Problem
 from gdpa.schedules import as_schedule
 from gdpa.typing import Array, Schedule

@@ -9,8 +9,9 @@ from typing import ClassVar
 from gdpa.algorithms.inner import Subproblem, solved
 from gdpa.algorithms.inner.augmented import AugmentedMethod, AugmentedState, damping, printed
 from gdpa.algorithms.inner.state import inner_step
-from gdpa.algorithms.method import Table1Row, check_positive
+from gdpa.algorithms.method import Table1Row
 from gdpa.arrays import namespace, norm, positive_part
+from gdpa.checks import check_positive
 from gdpa.problem import Problem
 from gdpa.typing import Array
 

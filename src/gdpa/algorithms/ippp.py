@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from gdpa.algorithms.inner import ACCELERATED, FixedMomentum, InnerSolver, Subproblem, solved
 from gdpa.algorithms.inner.state import NestedMethod, NestedState, inner_step
-from gdpa.algorithms.method import Table1Row, check_positive
+from gdpa.algorithms.method import Table1Row
 from gdpa.arrays import namespace, norm
+from gdpa.checks import check_positive
 from gdpa.problem import Problem
 from gdpa.typing import Array
 

@@ -10,8 +10,9 @@ from typing import ClassVar
 import array_api_compat
 
 from gdpa.algorithms.base import Probe, State
-from gdpa.algorithms.method import Method, Table1Row, check_at_least, check_positive
+from gdpa.algorithms.method import Method, Table1Row
 from gdpa.arrays import namespace, norm
+from gdpa.checks import check_at_least, check_positive
 from gdpa.problem import Evaluation, Problem
 from gdpa.typing import Array
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -98,31 +97,3 @@ class Method:
         if objection:
             raise UnsupportedProblemError(f"{name} cannot solve this problem: {objection}")
         return start
-
-
-def check_positive(**values: float) -> None:
-    """Raise ValueError unless every value is a positive finite number.
-
-    >>> check_positive(beta=-1.0)
-    Traceback (most recent call last):
-    ValueError: beta must be a positive finite number, got -1.0
-    """
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be a positive finite number, got {value!r}")
-
-
-def check_at_least(least: float, **values: float) -> None:
-    """Raise ValueError unless every value is a finite number of at least ``least``.
-
-    >>> check_at_least(0, prox=-1.0)
-    Traceback (most recent call last):
-    ValueError: prox must be a finite number of at least 0, got -1.0
-    """
-    for name, value in values.items():
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not (math.isfinite(value) and value >= least)
-        ):
-            raise ValueError(f"{name} must be a finite number of at least {least}, got {value!r}")

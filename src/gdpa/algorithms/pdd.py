@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from gdpa.algorithms.inner import ACCELERATED, InnerSolver, Subproblem, solved
 from gdpa.algorithms.inner.state import NestedMethod, NestedState, inner_step
-from gdpa.algorithms.method import Table1Row, check_positive
+from gdpa.algorithms.method import Table1Row
 from gdpa.arrays import max_norm, namespace
+from gdpa.checks import check_positive
 from gdpa.kkt import violation
 from gdpa.problem import Problem
 from gdpa.typing import Array

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from gdpa.algorithms.base import State
 from gdpa.algorithms.inner import Subproblem, descend
-from gdpa.algorithms.method import Method, Table1Row, check_at_least, check_positive
+from gdpa.algorithms.method import Method, Table1Row
 from gdpa.arrays import max_norm, namespace
+from gdpa.checks import check_at_least, check_positive
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import Box, ConvexSet, Product, Reals
 from gdpa.typing import Array

@@ -13,6 +13,7 @@ import torch
 
 from gdpa.applications.by_class import ByClass, as_thresholds, check_prioritised, check_reduction
 from gdpa.applications.images import select
+from gdpa.checks import is_count
 from gdpa.problem import Problem
 from gdpa.typing import Array
 
@@ -59,7 +60,7 @@ class BudgetNet:
 
     def __post_init__(self) -> None:
         check_reduction(self.reduction)
-        if len(self.widths) < 2 or any(not isinstance(w, int) or w < 1 for w in self.widths):
+        if len(self.widths) < 2 or not all(is_count(w, 1) for w in self.widths):
             raise ValueError(f"widths must be two or more positive integers, got {self.widths!r}")
         outputs = self.widths[-1]
         if not all(0 <= label < outputs for label in self.classes):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from gdpa.checks import check_at_least, is_count
 from gdpa.typing import Array
 
 
@@ -59,10 +60,9 @@ def select(
         raise ValueError(f"labels must be one per image, got shapes {labels.shape} and {images.shape}")
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
-    if images_per_class is not None and (not isinstance(images_per_class, int) or images_per_class < 1):
+    if images_per_class is not None and not is_count(images_per_class, 1):
         raise ValueError(f"images_per_class must be a positive integer or None, got {images_per_class!r}")
-    if not (isinstance(noise, (int, float)) and math.isfinite(noise) and noise >= 0):
-        raise ValueError(f"noise must be a nonnegative finite number, got {noise!r}")
+    check_at_least(0, noise=noise)
     try:
         wanted = tuple(operator.index(label) for label in classes)
     except TypeError:

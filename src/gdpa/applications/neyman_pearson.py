@@ -12,6 +12,7 @@ import torch
 
 from gdpa.applications.by_class import ByClass, as_thresholds, check_prioritised, check_reduction
 from gdpa.applications.images import select
+from gdpa.checks import check_at_least, check_positive
 from gdpa.problem import Problem
 from gdpa.typing import Array
 
@@ -77,12 +78,8 @@ class NeymanPearson:
         if self.norm not in ("squared", "plain"):
             raise ValueError(f"norm must be 'squared' or 'plain', got {self.norm!r}")
         check_reduction(self.reduction)
-        for name in ("regulariser", "noise"):
-            value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} must be a nonnegative finite number, got {value!r}")
-        if not (math.isfinite(self.smoothing) and self.smoothing > 0):
-            raise ValueError(f"smoothing must be positive, got {self.smoothing!r}; the plain norm needs it at 0")
+        check_at_least(0, regulariser=self.regulariser, noise=self.noise)
+        check_positive(smoothing=self.smoothing)  # the plain norm needs it at 0
         self._check_thresholds()
 
     def _check_thresholds(self) -> None:

@@ -12,9 +12,7 @@ from gdpa.arrays import real_numbers
 from gdpa.differences import FiniteDifferenceWarning, derivative, precision
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, ConvexSet
-from gdpa.typing import Array
-
-Vector = np.ndarray[Any, np.dtype[Any]]
+from gdpa.typing import Array, Vector
 
 
 def from_functions(

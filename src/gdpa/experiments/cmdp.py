@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.algorithms.base import State
 from gdpa.algorithms.gdpa import GDPA
 from gdpa.applications.cmdp import (
     NaturalPolicyGradient,
@@ -25,6 +24,7 @@ from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.methods import get_method, method_names
 from gdpa.progress import Progress
 from gdpa.solve import solve
+from gdpa.state import State
 from gdpa.stopping import KKTBelow, MaxSteps, MaxTime, StopRule
 
 NAME = "cmdp"

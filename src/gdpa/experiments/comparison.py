@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gdpa.algorithms.base import State
 from gdpa.algorithms.iqrc import IQRCState
 from gdpa.arrays import norm
 from gdpa.constants import regularity
@@ -24,6 +23,7 @@ from gdpa.problem import Problem
 from gdpa.progress import Progress
 from gdpa.result import Result, Status
 from gdpa.solve import solve
+from gdpa.state import State
 from gdpa.stopping import MaxSteps, MaxTime
 from gdpa.units import start_at
 

@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from gdpa.algorithms.adaptive import AdaptiveGDPA
+from gdpa.checks import check_count, is_count, is_number
 from gdpa.result import Result
 from gdpa.sklearn._network import Floats, Matrix, Network
 from gdpa.sklearn._oracle import RateProblem
@@ -40,10 +41,9 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_number("regulariser", self.regulariser, 0, math.inf, closed=True)
         check_number("tol", self.tol, 0, math.inf)
-        if not isinstance(self.max_iter, (int, np.integer)) or self.max_iter < 1:
-            raise ValueError(f"max_iter must be an integer of at least 1, got {self.max_iter!r}")
+        check_count(1, max_iter=self.max_iter)
         hidden = tuple(self.hidden)
-        if not all(isinstance(width, (int, np.integer)) and width >= 1 for width in hidden):
+        if not all(is_count(width, 1) for width in hidden):
             raise ValueError(f"hidden must hold positive integers, the widths of hidden layers, got {self.hidden!r}")
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         check_classification_targets(y)
@@ -109,8 +109,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def check_number(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
     """Raise unless low < value < high, or value = low if ``closed``."""
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or not (low < value < high or (closed and value == low)):
+    if not is_number(value) or not (low < value < high or (closed and value == low)):
         between = f"{'at least' if closed else 'above'} {low:g} and below {high:g}"
         raise ValueError(f"{name} must be a number {between}, got {value!r}")
 

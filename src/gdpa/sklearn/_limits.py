@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from gdpa.checks import is_number
 from gdpa.sklearn._network import Floats
 
 #: The rates that limits speak of: name -> the targets over whose samples the share of positive decisions is taken.
@@ -33,7 +34,7 @@ class Limit:
     groups: str | tuple[Any, ...] = "all"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bound, (int, float, np.number)) or not 0 < self.bound < 1:
+        if not (is_number(self.bound) and 0 < self.bound < 1):
             raise ValueError(f"the bound of a limit must lie strictly between 0 and 1, got {self.bound!r}")
         if isinstance(self.groups, str) and self.groups not in ("all", "each"):
             raise ValueError(f"groups must be 'all', 'each' or a list of labels, got {self.groups!r}")

@@ -9,8 +9,9 @@ from typing import ClassVar
 from gdpa.algorithms.base import State
 from gdpa.algorithms.inner.descent import descend
 from gdpa.algorithms.inner.subproblem import Subproblem
-from gdpa.algorithms.method import Method, check_positive
+from gdpa.algorithms.method import Method
 from gdpa.arrays import namespace
+from gdpa.checks import check_positive
 from gdpa.problem import Problem
 from gdpa.schedules import as_schedule
 from gdpa.typing import Array, Schedule

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gdpa.algorithms.base import State
-from gdpa.algorithms.method import check_at_least, check_positive
 from gdpa.arrays import namespace
+from gdpa.checks import check_at_least, check_positive
 from gdpa.problem import Evaluation
 from gdpa.typing import Array
 

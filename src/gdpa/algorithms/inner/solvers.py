@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol, Self
 from gdpa.algorithms.base import Probe
 from gdpa.algorithms.inner.descent import descend
 from gdpa.algorithms.inner.subproblem import Subproblem
-from gdpa.algorithms.method import check_at_least, check_positive
 from gdpa.arrays import namespace, norm
+from gdpa.checks import check_at_least, check_positive
 from gdpa.problem import Evaluation
 from gdpa.typing import Array
 

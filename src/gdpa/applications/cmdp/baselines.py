@@ -11,6 +11,7 @@ from gdpa.algorithms.base import Probe, State
 from gdpa.applications.cmdp.parametrisation import policy_of
 from gdpa.applications.cmdp.tabular import TabularCMDP
 from gdpa.arrays import namespace
+from gdpa.checks import check_limit
 from gdpa.problem import Problem
 from gdpa.schedules import as_schedule
 from gdpa.typing import Array, Schedule
@@ -91,10 +92,7 @@ class NaturalPolicyGradient:
     bound: float = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("eta1", "eta2", "bound"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or math.isnan(value) or value <= 0:
-                raise ValueError(f"{name} must be a positive number, got {value!r}")
+        check_limit(eta1=self.eta1, eta2=self.eta2, bound=self.bound)
 
     def init(self, problem: Problem, x0: Array) -> State:
         evaluation = problem.evaluate(x0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import gdpa.torch
+from gdpa.checks import is_number
 
 Env = Any
 Rows = list[dict[str, float]]
@@ -71,7 +72,7 @@ class ActorCritic:
         if not self.budgets:
             raise ValueError("budgets must name at least one cost, got none")
         for name, value in self.budgets.items():
-            if not isinstance(value, (int, float)) or not np.isfinite(value):
+            if not (is_number(value) and np.isfinite(value)):
                 raise ValueError(f"budgets[{name!r}] must be a finite number, got {value!r}")
         if self.num_envs < 1 or self.horizon < 1:
             raise ValueError(f"num_envs and horizon must be positive, got {self.num_envs} and {self.horizon}")

@@ -6,10 +6,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from gdpa.applications.cmdp.tabular import PolicyEvaluation, TabularCMDP, Vector
+from gdpa.applications.cmdp.tabular import PolicyEvaluation, TabularCMDP
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, Simplex
-from gdpa.typing import Array
+from gdpa.typing import Array, Vector
 
 Parametrisation = Literal["softmax", "direct"]
 

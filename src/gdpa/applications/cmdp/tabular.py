@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dgetrf, dgetrs
 
-Vector = np.ndarray[Any, np.dtype[np.float64]]
+from gdpa.checks import is_number
+from gdpa.typing import Vector
 
 #: How far a row of probabilities may be from summing to one.
 ROW_TOLERANCE = 1e-8
@@ -70,7 +71,7 @@ class TabularCMDP:
         b = _finite("thresholds", self.thresholds)
         if b.shape != (len(u),):
             raise ValueError(f"thresholds must have one number for each of the {len(u)} utilities, got shape {b.shape}")
-        if not isinstance(self.discount, (int, float)) or not 0 <= self.discount < 1:
+        if not (is_number(self.discount) and 0 <= self.discount < 1):
             raise ValueError(
                 f"discount must lie in [0, 1), got {self.discount!r}: at 1 the sum of rewards need not converge"
             )

@@ -1,0 +1,101 @@
+"""Checks of the numbers that users pass. An error names the argument, its value and what is allowed.
+
+A bool is not a number here. Python's and NumPy's numbers are treated alike.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether ``value`` is a real number; NaN and infinity are.
+
+    >>> is_number(2), is_number(float("inf")), is_number(True), is_number("2")
+    (True, True, False, False)
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_count(value: Any, least: int = 0) -> bool:
+    """Tell whether ``value`` is an integer of at least ``least``.
+
+    >>> is_count(0), is_count(0, least=1), is_count(True), is_count(2.0)
+    (True, False, False, False)
+    """
+    return is_number(value) and isinstance(value, numbers.Integral) and int(value) >= least
+
+
+def check_positive(**values: Any) -> None:
+    """Raise ValueError unless every value is a positive finite number.
+
+    >>> check_positive(beta=-1.0)
+    Traceback (most recent call last):
+    ValueError: beta must be a positive finite number, got -1.0
+    """
+    for name, value in values.items():
+        if not (is_number(value) and math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be a positive finite number, got {value!r}")
+
+
+def check_at_least(least: float, /, **values: Any) -> None:
+    """Raise ValueError unless every value is a finite number of at least ``least``.
+
+    >>> check_at_least(0, prox=-1.0)
+    Traceback (most recent call last):
+    ValueError: prox must be a finite number of at least 0, got -1.0
+    """
+    for name, value in values.items():
+        if not (is_number(value) and math.isfinite(value) and value >= least):
+            raise ValueError(f"{name} must be a finite number of at least {least}, got {value!r}")
+
+
+def check_inside(low: float, high: float, /, **values: Any) -> None:
+    """Raise ValueError unless every value lies strictly between ``low`` and ``high``.
+
+    >>> check_inside(0, 1, tau=1.0)
+    Traceback (most recent call last):
+    ValueError: tau must lie strictly between 0 and 1, got 1.0
+    """
+    for name, value in values.items():
+        if not (is_number(value) and low < value < high):
+            raise ValueError(f"{name} must lie strictly between {low} and {high}, got {value!r}")
+
+
+def check_share(**values: Any) -> None:
+    """Raise ValueError unless every value lies in [0, 1).
+
+    >>> check_share(discount=1)
+    Traceback (most recent call last):
+    ValueError: discount must lie in [0, 1), got 1
+    """
+    for name, value in values.items():
+        if not (is_number(value) and 0 <= value < 1):
+            raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
+
+
+def check_limit(zero: bool = False, /, **values: Any) -> None:
+    """Raise ValueError unless every value is a positive number (or ``zero``, if allowed); infinity is no limit.
+
+    >>> check_limit(seconds=float("inf"))
+    >>> check_limit(seconds=0)
+    Traceback (most recent call last):
+    ValueError: seconds must be a positive number, got 0
+    """
+    for name, value in values.items():
+        if not (is_number(value) and (value > 0 or (zero and value == 0))):
+            raise ValueError(f"{name} must be a {'nonnegative' if zero else 'positive'} number, got {value!r}")
+
+
+def check_count(least: int, /, **values: Any) -> None:
+    """Raise ValueError unless every value is an integer of at least ``least``.
+
+    >>> check_count(1, memory=2.0)
+    Traceback (most recent call last):
+    ValueError: memory must be an integer of at least 1, got 2.0
+    """
+    for name, value in values.items():
+        if not is_count(value, least):
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
