@@ -5,9 +5,9 @@
 
 Groups are the two sexes, which are not among the 89 features. Every method gets the same features, and logistic
 regression as its model. A limit eps bounds the distance of each group's rate from the rate of all: the selection rate
-for demographic parity, recall and false positive rate for equalised odds. ExponentiatedGradient takes the same eps as
+for demographic parity, recall and false positive rate for equalized odds. ExponentiatedGradient takes the same eps as
 ``difference_bound``. The ``tol`` of ThresholdOptimizer bounds the distance between two groups, which is eps divided by
-the share of the larger group; for equalised odds it has no ``tol`` and makes the rates equal.
+the share of the larger group; for equalized odds it has no ``tol`` and makes the rates equal.
 
 ExponentiatedGradient and ThresholdOptimizer decide at random. Their errors and rates are exact expectations over that
 randomness, not one draw of it. "Above the limit" is max(0, largest distance - eps).
@@ -28,7 +28,7 @@ from gdpa.sklearn import ConstrainedClassifier, demographic_parity, equalized_od
 
 STUDY = Study("benchmarks.fair_adult", "fair_adult", ("notion", "bound", "method"))
 BOUNDS = (0.05, 0.02)
-NOTIONS = ("demographic parity", "equalised odds")
+NOTIONS = ("demographic parity", "equalized odds")
 METHODS = ("no limits", "gdpa ConstrainedClassifier", "ExponentiatedGradient", "ThresholdOptimizer")
 
 
@@ -74,7 +74,7 @@ def fitted(method: str, notion: str, bound: float, data: Adult) -> tuple[Any, st
         mixture.fit(x, y, sensitive_features=sex)
         count = int((mixture.weights_ > 0).sum())
         return lambda X, groups: mixture._pmf_predict(X)[:, 1], f"a random choice of {count} models", []
-    names = {"demographic parity": "demographic_parity", "equalised odds": "equalized_odds"}
+    names = {"demographic parity": "demographic_parity", "equalized odds": "equalized_odds"}
     share = max(np.mean(sex == group) for group in np.unique(sex))
     cut = ThresholdOptimizer(
         estimator=base(),

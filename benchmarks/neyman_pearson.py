@@ -4,7 +4,7 @@
     python -m benchmarks.neyman_pearson figures  draw table and figures again from the saved records
 
 MNIST: digits 1 to 4, first in priority the 1, Gaussian noise of standard deviation 1 on every pixel (in [0, 1]), as in
-the paper's experiment; drawn anew for the test images. Adult: the incomes above 50,000 are the prioritised class.
+the paper's experiment; drawn anew for the test images. Adult: the incomes above 50,000 are the prioritized class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STUDY = Study("benchmarks.neyman_pearson", "neyman_pearson")
 ASSETS = ROOT / "docs" / "assets"
 DIGITS, NOISE = (1, 2, 3, 4), 1.0
 PRIORITY = 1
-#: Data set -> threshold of every other class, regulariser, and the limits of the frontier.
+#: Data set -> threshold of every other class, regularizer, and the limits of the frontier.
 TASKS: dict[str, tuple[float, float, tuple[float, ...]]] = {
     "MNIST": (0.2, 0.03, (0.1, 0.12, 0.15, 0.2, 0.25, 0.3)),
     "Adult": (0.1, 1e-3, (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)),
@@ -50,8 +50,8 @@ def data(name: str) -> tuple[Any, Any, Any, Any]:
 
 def rows(name: str) -> list[dict[str, Any]]:
     """Fit with limits on the surrogate, on the error, and with calibration; then trace the frontier."""
-    threshold, regulariser, limits = TASKS[name]
-    common = {"regulariser": regulariser, "random_state": 0}
+    threshold, regularizer, limits = TASKS[name]
+    common = {"regularizer": regularizer, "random_state": 0}
     x, y, x_test, y_test = data(name)
     found: list[dict[str, Any]] = []
     for title, options in (
@@ -69,7 +69,7 @@ def rows(name: str) -> list[dict[str, Any]]:
                 "fit": title,
                 "threshold": threshold,
                 "priority": PRIORITY,
-                "regulariser": regulariser,
+                "regularizer": regularizer,
                 "classes": model.classes_.tolist(),
                 "train errors": list(model.class_errors_.values()),
                 "test errors": (1 - np.diag(table) / table.sum(axis=1)).tolist(),
@@ -103,7 +103,7 @@ def table(records: list[dict[str, Any]]) -> str:
             cells = [r["data"], r["fit"], f"{r['threshold']:g}", *errors, f"{max(r['residuals']):.1e}"]
             cells.append(f"{r['CPU seconds']:.1f}")
             lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", "The prioritised class is 1 in both.", "", told(records)])
+    return "\n".join([*lines, "", "The prioritized class is 1 in both.", "", told(records)])
 
 
 def draw_confusions(records: list[dict[str, Any]]) -> Any:

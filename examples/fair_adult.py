@@ -12,7 +12,7 @@ X, y, sex = data.train_x[::every], data.train_y[::every], data.train_sex[::every
 TASKS = {
     "no limits": [],
     "demographic parity": [demographic_parity(0.02)],
-    "equalised odds": [equalized_odds(0.05)],
+    "equalized odds": [equalized_odds(0.05)],
     "parity and recall": [demographic_parity(0.05), recall_at_least(0.6)],
 }
 for name, limits in TASKS.items():

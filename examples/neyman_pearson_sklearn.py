@@ -20,14 +20,14 @@ def report(title, model):
     print(f"{title:24} error on new data: others {others:.3f}, eights {eights:.3f}")
 
 
-plain = NeymanPearsonClassifier(priority="eight", thresholds={"other": 0.05}, regulariser=0.01)
+plain = NeymanPearsonClassifier(priority="eight", thresholds={"other": 0.05}, regularizer=0.01)
 model = make_pipeline(StandardScaler(), plain).fit(X, y)
 report("limit on training data", model)
 print("price of the limit:", plain.multipliers_, "certified:", plain.certificate_.holds(plain.tol))
 
 # Half of the others are held out. With probability 0.95 over their draw, the limit holds on all digits to come.
 sure = NeymanPearsonClassifier(
-    "eight", {"other": 0.05}, regulariser=0.01, calibration="order-statistic", delta=0.05, random_state=0
+    "eight", {"other": 0.05}, regularizer=0.01, calibration="order-statistic", delta=0.05, random_state=0
 )
 model = make_pipeline(StandardScaler(), sure).fit(X, y)
 report("limit with a guarantee", model)

@@ -10,7 +10,7 @@ def test_distances_by_hand():
     positive = np.array([1.0, 0.0, 0.5, 0.5])
     y, groups = np.array([1, 1, 0, 0]), np.array(["a", "b", "a", "b"])
     assert fair_adult.distances("demographic parity", positive, y, groups) == 0.25  # 0.75 and 0.25 around 0.5
-    assert fair_adult.distances("equalised odds", positive, y, groups) == 0.5  # recall 1 and 0 around 0.5
+    assert fair_adult.distances("equalized odds", positive, y, groups) == 0.5  # recall 1 and 0 around 0.5
 
 
 @pytest.mark.parametrize("benchmark", [fair_adult, neyman_pearson, np_calibration])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdpa.applications.energy_budget import Chain, CountedEnergy, EnergyModel
+from gdpa.applications.energy_budget import Chain, CountedEnergy, EnergyModel, fit_widths
 from gdpa.experiments import energy, get
 from gdpa.experiments.base import Settings, Unit
 from gdpa.experiments.figures.chart import save
@@ -55,6 +55,7 @@ def test_units_are_every_method_on_every_network_for_every_seed():
     assert {(unit.method, unit.setting) for unit in quick} == {(m, n) for m in energy.METHODS for n in energy.NETWORKS}
     assert len(quick) == 6
     assert len({unit.name for unit in study}) == 18
+    assert {unit.seed for unit in study} == {1, 2, 3}  # settings were chosen on seed 0
     assert energy.units(Settings(steps=10))[0].config["images"] == 640
     assert {0.25, 0.1} <= set(quick[0].config["budgets"])
 
@@ -108,6 +109,17 @@ def test_verdicts_say_by_how_much_a_rival_is_better(records):
     assert "better by 1.00 points" in uniform.words
 
 
+def test_a_rival_that_is_better_on_one_network_alone_refutes_the_claim(records):
+    made_up = [
+        changed(one, test=95.0 if one.unit.method == energy.GDPA or one.unit.setting == energy.PERCEPTRON else 96.0)
+        for one in records
+    ]
+    _, magnitude, _, _ = energy.section(made_up).verdicts
+    assert magnitude.holds is False
+    assert "better by 0.00 points" in magnitude.words
+    assert "worse by 1.00 points" in magnitude.words
+
+
 def test_verdicts_notice_a_network_over_its_budget_or_no_smaller(records):
     over = energy.section([changed(one, energy=0.3) for one in records]).verdicts
     assert over[0].holds is False
@@ -130,7 +142,7 @@ def test_rivals_choose_widths_inside_psi():
     psi = EnergyModel((0.01, 1.0, 8.0, 1.0), full=(30, 20))
     scores = [torch.linspace(0.5, 1.5, 30), torch.linspace(0.9, 1.1, 20)]
     for limit in (5.0, 1.0, 0.3):
-        alike = np.array(energy.uniform_widths(psi, limit), dtype=float)
+        alike = np.array(fit_widths(psi, limit, psi.full), dtype=float)
         ranked = np.array(energy.ranked_widths(psi, limit, scores), dtype=float)
         assert psi(alike) <= limit
         assert psi(ranked) <= limit

@@ -85,7 +85,7 @@ def test_recall_and_false_positive_limits():
 def test_without_limits_it_is_logistic_regression():
     X, y, _ = people(n=300)
     weights = np.random.default_rng(1).uniform(0.5, 2, len(y))
-    model = ConstrainedClassifier(regulariser=0.01, tol=1e-9).fit(X, y, sample_weight=weights)
+    model = ConstrainedClassifier(regularizer=0.01, tol=1e-9).fit(X, y, sample_weight=weights)
     other = LogisticRegression(C=1 / (0.01 * weights.sum()), tol=1e-10).fit(X, y, sample_weight=weights)
     np.testing.assert_allclose(model.coefs_[0][:, 0], other.coef_[0], rtol=1e-4)
     np.testing.assert_allclose(model.intercepts_[0], other.intercept_, rtol=1e-4)

@@ -69,7 +69,7 @@ def test_surrogate_limits_hold_and_the_multiplier_is_the_price():
     X, y = gaussians(means=((0.0, 0.0), (1.5, 1.0), (-1.5, 1.5)), n=100)
 
     def fitted(limit):
-        options = {"limit_on": "surrogate", "tol": 1e-9, "regulariser": 0.01}
+        options = {"limit_on": "surrogate", "tol": 1e-9, "regularizer": 0.01}
         return NeymanPearsonClassifier(2, {0: limit, 1: 0.2}, **options).fit(X, y)
 
     model = fitted(0.25)
@@ -84,7 +84,7 @@ def test_surrogate_limits_hold_and_the_multiplier_is_the_price():
 def test_one_feature_against_a_scalar_search():
     """One feature, two classes, no penalty to speak of: the surrogate problem in two variables, by a nested search."""
     X, y = gaussians(means=((0.0,), (1.5,)), n=200)
-    model = NeymanPearsonClassifier(1, {0: 0.2}, limit_on="surrogate", regulariser=0.05, tol=1e-8).fit(X, y)
+    model = NeymanPearsonClassifier(1, {0: 0.2}, limit_on="surrogate", regularizer=0.05, tol=1e-8).fit(X, y)
 
     def loss(slope, offset, label):  # s_1 - s_0 = slope x + offset
         z = (slope * X[y == label, 0] + offset) * (1 if label == 0 else -1)
@@ -154,7 +154,7 @@ def test_the_tools_of_scikit_learn():
     pipeline = make_pipeline(StandardScaler(), NeymanPearsonClassifier("yes", {"no": 0.1})).set_output(
         transform="default"
     )
-    search = GridSearchCV(pipeline, {"neymanpearsonclassifier__regulariser": [1e-3, 1e-1]}, cv=StratifiedKFold(3))
+    search = GridSearchCV(pipeline, {"neymanpearsonclassifier__regularizer": [1e-3, 1e-1]}, cv=StratifiedKFold(3))
     search.fit(X, labels)
     model = pickle.loads(pickle.dumps(search.best_estimator_))
     np.testing.assert_array_equal(model.predict(X), search.predict(X))
@@ -197,8 +197,8 @@ X, Y = gaussians(n=10)
     ("options", "message"),
     [
         ({"thresholds": {7: 0.1}}, "thresholds names the class 7, which is not in y; its classes are .0, 1."),
-        ({"thresholds": {1: 0.1}}, "thresholds names the prioritised class 1"),
-        ({"thresholds": {}}, "thresholds must name every class but the prioritised one; .0. are missing"),
+        ({"thresholds": {1: 0.1}}, "thresholds names the prioritized class 1"),
+        ({"thresholds": {}}, "thresholds must name every class but the prioritized one; .0. are missing"),
         ({"thresholds": 0.0}, "the threshold of class 0 must be a number above 0 and below 1, got 0.0"),
         ({"thresholds": {0: 1.0}}, "the threshold of class 0 must be .* below 1, got 1.0"),
         ({"thresholds": "small"}, "the threshold of class 0 must be a number"),
@@ -209,7 +209,7 @@ X, Y = gaussians(n=10)
         ({"calibration": "order-statistic", "delta": 0}, "delta must be a number above 0"),
         ({"calibration": "order-statistic", "calibration_fraction": 1}, "calibration_fraction must be a number"),
         ({"hidden": (0,)}, "hidden must hold positive integers"),
-        ({"regulariser": -1}, "regulariser must be a number at least 0"),
+        ({"regularizer": -1}, "regularizer must be a number at least 0"),
         ({"tol": 0}, "tol must be a number above 0"),
         ({"max_iter": 0}, "max_iter must be an integer of at least 1, got 0"),
     ],

@@ -26,7 +26,7 @@ def pairwise_problem(rng, hidden=(), container=np.asarray):
         objective=np.array([0.0, 1.0, 0.0]),
         combination=np.eye(3)[[0, 2]],
         bounds=np.array([0.3, 0.4]),
-        regulariser=0.1,
+        regularizer=0.1,
         names=("class 0", "class 2"),
     )
 
@@ -41,7 +41,7 @@ def decision_problem(rng, hidden=()):
         objective=np.array([0.1, 0.2, 0.3, 0.4]),
         combination=rng.standard_normal((2, 4)),
         bounds=np.array([0.1, -0.2]),
-        regulariser=0.1,
+        regularizer=0.1,
         names=("a", "b"),
     )
 
@@ -74,7 +74,7 @@ def compare(rates, x, values):
     leaf = torch.tensor(x, requires_grad=True)
     loss, rate = values(scores_in_torch(rates.network, leaf, rates.cells.X), torch.as_tensor(rates.cells.targets))
     f = torch.as_tensor(rates.objective) @ means_in_torch(loss, rates.cells)
-    f = f + rates.regulariser / 2 * squared_weights(rates.network, leaf)
+    f = f + rates.regularizer / 2 * squared_weights(rates.network, leaf)
     g = torch.as_tensor(rates.combination) @ means_in_torch(rate, rates.cells) - torch.as_tensor(rates.bounds)
     now = rates.problem.evaluate(x)
     np.testing.assert_allclose(now.objective, f.detach(), rtol=1e-12)

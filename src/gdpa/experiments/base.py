@@ -47,7 +47,7 @@ class Settings:
     """What the user asked of a run.
 
     Args:
-        seeds: how many seeds, 0 to seeds - 1.
+        seeds: how many seeds, 0 to seeds - 1 unless the experiment says otherwise.
         budget: seconds a unit may use on the method's clock; None for the experiment's own default.
         steps: iterations a unit may use; None for the experiment's own default.
         preset: constants as the paper prints them, tuned on a declared grid, or both.

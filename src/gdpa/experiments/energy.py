@@ -24,6 +24,7 @@ from gdpa.applications.energy_budget import (
     EnergyModel,
     count_layers,
     fit_energy,
+    fit_widths,
     prune,
     prune_by_norm,
     sample_widths,
@@ -51,8 +52,11 @@ STEPS, BATCH, VALIDATION = 156, 64, 5_000
 EPOCHS = (3, 7, 5)
 #: Shares of the dense network's energy.
 BUDGETS = (0.25, 0.1)
-#: Steps of Adam that every method tries.
-RATES = (1e-3, 3e-3)
+#: Steps of Adam that every method tries. Chosen on `TUNING_SEED` by the held-out images, as the epochs were: there 1e-3
+#: was worse than 3e-3 for every method, and GDPA at 10 % was better with 6e-3.
+RATES = (3e-3, 6e-3)
+#: The seed that settings were chosen on; the study's seeds come after it.
+TUNING_SEED = 0
 #: The step that the dense network is trained with, from which GDPA and pruning start.
 DENSE_RATE = 3e-3
 #: Networks at random widths that psi is fitted to.
@@ -62,14 +66,17 @@ TIMED_IMAGES, TIMED_CALLS = 256, 30
 
 
 def units(settings: Settings) -> list[Unit]:
-    """Every method on every network for every seed; ``steps`` is how many an epoch has, and so how many images."""
+    """Every method on every network for every seed after `TUNING_SEED`.
+
+    ``steps`` is how many steps an epoch has, and so decides how many images are used.
+    """
     images = BATCH * (STEPS if settings.steps is None else settings.steps)
     config = {"images": images, "epochs": list(EPOCHS), "budgets": list(BUDGETS), "rates": list(RATES)}
     return [
         Unit(NAME, method, network, seed, config)
         for network in reversed(NETWORKS)  # the longer ones first
         for method in METHODS
-        for seed in range(settings.seeds)
+        for seed in range(TUNING_SEED + 1, TUNING_SEED + 1 + settings.seeds)
     ]
 
 
@@ -184,7 +191,7 @@ class _Run:
             norms = [squares.sqrt() for squares in chain.squared_norms()]
         scores = [size / size.mean() for size in norms]
         ways: dict[str, Callable[[float], Sequence[int]]] = {
-            "equal shares": lambda bound: uniform_widths(self.model, bound),
+            "equal shares": lambda bound: fit_widths(self.model, bound, self.full),
             "one ranking": lambda bound: ranked_widths(self.model, bound, scores),
         }
         _, under, after = self.config["epochs"]
@@ -198,8 +205,9 @@ class _Run:
     def uniform(self, limit: float) -> Iterator[_Found]:
         """Train a network whose widths are all scaled alike."""
         chain, scores = Chain(self.dense), [torch.ones(width) for width in self.full]
-        choose: Callable[[float], Sequence[int]] = lambda bound: uniform_widths(self.model, bound)  # noqa: E731
-        widths = prune_by_norm(chain, scores, self.meter, limit, choose, self.model).widths
+        widths = prune_by_norm(
+            chain, scores, self.meter, limit, lambda bound: fit_widths(self.model, bound, self.full), self.model
+        ).widths
         for rate in self.config["rates"]:
             yield _Found(f"step {rate:g}", self.scratch(widths, rate), {})
 
@@ -260,20 +268,6 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         "layers": [{"name": layer.name, "macs": layer.macs, "words": layer.words} for layer in layers],
     }
     return {"dense": dense, "chosen": chosen, "fit_error": work.fit_error, "psi": list(work.model.coefficients)}
-
-
-def uniform_widths(model: EnergyModel, limit: float) -> tuple[int, ...]:
-    """Return the widths max(1, round(r S_u)) with the largest r whose psi is at most ``limit``.
-
-    >>> uniform_widths(EnergyModel((0.0, 1.0, 8.0, 1.0), full=(10, 20)), 2.5)
-    (4, 9)
-    """
-    full = np.asarray(model.full)
-    for scale in np.linspace(1, 0, 2001):
-        widths = np.maximum(1, np.round(scale * full))
-        if float(model(widths)) <= limit:
-            break
-    return tuple(int(width) for width in widths)
 
 
 def ranked_widths(model: EnergyModel, limit: float, scores: Sequence[torch.Tensor]) -> tuple[int, ...]:

@@ -70,7 +70,8 @@ def _introduction(results: Results) -> str:
         "paper, after Yang et al. (CVPR 2019). GDPA around Adam trains the weights and the widths of a dense network "
         "under the budget; channels that became small are cut out, and the smaller dense network is fine-tuned. "
         "Beside it: pruning the dense network by the norms of its channels, in equal shares or by one ranking over all "
-        "widths; and networks whose widths are scaled alike, trained from scratch. Energy is counted for one image: "
+        "widths; and networks whose widths are scaled alike, trained from scratch. What equal shares leave of the "
+        "budget is filled channel by channel. Energy is counted for one image: "
         "4.6 pJ per multiply-accumulate and 640 pJ per number moved to or from memory. psi, the bilinear model, is "
         "fitted to 200 counted networks; 'true energy' is the count of the network that results."
     )
@@ -78,14 +79,15 @@ def _introduction(results: Results) -> str:
         return words
     config = results.records[0].unit.config
     first, under, after = config["epochs"]
-    seeds = len({record.unit.seed for record in results.records})
+    seeds = sorted({record.unit.seed for record in results.records})
     rates = " and ".join(f"{rate:g}" for rate in config["rates"])
     errors = ", ".join(
         f"{100 * max(r.summary['fit_error'] for r in results.records if r.unit.setting == network):.2g} % ({network})"
         for network in results.networks
     )
     return (
-        f"{words} {config['images']} training images, {seeds} seed{'s' if seeds > 1 else ''}. Every method has "
+        f"{words} {config['images']} training images, seed{'s' if len(seeds) > 1 else ''} "
+        f"{', '.join(map(str, seeds))}; settings were chosen on seed 0 by the held-out images. Every method has "
         f"{first + under + after} epochs: GDPA {first} dense, {under} under the budget, {after} of fine-tuning; "
         f"pruning {first} dense and {under + after} of fine-tuning; uniform widths all of them. Steps of Adam "
         f"tried: {rates}; the variant that is best on 5000 held-out images counts. psi differs from the "
@@ -203,7 +205,7 @@ def _as_good(results: Results, method: str, rival: str) -> Verdict:
         side = "better" if gap >= 0 else "worse"
         words.append(f"{network}, {budget:.0%}: {side} by {abs(gap):.2f} points{each}.")
     claim = f"{method}'s test accuracy is at least that of {rival} at the same energy."
-    return Verdict(claim, None if len(set(marks)) != 1 else marks[0], " ".join(words))
+    return Verdict(claim, all(marks) if marks else None, " ".join(words))
 
 
 def _smaller(results: Results, method: str) -> Verdict:

@@ -1,6 +1,6 @@
-"""Decision cuts: how much better the prioritised class must score before it is predicted.
+"""Decision cuts: how much better the prioritized class must score before it is predicted.
 
-The rule. Let c be the best of the constrained classes by score. The prediction is the prioritised class p if
+The rule. Let c be the best of the constrained classes by score. The prediction is the prioritized class p if
 s_p - s_c > t_c, and c otherwise. A sample of class j is an error if and only if its *excess*
 
     T = s_p - s_j  if j is the best constrained class,   infinity otherwise

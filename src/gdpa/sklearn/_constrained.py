@@ -26,12 +26,12 @@ ROUNDS, CLOSE, FAR = 10, 0.05, 0.5
 
 
 class ConstrainedClassifier(LimitedClassifier):
-    r"""A binary classifier that minimises the logistic loss while rates of its decisions stay within limits.
+    r"""A binary classifier that minimizes the logistic loss while rates of its decisions stay within limits.
 
     With the score s of a sample, linear in the features or from a small network, and y = 1 the second class:
 
     .. math::
-        \min\; \mathrm{mean}\, \log(1 + e^{\mp s}) + \tfrac{\text{regulariser}}{2} \sum \|W\|^2
+        \min\; \mathrm{mean}\, \log(1 + e^{\mp s}) + \tfrac{\text{regularizer}}{2} \sum \|W\|^2
         \quad\text{subject to}\quad \sum_c C_{kc}\, \mathrm{rate}_c \le b_k,
 
     where rate_c is the share of positive decisions 1[s > 0] in the cell c, the samples of one group and one class.
@@ -44,7 +44,7 @@ class ConstrainedClassifier(LimitedClassifier):
     Args:
         limits: a list of `demographic_parity`, `equalized_odds`, `equal_opportunity`, `recall_at_least`,
             `false_positive_rate_at_most`; None or an empty list trains without limits.
-        hidden, regulariser, tol, max_iter, random_state: as in `NeymanPearsonClassifier`.
+        hidden, regularizer, tol, max_iter, random_state: as in `NeymanPearsonClassifier`.
         temperature: see above. A low one follows decisions closely, and makes the problem less smooth. It is halved
             when decisions exceed a limit by far.
 
@@ -74,7 +74,7 @@ class ConstrainedClassifier(LimitedClassifier):
 
     References:
         A. Agarwal, A. Beygelzimer, M. Dudik, J. Langford and H. Wallach, "A reductions approach to fair
-        classification", ICML 2018, for the limits as linear functions of rates; their method returns a randomised
+        classification", ICML 2018, for the limits as linear functions of rates; their method returns a randomized
         mixture of models.
     """
 
@@ -83,7 +83,7 @@ class ConstrainedClassifier(LimitedClassifier):
         limits: Sequence[Limit] | None = None,
         *,
         hidden: Sequence[int] = (),
-        regulariser: float = 1e-4,
+        regularizer: float = 1e-4,
         temperature: float = 1.0,
         tol: float = 1e-4,
         max_iter: int = 2000,
@@ -91,7 +91,7 @@ class ConstrainedClassifier(LimitedClassifier):
     ) -> None:
         self.limits = limits
         self.hidden = hidden
-        self.regulariser = regulariser
+        self.regularizer = regularizer
         self.temperature = temperature
         self.tol = tol
         self.max_iter = max_iter
@@ -196,7 +196,7 @@ class ConstrainedClassifier(LimitedClassifier):
             objective=cells.masses,
             combination=rows.matrix,
             bounds=rows.bounds,
-            regulariser=self.regulariser,
+            regularizer=self.regularizer,
             names=rows.names,
         )
         return _Data(rates, rows, labels, place)

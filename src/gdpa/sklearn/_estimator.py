@@ -39,7 +39,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Returns:
             X, the places of y in ``classes_``, the weights, and which samples were kept.
         """
-        check_number("regulariser", self.regulariser, 0, math.inf, closed=True)
+        check_number("regularizer", self.regularizer, 0, math.inf, closed=True)
         check_number("tol", self.tol, 0, math.inf)
         check_count(1, max_iter=self.max_iter)
         hidden = tuple(self.hidden)
@@ -73,7 +73,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.unmet_:
             warnings.warn(
                 f"limits not met: {', '.join(map(str, self.unmet_))}; "
-                f"loosen them, lower regulariser, or allow a richer model by hidden. The solver said: {result.message}",
+                f"loosen them, lower regularizer, or allow a richer model by hidden. The solver said: {result.message}",
                 UnmetLimitWarning,
                 stacklevel=3,
             )

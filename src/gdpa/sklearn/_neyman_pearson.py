@@ -27,13 +27,13 @@ class NeymanPearsonClassifier(LimitedClassifier):
 
     With scores :math:`s_i` that are linear in the features (or come from a small network), the loss of class j over
     its samples :math:`D_j` is :math:`L_j = \mathrm{mean}_{D_j} \sum_{i \ne j} \sigma(s_i - s_j)`, and the training
-    problem, with p the prioritised class, is
+    problem, with p the prioritized class, is
 
     .. math::
-        \min\; L_p + \tfrac{\text{regulariser}}{2} \sum \|W\|^2
+        \min\; L_p + \tfrac{\text{regularizer}}{2} \sum \|W\|^2
         \quad\text{subject to}\quad L_j \le r_j,\; j \ne p .
 
-    With ``limit_on="error"`` the thresholds bound the 0/1 errors instead: the prioritised class is predicted if its
+    With ``limit_on="error"`` the thresholds bound the 0/1 errors instead: the prioritized class is predicted if its
     score exceeds that of the best other class c by more than a cut :math:`t_c`, the smallest that keeps class c within
     its threshold on the training data. If the other classes are confused with each other too often for any cut, the
     surrogate limits are tightened and the model is trained again.
@@ -54,7 +54,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         delta: see above.
         calibration_fraction: the share of every constrained class that is held out.
         hidden: widths of hidden layers; none makes a linear classifier.
-        regulariser: the weight of the penalty on W.
+        regularizer: the weight of the penalty on W.
         tol: the relative KKT tolerance of the solver.
         max_iter: the most steps of each run of the solver.
         random_state: of the held-out split and of the first weights of a network.
@@ -94,7 +94,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         delta: float = 0.05,
         calibration_fraction: float = 0.5,
         hidden: Sequence[int] = (),
-        regulariser: float = 1e-3,
+        regularizer: float = 1e-3,
         tol: float = 1e-4,
         max_iter: int = 2000,
         random_state: Any = None,
@@ -106,7 +106,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         self.delta = delta
         self.calibration_fraction = calibration_fraction
         self.hidden = hidden
-        self.regulariser = regulariser
+        self.regularizer = regularizer
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
@@ -156,7 +156,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
     def frontier(
         self, X: Any, y: Any, limits: Iterable[float], *, label: Any = None, sample_weight: Any = None
     ) -> Frontier:
-        """Return the error of the prioritised class for every one of ``limits``: which limit should I choose?
+        """Return the error of the prioritized class for every one of ``limits``: which limit should I choose?
 
         The model is trained at each limit in turn, the loosest first, from the solution before. Nothing is held out,
         and the estimator itself is left as it is, but for the attribute ``frontier_``.
@@ -214,11 +214,11 @@ class NeymanPearsonClassifier(LimitedClassifier):
             if label not in labels:
                 raise ValueError(f"thresholds names the class {label!r}, which is not in y; its classes are {labels}")
             if label == labels[p]:
-                raise ValueError(f"thresholds names the prioritised class {label!r}; it is minimised, not limited")
+                raise ValueError(f"thresholds names the prioritized class {label!r}; it is minimized, not limited")
             check_number(f"the threshold of class {label!r}", value, 0, 1)
         missing = [label for label in constrained if label not in named]
         if missing:
-            raise ValueError(f"thresholds must name every class but the prioritised one; {missing} are missing")
+            raise ValueError(f"thresholds must name every class but the prioritized one; {missing} are missing")
         others = np.array([labels.index(label) for label in constrained])
         return _Task(p, others, np.array([float(named[label]) for label in constrained]))
 
@@ -256,7 +256,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
             objective=np.eye(k)[task.priority],
             combination=np.eye(k)[task.others],
             bounds=task.limits,
-            regulariser=self.regulariser,
+            regularizer=self.regularizer,
             names=tuple(f"class {self.classes_[j]}" for j in task.others),
         )
 
@@ -295,7 +295,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
 
 
 class _Task(NamedTuple):
-    """The places of the prioritised class and of the others in ``classes_``, and their limits."""
+    """The places of the prioritized class and of the others in ``classes_``, and their limits."""
 
     priority: int
     others: Floats

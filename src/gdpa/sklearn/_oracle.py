@@ -120,7 +120,7 @@ def cells_of(X: Matrix, targets: Floats, weights: Floats, labels: Floats, count:
 
 @dataclass(frozen=True, eq=False)
 class RateProblem:
-    r"""``min o^T l(x) + (regulariser/2) sum ||W||^2`` subject to ``C r(x) <= bounds``.
+    r"""``min o^T l(x) + (regularizer/2) sum ||W||^2`` subject to ``C r(x) <= bounds``.
 
     l(x) are the means of ``loss`` over the cells and r(x) those of ``rate``. The cells are disjoint, so one backward
     pass gives the gradient of every mean, the Jacobian is C times these, and further pullbacks at the same point are
@@ -133,7 +133,7 @@ class RateProblem:
         objective: o, one weight per cell.
         combination: C, of shape (limits, cells).
         bounds: of shape (limits,).
-        regulariser: the weight of the penalty; the offsets b_l are not penalised.
+        regularizer: the weight of the penalty; the offsets b_l are not penalized.
         names: of the limits.
     """
 
@@ -144,7 +144,7 @@ class RateProblem:
     objective: Floats
     combination: Floats
     bounds: Floats
-    regulariser: float
+    regularizer: float
     names: tuple[str, ...]
 
     @property
@@ -176,8 +176,8 @@ class _Point:
 
     @cached_property
     def penalty(self) -> tuple[float, Floats]:
-        """(regulariser/2) sum ||W||^2 and its gradient."""
-        gradient = self._owner.regulariser * self._x
+        """(regularizer/2) sum ||W||^2 and its gradient."""
+        gradient = self._owner.regularizer * self._x
         for _, bias in self._owner.network.layers(gradient):
             bias[:] = 0.0
         return float(gradient @ self._x) / 2, gradient

@@ -13,7 +13,7 @@ def perceptron() -> nn.Sequential:
 
 
 def convolutional() -> nn.Sequential:
-    """Two convolutions with batch normalisation and pooling, two linear layers, for images of 10 by 10."""
+    """Two convolutions with batch normalization and pooling, two linear layers, for images of 10 by 10."""
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(1, 4, 3, bias=False),

@@ -68,7 +68,7 @@ def test_behind_a_flatten_a_channel_owns_a_block_of_inputs():
         (nn.Sequential(nn.Linear(2, 4), nn.Softmax(-1), nn.Linear(4, 2)), TypeError, "layer 1 is a Softmax"),
         (nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, groups=2)), ValueError, "2 groups"),
         (nn.Sequential(nn.Linear(2, 4), nn.Linear(6, 2)), ValueError, "6 inputs for 4 channels"),
-        (nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(8), nn.Linear(4, 2)), ValueError, "normalises 8 features"),
+        (nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(8), nn.Linear(4, 2)), ValueError, "normalizes 8 features"),
     ],
 )
 def test_networks_that_are_no_chain_are_refused(network, error, words):

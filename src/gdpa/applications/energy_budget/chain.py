@@ -11,7 +11,7 @@ from torch import nn
 
 #: Layers with weights, and layers that treat every channel by itself: a channel can be cut out of them.
 WEIGHTED = (nn.Linear, nn.Conv2d)
-NORMALISING = (nn.BatchNorm1d, nn.BatchNorm2d)
+NORMALIZING = (nn.BatchNorm1d, nn.BatchNorm2d)
 CHANNELWISE = (
     nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Identity, nn.Dropout, nn.Dropout2d,
     nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Flatten,
@@ -37,10 +37,10 @@ class Chain:
     """A `torch.nn.Sequential` of linear and convolutional layers, read as a chain of widths.
 
     Channel i of hidden width u is unit i of one weighted layer and input channel i of the next. Cutting it out removes
-    a row of the first weight, a column of the second, and its entry of a batch normalisation in between.
+    a row of the first weight, a column of the second, and its entry of a batch normalization in between.
 
     Args:
-        network: `Linear` and `Conv2d` layers (without groups), batch normalisation, and layers that treat every channel
+        network: `Linear` and `Conv2d` layers (without groups), batch normalization, and layers that treat every channel
             by itself (activations, pooling, dropout, Flatten).
 
     Example:
@@ -66,10 +66,10 @@ class Chain:
         found: list[Hidden] = []
         last: int | None = None
         for place, layer in enumerate(self.network):
-            if isinstance(layer, NORMALISING):
+            if isinstance(layer, NORMALIZING):
                 if last is not None and layer.num_features != _outputs(self.network[last]):
                     raise ValueError(
-                        f"layer {place} normalises {layer.num_features} features, the layer before has "
+                        f"layer {place} normalizes {layer.num_features} features, the layer before has "
                         f"{_outputs(self.network[last])} channels; put it before the Flatten"
                     )
             elif isinstance(layer, WEIGHTED):
@@ -118,7 +118,7 @@ class Chain:
             rows: torch.Tensor | None = None
             for place, one in enumerate(small):
                 rows = place_of.get(place) if isinstance(one, WEIGHTED) else rows
-                if rows is not None and isinstance(one, (*WEIGHTED, *NORMALISING)):
+                if rows is not None and isinstance(one, (*WEIGHTED, *NORMALIZING)):
                     _keep_rows(one, rows)
             for hidden, chosen in zip(self.hidden, keep, strict=True):
                 layer: Any = small[hidden.after]
@@ -188,7 +188,7 @@ def _replace(layer: Any, name: str, value: torch.Tensor) -> None:
 
 
 def _keep_rows(layer: Any, rows: torch.Tensor) -> None:
-    """Keep some outputs of a weighted layer, or some channels of a batch normalisation."""
+    """Keep some outputs of a weighted layer, or some channels of a batch normalization."""
     for name in ("weight", "bias", "running_mean", "running_var"):
         if getattr(layer, name, None) is not None:
             _replace(layer, name, getattr(layer, name)[rows])

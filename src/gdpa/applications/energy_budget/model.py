@@ -84,7 +84,7 @@ def fit_energy(
     .. math::
         a = \arg\min_a \|Xa - y\|^2 + \kappa \|a\|^2 = (X^T X + \kappa I)^{-1} X^T y
 
-    with a row (1, products of neighbouring shares) of X for every measurement.
+    with a row (1, products of neighboring shares) of X for every measurement.
 
     Args:
         widths: the hidden widths measured, of shape (n, L - 1).

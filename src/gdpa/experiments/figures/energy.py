@@ -9,7 +9,7 @@ import numpy as np
 
 from gdpa.experiments.figures.chart import Chart, Panel, Series
 
-#: The colour of the dense network, which no method has.
+#: The color of the dense network, which no method has.
 DENSE = 6
 
 
