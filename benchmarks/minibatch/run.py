@@ -1,161 +1,166 @@
-"""Train every task by every rule and append one record per run.
+"""Train every task by every rule, append one record per run, and write the tables.
 
-    python -m benchmarks.minibatch.run --suite defaults    # every task, every library's defaults, 5 seeds
-    python -m benchmarks.minibatch.run --suite tuning      # four settings each, seed 0
-    python -m benchmarks.minibatch.run --suite units       # f or g times 0.01 and 100, seed 0
-    python -m benchmarks.minibatch.table                   # the tables, from the records
+    python -m benchmarks.minibatch.run --jobs 8                # defaults on 5 seeds, then the best of four settings
+    python -m benchmarks.minibatch.run defaults --seeds 2      # only this part, fewer seeds
+    python -m benchmarks.minibatch.run sensitivity units       # changed settings, changed units
+    python -m benchmarks.minibatch.table                       # the tables again, from the records alone
 
-Adam with learning rate 3e-3, 4,000 steps (calibration batches count among them), float32, one thread: enough for every
-task to reach its limits, which 2,000 steps at 1e-3 were not (tried with seed 0). On
-the whole training set three models are judged: the last iterate, the exponential average of the weights (0.995) and the
-average over the last fifth; the one handed back is the lowest objective among those within 10 % of every limit, or the
-smallest violation where none is. The peers' weights are averaged and chosen from in the same way.
+Parts:
+    defaults      every task, every rule's default setting, --seeds seeds
+    tuned         the three other settings of every rule on seed 0; the best of the four on the other seeds
+    sensitivity   another base optimizer, learning rate, batch, dual rate or start, defaults otherwise
+    units         f or g times 1e-4, 0.01, 100 and 1e4, seed 0
+
+A run that is in the records is not run again (--again does). Ctrl-C keeps what has ended. The peers are cooper-optim
+and humancompatible-train, versions in constraints.txt; a rule whose package is missing is left out with a remark.
 """
 
 from __future__ import annotations
 
-import argparse
-import copy
-import time
-import warnings
-from pathlib import Path
-from typing import Any
+import os
 
-import torch
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before torch is loaded
+    os.environ[_name] = "1"
 
-import gdpa
-from benchmarks.minibatch import tasks
-from benchmarks.minibatch.rules import RULES
-from benchmarks.provenance import Study
-from gdpa.backends.torch import from_module
+import argparse  # noqa: E402
+import multiprocessing  # noqa: E402
+import signal  # noqa: E402
+import sys  # noqa: E402
+import time  # noqa: E402
+import warnings  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from concurrent.futures import ProcessPoolExecutor, as_completed  # noqa: E402
+from importlib.util import find_spec  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
 
-STEPS, LR, DECAY, TOLERANCE = 4000, 3e-3, 0.995, 0.1
-#: The entries that say which run a record is of.
-KEY = ("task", "rule", "setting", "seed", "f_scale", "g_scale")
+import torch  # noqa: E402
 
+from benchmarks.minibatch import table, tasks, training  # noqa: E402
+from benchmarks.minibatch.records import Record, about, append, read  # noqa: E402
+from benchmarks.minibatch.rules import OURS, RULES  # noqa: E402
+from benchmarks.minibatch.training import Run  # noqa: E402
 
-def judge(task: tasks.Task, net: torch.nn.Module) -> dict[str, float]:
-    """f and the largest violation relative to its limit, on the whole training set."""
-    with torch.no_grad():
-        f, g, _ = task.values(net, task.data)
-    return {"objective": f.item(), "violation": (g / task.limits).max().item()}
+#: What each rule needs besides torch.
+_PACKAGES = {"Cooper": "cooper", "hct": "humancompatible"}
+#: Tasks of the parts that change something; between them they bind in the end, have absent groups and 1 to 240 limits.
+SENSITIVITY_TASKS = ("adult-recall", "digits", "groups-loss", "saturated")
+UNITS_TASKS = ("budget-0.3", "compas", "finetune-kl", "groups-loss", "narrow-limit")
 
-
-def kkt(task: tasks.Task, net: torch.nn.Module) -> dict[str, float]:
-    """KKT residuals on the whole training set, with the best multipliers there are."""
-
-    def values(call: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        wrapped = _Call(call, net)
-        f, g, _ = task.values(wrapped, task.data)
-        return f.double(), (g / task.limits).double()
-
-    problem = from_module(net, values)
-    found = gdpa.certify(problem.problem, problem.x0)
-    return {"stationarity": float(found.residuals.stationarity), "relative_stationarity": float(found.relative[0])}
+Records = dict[Run, Record]
 
 
-class _Call(torch.nn.Module):
-    """A functional call of a network that still shows its parameters' values."""
-
-    def __init__(self, call: Any, net: torch.nn.Module) -> None:
-        super().__init__()
-        self._call, self._net = [call], [net]
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self._call[0](x)
-
-    def parameters(self, recurse: bool = True) -> Any:
-        return self._net[0].parameters()
-
-
-def train(
-    name: str, rule: str, setting: str, seed: int, f_scale: float = 1.0, g_scale: float = 1.0, certify: bool = False
-) -> dict[str, Any]:
-    """Run once and return the record."""
-    task = tasks.make(name)
-    torch.manual_seed(seed)
-    net = task.network()
-    primal = torch.optim.Adam(net.parameters(), lr=LR)
-    step = RULES[rule][setting](task, net, primal)
-    average, tail, tail_from = copy.deepcopy(net), copy.deepcopy(net), int(0.8 * STEPS)
-    params = [list(n.parameters()) for n in (net, average, tail)]
-    batches = task.batches(seed)
-    start = time.process_time()
-    for i in range(STEPS):
-        batch = next(batches)
-
-        def values(batch: tasks.Batch = batch) -> tasks.Values:
-            f, g, counts = task.values(net, batch)
-            return tasks.Values(f * f_scale, g * g_scale, counts)
-
-        step(values)
-        with torch.no_grad():
-            torch._foreach_lerp_(params[1], params[0], 1 - DECAY if i else 1.0)
-            if i >= tail_from:
-                torch._foreach_lerp_(params[2], params[0], 1 / (i - tail_from + 1))
-    seconds = time.process_time() - start
-    models = {"last": net, "average": average, "tail": tail}
-    found = {key: judge(task, model) for key, model in models.items()}
-    inside = [key for key, row in found.items() if row["violation"] <= TOLERANCE]
-    chosen = (
-        min(inside, key=lambda k: found[k]["objective"])
-        if inside
-        else min(found, key=lambda k: _worst(found[k]["violation"]))
-    )
-    record = {
-        "task": name, "rule": rule, "setting": setting, "seed": seed, "f_scale": f_scale, "g_scale": g_scale,
-        "models": found, "chosen": chosen, **found[chosen], "met": bool(inside), "seconds": round(seconds, 2),
-    }  # fmt: skip
-    if certify:
-        record |= kkt(task, models[chosen])
-    return record
-
-
-def _worst(violation: float) -> float:
-    return violation if violation == violation else float("inf")
-
-
-def suite(which: str, seeds: int) -> list[dict[str, Any]]:
-    """The runs of a suite, as arguments of `train`."""
-    default = {rule: next(iter(settings)) for rule, settings in RULES.items()}
-    if which == "defaults":
-        return [
-            {"name": t, "rule": r, "setting": s, "seed": seed, "certify": seed == 0}
-            for seed in range(seeds) for t in tasks.NAMES for r, s in default.items()
-        ]  # fmt: skip
-    if which == "tuning":
-        return [
-            {"name": t, "rule": r, "setting": s, "seed": 0}
-            for t in tasks.NAMES for r, settings in RULES.items() for s in list(settings)[1:]
-        ]  # fmt: skip
-    scales = [(1.0, 100.0), (1.0, 0.01), (100.0, 1.0), (0.01, 1.0)]
+def defaults(_: Records, seeds: int) -> list[Run]:
+    """The runs of every rule's default."""
     return [
-        {"name": t, "rule": r, "setting": s, "seed": 0, "f_scale": f, "g_scale": g}
-        for t in ("budget-0.3", "adult", "compas", "digits") for f, g in scales for r, s in default.items()
+        Run(task, name, rule.default, seed)
+        for seed in range(seeds) for task in tasks.NAMES for name, rule in RULES.items()
     ]  # fmt: skip
+
+
+def tuning(_: Records, seeds: int) -> list[Run]:
+    """The runs that tuning chooses from, seed 0."""
+    return [Run(task, name, s, 0) for task in tasks.NAMES for name, rule in RULES.items() for s in rule.settings]
+
+
+def tuned(records: Records, seeds: int) -> list[Run]:
+    """The chosen settings on the other seeds."""
+    chosen = table.best_settings(records)
+    return [Run(*pair, setting, seed) for pair, setting in chosen.items() for seed in range(1, seeds)]
+
+
+def sensitivity(_: Records, seeds: int) -> list[Run]:
+    """The runs under changed settings."""
+    return [
+        Run(task, name, rule.default, seed, change)
+        for seed in range(min(seeds, 2)) for change, how in training.SENSITIVITY.items()
+        for task in SENSITIVITY_TASKS for name, rule in RULES.items()
+        if how.rate == 1.0 or rule.rate is not None
+    ]  # fmt: skip
+
+
+def units(_: Records, seeds: int) -> list[Run]:
+    """The runs under changed units, and those in natural units beside which they are judged."""
+    return [
+        Run(task, name, rule.default, 0, change)
+        for task in UNITS_TASKS for change in (training.NONE, *training.UNITS) for name, rule in RULES.items()
+    ]  # fmt: skip
+
+
+#: A part is a sequence of stages; a stage sees the records of those before it.
+PARTS: dict[str, list[Callable[[Records, int], list[Run]]]] = {
+    "defaults": [defaults],
+    "tuned": [tuning, tuned],
+    "sensitivity": [sensitivity],
+    "units": [units],
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", choices=["defaults", "tuning", "units"], required=True)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: the first two)")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--tasks", nargs="*", help="only these")
-    parser.add_argument("--rules", nargs="*", help="only these")
-    parser.add_argument("--out", type=Path, default=None, help="default: results/minibatch")
-    args = parser.parse_args()
+    parser.add_argument("--tasks", nargs="*", default=list(tasks.NAMES), choices=tasks.NAMES, metavar="TASK")
+    parser.add_argument("--rules", nargs="*", default=list(RULES), choices=list(RULES), metavar="RULE")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--again", action="store_true", help="run again what is in the records")
+    parser.add_argument("--certify", action="store_true", help="add KKT residuals to the default runs of seed 0")
+    parser.add_argument("--out", type=Path, default=Path("results/minibatch"))
+    options = parser.parse_args()
+    for part in options.parts:
+        if part not in PARTS:
+            parser.error(f"there is no part {part!r}; there are {', '.join(PARTS)}")
+    path = options.out / "records.jsonl"
+    records, rules = read(path), _installed(options.rules)
+    place, ended = about(), True
+    for part in options.parts or ["defaults", "tuned"]:
+        for stage in PARTS[part]:
+            runs = [r for r in stage(records, options.seeds) if r.task in options.tasks and r.rule in rules]
+            missing = list(dict.fromkeys(r for r in runs if options.again or r not in records))
+            ended = ended and _train_all(part, missing, options, path, place, records)
+    text = table.report(records)
+    (options.out / "tables.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+    if not ended:
+        raise SystemExit(130)
+
+
+def _train_all(
+    part: str, runs: list[Run], options: argparse.Namespace, path: Path, place: dict[str, Any], records: Records
+) -> bool:
+    """Train and append; return False if interrupted."""
+    spawn, start = multiprocessing.get_context("spawn"), time.monotonic()
+    with ProcessPoolExecutor(options.jobs, spawn, _quiet) as pool:
+        certified = [options.certify and r.seed == 0 and r.change == training.NONE for r in runs]
+        running = {pool.submit(training.train, r, c): r for r, c in zip(runs, certified, strict=True)}
+        try:
+            for done, future in enumerate(as_completed(running), 1):
+                record = future.result() | {"about": place}
+                records[running[future]] = record
+                append(path, record)
+                left = (time.monotonic() - start) / done * (len(runs) - done)
+                print(f"{part} {done}/{len(runs)} {table.line(record)}, {left / 60:.0f} min left", file=sys.stderr)
+        except KeyboardInterrupt:
+            for process in (pool._processes or {}).values():
+                process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
+            print("\ninterrupted; ended runs are kept, the same command goes on from here", file=sys.stderr)
+            return False
+    return True
+
+
+def _quiet() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", gdpa.torch.NonFiniteWarning)  # type: ignore[attr-defined]
-    study = Study("benchmarks.minibatch.run", "minibatch", KEY, args.suite, args.out)
-    done = set(map(study.key, study.rows()))
-    for run in suite(args.suite, args.seeds):
-        if (args.tasks and run["name"] not in args.tasks) or (args.rules and run["rule"] not in args.rules):
-            continue
-        if study.key({"f_scale": 1.0, "g_scale": 1.0, **run, "task": run["name"]}) in done:
-            continue
-        record = study.add(train(**run))
-        print(f"{record['task']:<26} {record['rule']:<18} {record['setting']:<9} seed {record['seed']} "
-              f"f {record['objective']:.4f} violation {record['violation']:+.3f} ({record['chosen']}) "
-              f"{record['seconds']:.1f} s", flush=True)  # fmt: skip
+    warnings.simplefilter("ignore")
+
+
+def _installed(rules: list[str]) -> list[str]:
+    kept = [r for r in rules if r == OURS or find_spec(_PACKAGES[r.split()[0]]) is not None]
+    for rule in rules:
+        if rule not in kept:
+            print(f"{rule} is left out: {_PACKAGES[rule.split()[0]]} is not installed", file=sys.stderr)
+    return kept
 
 
 if __name__ == "__main__":

@@ -1,118 +1,212 @@
-"""Tables of the minibatch study, from its records alone.
+"""Tables of the study, from its records alone: ``python -m benchmarks.minibatch.table``.
 
-python -m benchmarks.minibatch.table [--records results/minibatch]
+A run *met* its limits if its model lies within 10 % of every one on the whole training set.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections import defaultdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from benchmarks.minibatch.run import KEY
-from benchmarks.minibatch.tasks import NAMES, NEW
-from benchmarks.provenance import Study, told
+from benchmarks.minibatch import tasks, training
+from benchmarks.minibatch.records import Record, read
+from benchmarks.minibatch.rules import OURS, RULES
+from benchmarks.minibatch.training import NONE, Run
+from benchmarks.provenance import told
 
-Record = dict[str, Any]
+Records = dict[Run, Record]
+Pair = tuple[str, str]
 
-
-def cell(records: list[Record]) -> str:
-    """Mean objective, worst violation in per cent of the limit, runs that met every limit."""
-    if not records:
-        return "-"
-    f = statistics.mean(r["objective"] for r in records)
-    worst = max(r["violation"] for r in records)
-    return f"{f:.4f} / {100 * max(worst, 0.0):.1f} % ({sum(r['met'] for r in records)}/{len(records)})"
+#: An objective within 2 % of the lowest counts as lowest.
+NEAR = 0.02
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def defaults(records: list[Record]) -> str:
-    by = defaultdict(list)
-    for r in records:
-        by[r["task"], r["rule"]].append(r)
-    rules = list(dict.fromkeys(r["rule"] for r in records))
-    rules.sort(key=lambda rule: rule != "gdpa")
-    rows = [[t + (" (new)" if t in NEW else ""), *(cell(by[t, rule]) for rule in rules)] for t in NAMES]
-    return markdown(["task", *rules], rows)
+def line(record: Record) -> str:
+    """Return one run in words, for the progress display."""
+    name = " ".join(str(record[k]) for k in ("task", "rule", "setting") if record[k] != NONE)
+    change = "" if record["change"] == NONE else f" [{record['change']}]"
+    if "error" in record:
+        return f"{name} seed {record['seed']}{change}: raised {record['error']}"
+    what = f"f {record['objective']:.4f}, violation {100 * record['violation']:+.1f} % ({record['chosen']})"
+    return f"{name} seed {record['seed']}{change}: {what}, {record['seconds']:.1f} s"
 
 
-def certificates(records: list[Record]) -> str:
-    seen = [r for r in records if "stationarity" in r]
-    rules = sorted(dict.fromkeys(r["rule"] for r in seen), key=lambda rule: rule != "gdpa")
-    by = {(r["task"], r["rule"]): f"{r['relative_stationarity']:.2g}" for r in seen}
-    return markdown(["task", *rules], [[t, *(by.get((t, rule), "-") for rule in rules)] for t in NAMES])
+def mean_objective(records: Iterable[Record]) -> float | None:
+    """Return the mean objective among the runs that met their limits; None if no run did."""
+    found = [r["objective"] for r in records if r["met"]]
+    return statistics.fmean(found) if found else None
 
 
-def units(records: list[Record], base: list[Record]) -> str:
-    by = {(r["task"], r["rule"], r["f_scale"], r["g_scale"]): r for r in records}
-    by |= {(r["task"], r["rule"], 1.0, 1.0): r for r in base if r["seed"] == 0}
-    scales = [(1.0, 1.0), (1.0, 100.0), (1.0, 0.01), (100.0, 1.0), (0.01, 1.0)]
-    pairs = sorted(dict.fromkeys((r["task"], r["rule"]) for r in records), key=lambda p: (p[0], p[1] != "gdpa"))
-    rows = []
-    for task, rule in pairs:
-        found = [by.get((task, rule, f, g)) for f, g in scales]
-        texts = [f"{r['objective']:.4f} / {100 * max(r['violation'], 0.0):.1f} %" if r else "-" for r in found]
-        rows.append([task, rule, *texts])
-    return markdown(["task", "rule", "as it is", "g x 100", "g x 0.01", "f x 100", "f x 0.01"], rows)
+def best_settings(records: Records) -> dict[Pair, str]:
+    """Return the best of a rule's settings on seed 0, by task and rule: the lowest objective within the limits, else
+    the smallest violation; the default if equal."""
+    chosen: dict[Pair, str] = {}
+    for task in tasks.NAMES:
+        for name, rule in RULES.items():
+            found = [records[key] for s in rule.settings if (key := Run(task, name, s, 0)) in records]
+            if found:
+                chosen[task, name] = min(found, key=_order)["setting"]
+    return chosen
 
 
-def tuned(base: list[Record], tuning: list[Record]) -> str:
-    by = defaultdict(list)
-    for r in [*(r for r in base if r["seed"] == 0), *tuning]:
-        by[r["task"], r["rule"]].append(r)
-    rules = sorted(dict.fromkeys(rule for _, rule in by), key=lambda rule: rule != "gdpa")
-    rows = []
-    for task in NAMES:
-        row = [task]
+def _order(record: Record) -> tuple[bool, float]:
+    if "error" in record:
+        return True, float("inf")
+    return not record["met"], record["objective"] if record["met"] else record["violation"]
+
+
+Chooser = Callable[[str, str], str]
+
+
+def _by_pair(records: Records, setting: Chooser, change: str = NONE) -> dict[Pair, list[Record]]:
+    pairs: dict[Pair, list[Record]] = {}
+    for run, record in records.items():
+        if run.change == change and run.setting == setting(run.task, run.rule):
+            pairs.setdefault((run.task, run.rule), []).append(record)
+    return pairs
+
+
+def cell(records: list[Record], lowest: float | None) -> str:
+    """Return mean objective among met runs, marked if it is lowest or near, worst violation and met runs."""
+    if not records:
+        return "-"
+    raised = sum("error" in r for r in records)
+    met = f"{sum(r['met'] for r in records)}/{len(records)}" + (f", {raised} raised" if raised else "")
+    worst = max((r["violation"] for r in records if "error" not in r), default=None)
+    out = "" if worst is None else f", {100 * max(worst, 0.0):.1f} %"
+    f = mean_objective(records)
+    if f is None:
+        return f"({met}{out})"
+    shown = f"{f:.4f}" if f >= 0.1 else f"{f:.2g}"
+    return (f"**{shown}**" if is_near(f, lowest) else shown) + f" ({met}{out})"
+
+
+def is_near(f: float | None, lowest: float | None) -> bool:
+    """Tell whether ``f`` is the lowest objective or within 2 % of it."""
+    return f is not None and lowest is not None and f <= lowest + NEAR * abs(lowest)
+
+
+def comparison(pairs: dict[Pair, list[Record]]) -> str:
+    """Return the table of one choice of settings: a row per task, then the sums."""
+    rules = [name for name in RULES if any(rule == name for _, rule in pairs)]
+    seen = [t for t in tasks.NAMES if any(task == t for task, _ in pairs)]
+    rows, near = [], dict.fromkeys(rules, 0)
+    for task in seen:
+        means = {rule: mean_objective(pairs.get((task, rule), [])) for rule in rules}
+        lowest = min((f for f in means.values() if f is not None), default=None)
         for rule in rules:
-            found = by[task, rule]
-            met = [r for r in found if r["met"]]
-            best = (
-                min(met, key=lambda r: r["objective"])
-                if met
-                else min(found, key=lambda r: r["violation"], default=None)
-            )
-            text = (
-                "-"
-                if best is None
-                else f"{best['objective']:.4f} / {100 * max(best['violation'], 0):.1f} % ({best['setting']})"
-            )
-            row.append(text)
-        rows.append(row)
+            near[rule] += is_near(means[rule], lowest)
+        rows.append([task, *(cell(pairs.get((task, rule), []), lowest) for rule in rules)])
+    total = {rule: [r for (_, name), found in pairs.items() if name == rule for r in found] for rule in rules}
+    rows.append(["met", *(share(total[rule]) for rule in rules)])
+    rows.append([f"lowest, or within {100 * NEAR:g} %", *(f"{near[rule]} of {len(seen)} tasks" for rule in rules)])
     return markdown(["task", *rules], rows)
+
+
+def share(records: list[Record]) -> str:
+    """Return how many of the runs met their limits."""
+    if not records:
+        return "-"
+    met = sum(r["met"] for r in records)
+    return f"{met} of {len(records)} ({100 * met / len(records):.0f} %)"
+
+
+def sensitivity(records: Records) -> str:
+    """Return the share of met runs under every change."""
+    pick = {run: r for run, r in records.items() if run.change in training.SENSITIVITY}
+    rules = [name for name in RULES if any(run.rule == name for run in pick)]
+
+    def row(title: str, changes: Iterable[str]) -> list[str]:
+        wanted = set(changes)
+        found = {rule: [r for run, r in pick.items() if run.rule == rule and run.change in wanted] for rule in rules}
+        return [title, *(share(found[rule]) for rule in rules)]
+
+    rows = [row(change, [change]) for change in training.SENSITIVITY]
+    return markdown(["change", *rules], [*rows, row("all", training.SENSITIVITY)])
+
+
+def units(records: Records) -> str:
+    """Return objective and violation of seed 0 in each unit, and by how much the objective moved at most."""
+    pick = {run for run in records if run.change in training.UNITS}
+    rows = []
+    for task in tasks.NAMES:
+        for rule in RULES:
+            if not any((run.task, run.rule) == (task, rule) for run in pick):
+                continue
+            setting = RULES[rule].default
+            found = [records.get(Run(task, rule, setting, 0, change)) for change in (NONE, *training.UNITS)]
+            rows.append([task, rule, *(_plain(r) for r in found), moved(found)])
+    return markdown(["task", "rule", "as it is", *training.UNITS, "f moves by"], rows)
+
+
+def moved(records: list[Record | None]) -> str:
+    """Return by how much the objective differs at most from the first record's, relative to it."""
+    known = [r for r in records if r is not None]
+    if len(known) < 2 or known[0] is not records[0] or any("error" in r for r in known):
+        return "-"
+    base = known[0]["objective"]
+    return f"{100 * max(abs(r['objective'] - base) for r in known) / abs(base):.2g} %"
+
+
+def _plain(record: Record | None) -> str:
+    if record is None:
+        return "-"
+    if "error" in record:
+        return "raised"
+    f = record["objective"]
+    return (f"{f:.4f}" if abs(f) >= 0.1 else f"{f:.2g}") + f" / {100 * max(record['violation'], 0.0):.3g} %"
+
+
+def certificates(records: Records) -> str:
+    """Return the relative stationarity of the certified runs."""
+    found = {(run.task, run.rule): r for run, r in records.items() if "relative_stationarity" in r}
+    rules = [rule for rule in RULES if any(name == rule for _, name in found)]
+    rows = [
+        [t, *(f"{found[t, rule]['relative_stationarity']:.2g}" if (t, rule) in found else "-" for rule in rules)]
+        for t in tasks.NAMES if any(task == t for task, _ in found)
+    ]  # fmt: skip
+    return markdown(["task", *rules], rows)
+
+
+def report(records: Records) -> str:
+    """Return every table that there are records for."""
+    chosen = best_settings(records)
+    default = _by_pair(records, lambda _, rule: RULES[rule].default)
+    best = _by_pair(records, lambda task, rule: chosen.get((task, rule), ""))
+    parts = [
+        "Defaults: mean objective among the runs that met every limit within 10 % (runs that met / runs, worst "
+        f"violation of all runs). Bold: lowest, or within {100 * NEAR:g} % of it.\n\n" + comparison(default)
+    ]
+    if any(run.change == NONE and run.setting != RULES[run.rule].default for run in records):
+        settings = [[t, *(chosen.get((t, rule), "-") for rule in RULES)] for t in tasks.NAMES if (t, OURS) in chosen]
+        parts.append(
+            "Best of four settings, chosen for each task on seed 0 and run on every seed\n\n"
+            + comparison(best) + "\n\nThe settings chosen\n\n" + markdown(["task", *RULES], settings)
+        )  # fmt: skip
+    if any(run.change in training.SENSITIVITY for run in records):
+        parts.append("Sensitivity: runs that met every limit with defaults, under changes\n\n" + sensitivity(records))
+    if any(run.change in training.UNITS for run in records):
+        parts.append("Units: objective / worst violation, seed 0, f or g multiplied\n\n" + units(records))
+    if any("relative_stationarity" in r for r in records.values()):
+        parts.append(
+            "Relative stationarity on the whole training set with the best multipliers there are, seed 0\n\n"
+            + certificates(records)
+        )
+    return "\n\n".join([*parts, told(list(records.values()))])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=Path, default=None, help="default: results/minibatch")
-    folder = parser.parse_args().records
-    study, scaled, tuning = (
-        Study("benchmarks.minibatch.run", "minibatch", KEY, suite, folder) for suite in ("defaults", "units", "tuning")
-    )
-    text = tables(study.rows(), scaled.rows(), tuning.rows())
-    study.write(text, "tables.md")
-    print(text)
-
-
-def tables(base: list[Record], scaled: list[Record], tuning: list[Record]) -> str:
-    """Return all tables of the study and what made their rows."""
-    parts = [
-        "Defaults: mean objective / worst violation in per cent of the limit (runs that met every limit within 10 %)",
-        defaults(base),
-        "Relative stationarity on the whole training set with the best multipliers there are, seed 0",
-        certificates(base),
-    ]
-    if scaled:
-        parts += ["Units: objective / violation when g or f is multiplied, seed 0", units(scaled, base)]
-    if tuning:
-        parts += ["Best of four settings each, seed 0", tuned(base, tuning)]
-    return "\n\n".join([*parts, told([*base, *scaled, *tuning])])
+    parser.add_argument("--records", type=Path, default=Path("results/minibatch"))
+    print(report(read(parser.parse_args().records / "records.jsonl")))
 
 
 if __name__ == "__main__":
