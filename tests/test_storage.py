@@ -273,6 +273,7 @@ def test_every_state_comes_back_bit_for_bit_and_continues_alike(name, library):
 
 def test_every_state_class_is_known():
     """All dataclasses of the algorithms' modules that hold a state, whoever adds one."""
+    methods = [get_method(name) for name in method_names()]  # their modules are imported by this
     states, todo = set(), [State]
     while todo:
         cls = todo.pop()
@@ -283,7 +284,7 @@ def test_every_state_class_is_known():
     own = {cls for cls in own if getattr(sys.modules[cls.__module__], cls.__name__) is cls}
     assert len(own) >= 12
     assert all(registry.is_registered(cls) for cls in own)
-    for method in map(get_method, method_names()):
+    for method in methods:
         assert registry.is_registered(method)
         assert "evaluation" not in registry.stored_fields(State)
         returned = inspect.signature(method.init, eval_str=True).return_annotation
