@@ -18,7 +18,7 @@ from gdpa.torch.microbatches import MicroBatches, view
 from gdpa.torch.pooling import Group, initialized
 from gdpa.torch.projection import project_
 from gdpa.torch.report import Report, Snapshot, make_report
-from gdpa.torch.roster import Constraints, Roster
+from gdpa.torch.roster import Constraints, Roster, objective
 from gdpa.torch.stage import Stage, tensor, warn_skipped
 from gdpa.torch.terms.term import has_terms, resolve
 
@@ -157,7 +157,7 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
             and not initialized()
         ):
             return self._lagrangian_of_few(f, vector)
-        f = _objective(f, vector)
+        f = objective(f, vector)
         suspect = self._stage is not None and self._abandon_stage()
         loss = self._lagrangian(f, vector, samples, counts)
         if suspect and self._stage is not None:
@@ -391,15 +391,3 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
     def dual_state(self) -> dual_state.DualState:
         """The dual state alone, a ``Stateful`` for distributed checkpoints of more than 1024 constraints."""
         return dual_state.DualState(self)
-
-
-def _objective(f: Any, vector: torch.Tensor) -> torch.Tensor:
-    if isinstance(f, (int, float)) and not isinstance(f, bool):
-        return torch.as_tensor(float(f), dtype=vector.dtype, device=vector.device)
-    if not isinstance(f, torch.Tensor) or not f.is_floating_point():
-        raise TypeError(f"f must be a scalar floating-point tensor, got {f!r}")
-    if f.numel() != 1:
-        raise ValueError(f"f has shape {tuple(f.shape)}, expected a scalar; reduce it, e.g. f.mean()")
-    if f.device != vector.device:
-        raise ValueError(f"f is on {f.device} but g on {vector.device}; compute both on one device")
-    return f.reshape(())

@@ -178,3 +178,16 @@ def _names(constraints: Constraints) -> tuple[str, ...] | None:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"constraints holds the name {twice!r} more than once; names must differ from each other")
     return names
+
+
+def objective(f: Any, vector: torch.Tensor) -> torch.Tensor:
+    """Return f as a scalar tensor on the device of g."""
+    if isinstance(f, (int, float)) and not isinstance(f, bool):
+        return torch.as_tensor(float(f), dtype=vector.dtype, device=vector.device)
+    if not isinstance(f, torch.Tensor) or not f.is_floating_point():
+        raise TypeError(f"f must be a scalar floating-point tensor, got {f!r}")
+    if f.numel() != 1:
+        raise ValueError(f"f has shape {tuple(f.shape)}, expected a scalar; reduce it, e.g. f.mean()")
+    if f.device != vector.device:
+        raise ValueError(f"f is on {f.device} but g on {vector.device}; compute both on one device")
+    return f.reshape(())
