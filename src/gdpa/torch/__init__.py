@@ -3,6 +3,7 @@
 `GDPA` over parameters is the paper's recursion. Around a base optimizer it is `MinibatchGDPA`, made for sampled data.
 """
 
+from gdpa.torch import terms
 from gdpa.torch.averaging import average_weights
 from gdpa.torch.certify import ModelCertificate, certify, choose
 from gdpa.torch.limits import Limit, Limits, at_least, at_most, between, equal_to
@@ -14,6 +15,7 @@ from gdpa.torch.stage import NonFiniteWarning
 from gdpa.torch.writers import CSVWriter, TensorBoardWriter
 
 __all__ = [
+    "terms",
     "GDPA",
     "MinibatchGDPA",
     "Limits",

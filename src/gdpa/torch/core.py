@@ -18,8 +18,9 @@ from gdpa.torch.microbatches import MicroBatches, view
 from gdpa.torch.pooling import Group, initialized
 from gdpa.torch.projection import project_
 from gdpa.torch.report import Report, Snapshot, make_report
-from gdpa.torch.roster import Constraints, Roster
+from gdpa.torch.roster import Constraints, Roster, objective
 from gdpa.torch.stage import Stage, tensor, warn_skipped
+from gdpa.torch.terms.term import has_terms, resolve
 
 _TWICE = (
     "lagrangian was called twice without a step between. To add up gradients of several micro-batches build the "
@@ -122,12 +123,17 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
 
     # The loop's three calls.
 
-    def lagrangian(self, f: Any, g: Any, *, samples: int | None = None, counts: Any = None) -> torch.Tensor:
+    def lagrangian(
+        self, f: Any, g: Any, *, true: Any = None, samples: int | None = None, counts: Any = None
+    ) -> torch.Tensor:
         """Return the scalar whose backward pass is the step's: ``f + w . g`` with w this step's weights.
 
         Args:
             f: the objective, a scalar tensor.
-            g: the constraints, feasible when ``<= 0``: a tensor (m,) or a dict by name. With `Limits`, the values.
+            g: the constraints, feasible when ``<= 0``: a tensor (m,) or a dict by name, which may hold the terms of
+                `gdpa.torch.terms`. With `Limits`, the values.
+            true: what the multipliers are to follow if it has no gradient, a 0/1 rate: in the form of g, or a dict with
+                some of its names. The gradient is then that of g, a differentiable surrogate (see `terms.proxy`).
             samples: how many samples f is a mean of on this rank and in this micro-batch. Needed where ranks or
                 micro-batches differ in size; default: they count alike.
             counts: how many samples each g_i is a mean of, by position or name; default ``samples``. A count of 0
@@ -136,6 +142,8 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
         """
         if not self._roster.size:
             return torch.as_tensor(f)
+        if true is not None or has_terms(g):
+            g, counts = resolve(g, true, counts, samples)
         vector = self._roster.vector(g)
         if (
             vector.dtype is self._quick_dtype
@@ -149,7 +157,7 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
             and not initialized()
         ):
             return self._lagrangian_of_few(f, vector)
-        f = _objective(f, vector)
+        f = objective(f, vector)
         suspect = self._stage is not None and self._abandon_stage()
         loss = self._lagrangian(f, vector, samples, counts)
         if suspect and self._stage is not None:
@@ -383,15 +391,3 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
     def dual_state(self) -> dual_state.DualState:
         """The dual state alone, a ``Stateful`` for distributed checkpoints of more than 1024 constraints."""
         return dual_state.DualState(self)
-
-
-def _objective(f: Any, vector: torch.Tensor) -> torch.Tensor:
-    if isinstance(f, (int, float)) and not isinstance(f, bool):
-        return torch.as_tensor(float(f), dtype=vector.dtype, device=vector.device)
-    if not isinstance(f, torch.Tensor) or not f.is_floating_point():
-        raise TypeError(f"f must be a scalar floating-point tensor, got {f!r}")
-    if f.numel() != 1:
-        raise ValueError(f"f has shape {tuple(f.shape)}, expected a scalar; reduce it, e.g. f.mean()")
-    if f.device != vector.device:
-        raise ValueError(f"f is on {f.device} but g on {vector.device}; compute both on one device")
-    return f.reshape(())

@@ -147,6 +147,16 @@ class Limits:
             raise KeyError(f"the values miss {missing} and have unknown {unknown}; the limits are {list(self.limits)}")
         return {side: (values[name] - bound) * (sign / scale) for side, name, sign, bound, scale in self._sides}
 
+    def by_side(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """Return numbers given by the names of the limits (or of their sides) by the names of the sides.
+
+        >>> Limits(parity=between(-1, 1)).by_side({"parity": 20})
+        {'parity (upper)': 20, 'parity (lower)': 20}
+        """
+        if not set(numbers) <= set(self.limits):
+            return dict(numbers)
+        return {side: numbers[name] for side, name, *_ in self._sides if name in numbers}
+
     def value(self, side: str, violation: float) -> tuple[float, float]:
         """Return (value, bound) behind the violation of the one-sided constraint ``side``."""
         for name, _, sign, bound, scale in self._sides:

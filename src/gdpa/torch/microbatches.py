@@ -10,6 +10,7 @@ import torch
 from gdpa.torch.pooling import Group, pack, share, unpack
 from gdpa.torch.roster import Roster
 from gdpa.torch.stage import Stage, host, tensor
+from gdpa.torch.terms.term import has_terms, resolve
 
 
 class MicroBatches:
@@ -40,7 +41,7 @@ class MicroBatches:
     @abstractmethod
     def _settle(self, stage: Stage) -> None: ...
 
-    def observe(self, f: Any, g: Any, *, samples: int | None = None, counts: Any = None) -> None:
+    def observe(self, f: Any, g: Any, *, true: Any = None, samples: int | None = None, counts: Any = None) -> None:
         """Add one micro-batch to the means that ``accumulate="exact"`` needs before the first backward pass.
 
         Call it for every micro-batch under ``torch.no_grad()``, then `lagrangian` and ``backward`` for each again.
@@ -49,6 +50,8 @@ class MicroBatches:
             raise RuntimeError('observe is for accumulate="exact"; build the optimizer with it')
         if self._stage is not None:
             raise RuntimeError("observe came after lagrangian; observe all micro-batches first, then train on them")
+        if true is not None or has_terms(g):
+            g, counts = resolve(g, true, counts, samples)
         vector = self._roster.vector(g, differentiable=False).detach()
         n, c = self._sizes(vector, samples, counts)
         packed = pack(torch.as_tensor(f).detach(), vector, n, c)

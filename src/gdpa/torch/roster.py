@@ -139,9 +139,13 @@ class Roster:
     def counts(self, counts: Any, like: torch.Tensor) -> torch.Tensor:
         """Return sample counts, given by position or by name, as a vector of internal order."""
         if isinstance(counts, Mapping):
+            if self.limits is not None:
+                counts = self.limits.by_side(counts)
             if self.names is None or set(counts) != set(self.names):
                 raise KeyError(f"counts must have one entry for each of {self.describe()}, got {list(counts)}")
-            counts = [float(counts[name]) for name in self.names]
+            counts = [counts[name] for name in self.names]
+            if any(isinstance(one, torch.Tensor) for one in counts):  # stays on the device
+                counts = torch.stack([torch.as_tensor(one, dtype=like.dtype, device=like.device) for one in counts])
         values = torch.as_tensor(counts, dtype=like.dtype, device=like.device)
         if values.ndim == 0:
             values = values.expand(self.size)
@@ -152,7 +156,8 @@ class Roster:
 
 _NO_GRADIENT = (
     "{} does not require a gradient: it was computed under no_grad, detached, or from frozen parameters only; "
-    "compute it from the parameters being trained"
+    "compute it from the parameters being trained. A 0/1 rate has no gradient: give a differentiable surrogate as g "
+    "and the rate as true=, lagrangian(f, surrogate, true=rate), or use the terms of gdpa.torch.terms"
 )
 
 
@@ -173,3 +178,16 @@ def _names(constraints: Constraints) -> tuple[str, ...] | None:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"constraints holds the name {twice!r} more than once; names must differ from each other")
     return names
+
+
+def objective(f: Any, vector: torch.Tensor) -> torch.Tensor:
+    """Return f as a scalar tensor on the device of g."""
+    if isinstance(f, (int, float)) and not isinstance(f, bool):
+        return torch.as_tensor(float(f), dtype=vector.dtype, device=vector.device)
+    if not isinstance(f, torch.Tensor) or not f.is_floating_point():
+        raise TypeError(f"f must be a scalar floating-point tensor, got {f!r}")
+    if f.numel() != 1:
+        raise ValueError(f"f has shape {tuple(f.shape)}, expected a scalar; reduce it, e.g. f.mean()")
+    if f.device != vector.device:
+        raise ValueError(f"f is on {f.device} but g on {vector.device}; compute both on one device")
+    return f.reshape(())
