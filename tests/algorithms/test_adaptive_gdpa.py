@@ -327,7 +327,7 @@ def test_success_holds_for_an_independent_judge(name, step):
 
 
 def test_a_tolerance_below_rounding_stalls_or_runs_out_but_is_no_success():
-    case = get("HS43")
+    case = get("HS100")  # its solution is no vector of short binary fractions, so rounding is left
     with np.errstate(all="ignore"):
         result = solve(case.problem, case.x0, AdaptiveGDPA(), tolerance=1e-300, stop=[KKTBelow(1e-300), MaxSteps(300)])
     assert result.status in (Status.STALLED, Status.MAX_STEPS)

@@ -53,9 +53,9 @@ def solve_symmetric(A: Matrix, b: Matrix) -> Matrix:
     >>> solve_symmetric(np.diag([4.0, 0.0]), np.array([4.0, 0.0])).tolist()
     [1.0, 0.0]
     """
-    size = np.sqrt(np.abs(np.diag(A)))
+    size = np.sqrt(np.abs(np.diagonal(A)))
     size[size == 0] = 1.0
-    scaled, right = A / np.outer(size, size), (b.T / size).T
+    scaled, right = A / (size[:, None] * size), (b.T / size).T
     try:
         y = np.linalg.solve(scaled, right)
     except np.linalg.LinAlgError:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import max_norm, namespace
+from gdpa.arrays import from_numpy, max_norm, namespace
 from gdpa.numerics.dense import Matrix, combine, solve_symmetric, stack_rows, to_float64
 from gdpa.typing import Array
 
@@ -18,6 +18,9 @@ FLAT = 1e-6
 SHRINKING = 0.5
 #: The curvature of a spectral step lies between this and its reciprocal.
 SMALLEST_SIGMA = 1e-6
+#: Up to this many variables B is also kept as a matrix: at 50 variables a product by the compact form of 20 pairs and
+#: one by the matrix, its update included, take about the same time.
+DENSE = 50
 
 
 class LBFGS(NamedTuple):
@@ -29,6 +32,7 @@ class LBFGS(NamedTuple):
         sigma: the curvature of B_0 = sigma I.
         length: the last ||s||.
         limit: the number of pairs that are kept.
+        matrix: B itself, for NumPy arrays of at most `DENSE` components; None if it was not formed.
 
     Example:
         >>> B = LBFGS().updated(np.array([2.0, 0.0]), np.array([8.0, 0.0]))
@@ -41,6 +45,7 @@ class LBFGS(NamedTuple):
     sigma: float = 1.0
     length: float = 0.0
     limit: int = 20
+    matrix: Matrix | None = None
 
     @classmethod
     def fresh(cls, gradient: Array, limit: int = 20) -> LBFGS:
@@ -83,7 +88,17 @@ class LBFGS(NamedTuple):
         sigma = float(xp.sum(y * y)) / curvature if curvature > 0 else float("inf")
         if not 0 < sigma < float("inf"):
             return self
-        return LBFGS((*self.steps, s)[-self.limit :], (*self.changes, y)[-self.limit :], sigma, size, self.limit)
+        steps, changes = (*self.steps, s)[-self.limit :], (*self.changes, y)[-self.limit :]
+        small = type(s) is np.ndarray and len(s) <= DENSE
+        return LBFGS(steps, changes, sigma, size, self.limit, _matrix(steps, changes, sigma) if small else None)
+
+    def rescaled(self, factor: float) -> LBFGS:
+        """Return the matrix of a function that was multiplied by ``factor``."""
+        return self._replace(
+            changes=tuple(factor * y for y in self.changes),
+            sigma=factor * self.sigma,
+            matrix=None if self.matrix is None else factor * self.matrix,
+        )
 
     def spectral(self, s: Array, y: Array) -> LBFGS:
         """Return the matrix sigma I with sigma = s'y / s's, or half the sigma before if the pair has no curvature.
@@ -124,12 +139,26 @@ class LBFGS(NamedTuple):
         """Return B v by the compact form."""
         if not self.steps:
             return self.sigma * v
+        if self.matrix is not None:
+            return from_numpy(self.matrix @ v, v)
         k, sigma = len(self.steps), self.sigma
         Z = stack_rows([*self.steps, *self.changes])
         gram, u = to_float64(Z @ Z.T), to_float64(Z @ v)
         units = np.repeat([sigma, 1.0], k)
         K = middle_matrix(gram[:k, :k], gram[:k, k : 2 * k], sigma)
         return sigma * v - combine(units * solve_symmetric(K, units * u[: 2 * k]), Z)
+
+
+def _matrix(steps: tuple[Matrix, ...], changes: tuple[Matrix, ...], sigma: float) -> Matrix:
+    """Return B by the compact form."""
+    k, Z = len(steps), np.array([*steps, *changes], dtype=np.float64)
+    gram = Z @ Z.T
+    Z[:k] *= sigma
+    B = -Z.T @ solve_symmetric(middle_matrix(gram[:k, :k], gram[:k, k:], sigma), Z)
+    B += B.T
+    B *= 0.5
+    B.flat[:: len(B) + 1] += sigma
+    return B
 
 
 def middle_matrix(ss: Matrix, sy: Matrix, sigma: float) -> Matrix:
@@ -147,5 +176,9 @@ def middle_matrix(ss: Matrix, sy: Matrix, sigma: float) -> Matrix:
     >>> middle_matrix(np.eye(1), 4 * np.eye(1), 2.0).tolist()
     [[2.0, 0.0], [0.0, -4.0]]
     """
-    L = np.tril(sy, -1)
-    return np.block([[sigma * ss, L], [L.T, -np.diag(np.diag(sy))]])
+    k, L = len(ss), np.tril(sy, -1)
+    K = np.zeros((2 * k, 2 * k))
+    K[:k, :k] = sigma * ss
+    K[:k, k:], K[k:, :k] = L, L.T
+    K.flat[2 * k * k + k :: 2 * k + 1] = -np.diagonal(sy)
+    return K

@@ -16,6 +16,7 @@ from gdpa.arrays import from_numpy, namespace
 from gdpa.numerics.dense import Matrix, combine, solve_symmetric, stack_rows, to_float64
 from gdpa.numerics.lbfgs import LBFGS, middle_matrix
 from gdpa.numerics.qp import nonnegative_qp
+from gdpa.numerics.small_qp import elastic_qp
 from gdpa.typing import Array
 
 #: The number of guesses of the active bounds; the last one is clipped.
@@ -97,6 +98,11 @@ def model_step(
         >>> step.direction.round(3).tolist(), step.multipliers.round(3).tolist()
         ([0.5, 0.0], [1.5])
     """
+    if type(c) is np.ndarray and (curvature.matrix is not None or not curvature.steps):
+        B = curvature.sigma * np.eye(len(c)) if curvature.matrix is None else curvature.matrix
+        small = elastic_qp(B, c, J, r, beta, num_equalities, bounds)
+        if small is not None:
+            return ModelStep(from_numpy(small[0], c), from_numpy(small[1], c))
     xp = namespace(c)
     m, k = J.shape[0], len(curvature.steps)
     size = 1 + m + 2 * k

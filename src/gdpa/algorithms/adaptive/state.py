@@ -156,7 +156,7 @@ class AdaptiveState(State):
             self,
             scaling=Scaling(a * scaling.objective, b * scaling.constraints),
             lagrangian=lagrangian._replace(multipliers=a * lagrangian.multipliers / b),
-            curvature=curvature._replace(changes=tuple(a * y for y in curvature.changes), sigma=a * curvature.sigma),
+            curvature=curvature.rescaled(a),
             reference=Reference(a * reference.objectives, b * reference.constraints),
             monitor=self.monitor.reset(),
         )

@@ -1,0 +1,76 @@
+"""The model of stabilized SQP as one small quadratic program, solved by the C library daqp if it is installed."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import numpy as np
+
+from gdpa.numerics.dense import Matrix
+
+#: Variables and constraints up to which daqp is used. At 100 of each it takes as long as `gdpa.numerics.model`.
+LARGEST = 100
+#: What daqp takes for infinity.
+INFINITE = 1e30
+#: daqp's tolerance on the constraints. Its own 1e-6 would hide the last digits of a step near a solution.
+PRIMAL_TOLERANCE = 1e-14
+
+
+@functools.cache
+def _library() -> Any:
+    """Return daqp, or None if it is not installed.
+
+    D. Arnstrom, A. Bemporad and D. Axehill, "A dual active-set solver for embedded quadratic programming using
+    recursive LDL^T updates", IEEE Transactions on Automatic Control 67 (2022).
+    """
+    try:
+        return importlib.import_module("daqp")
+    except ImportError:
+        return None
+
+
+def elastic_qp(
+    B: Matrix,
+    c: Matrix,
+    J: Matrix,
+    r: Matrix,
+    beta: float,
+    num_equalities: int,
+    bounds: tuple[Matrix, Matrix] | None,
+) -> tuple[Matrix, Matrix] | None:
+    """Return p and l of `gdpa.numerics.model.model_step`, or None if there is no solver for this size, or it fails.
+
+    With v = sqrt(beta) [r + J p]_+ the model is a strictly convex program with linear constraints::
+
+        min  c'p + p'Bp/2 + v'v/2   subject to   J p - v / sqrt(beta) <= -r  (= for equalities),  lower <= p <= upper
+
+    >>> elastic_qp(np.eye(1), np.array([-2.0]), np.eye(1), np.array([-0.5]), 1e6, 0, None) is None or True
+    True
+    """
+    library = _library()
+    m, d = J.shape
+    n = d + m
+    if library is None or max(d, m) > LARGEST:
+        return None
+    H = np.eye(n)
+    H[:d, :d] = B
+    f, upper, lower = np.zeros(n), np.full(n + m, INFINITE), np.full(n + m, -INFINITE)
+    f[:d] = c
+    A = np.zeros((m, n))
+    A[:, :d] = J
+    A.flat[d :: n + 1] = -(beta**-0.5)
+    upper[n:] = -r
+    if num_equalities:
+        lower[-num_equalities:] = upper[-num_equalities:]
+    if bounds is not None:
+        lower[:d], upper[:d] = bounds
+    try:
+        solution, _, flag, info = library.solve(H, f, A, upper, lower, primal_tol=PRIMAL_TOLERANCE)
+    except ValueError:  # not finite
+        return None
+    if flag != 1 or not np.isfinite(solution).all():
+        return None
+    p = solution[:d]
+    return (p if bounds is None else np.minimum(np.maximum(p, bounds[0]), bounds[1])), info["lam"][n:]
