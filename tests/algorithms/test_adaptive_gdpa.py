@@ -11,6 +11,7 @@ from scipy.optimize import lsq_linear
 from gdpa import AdaptiveGDPA, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, solve
 from gdpa.algorithms.adaptive.merit import Merit, Reference
 from gdpa.algorithms.adaptive.state import Restoration
+from gdpa.algorithms.method import UnsupportedProblemError
 from gdpa.arrays import to_numpy
 from gdpa.backends.functions import from_functions
 from gdpa.lagrangian import AugmentedLagrangian
@@ -379,5 +380,5 @@ def test_bad_parameters(arguments, message):
 
 def test_a_batch_is_refused():
     case = get("HS12")
-    with pytest.raises(ValueError, match=r"one problem at a time, got x0 of shape \(3, 2\)"):
+    with pytest.raises(UnsupportedProblemError, match=r"x0 has shape \(3, 2\), a batch of problems"):
         AdaptiveGDPA().init(case.problem, np.zeros((3, 2)))

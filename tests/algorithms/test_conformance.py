@@ -46,6 +46,10 @@ class Row:
 NESTED = {"batch": "a batch of problems"}
 INNER = FixedMomentum(0.01, 0.1)
 TABLE = {
+    "adaptive-gdpa": Row(
+        ("disc-product", "disc-square", "HS10", "HS12", "HS43", "HS71", "HS113", "box-corner", "portfolio"), 1e-6, 200,
+        fixed={"step": "pullback"}, rejects=NESTED,
+    ),
     "gdpa": Row(("disc-product", "disc-square", "HS11", "HS22", "HS43", "box-corner"), 1e-2),
     "damped-gdpa": Row(("disc-product", "HS11", "HS12", "HS22", "HS43", "box-corner"), steps=10_000),
     "ialm-sahin": Row(SIX, fixed={"inner": INNER}, rejects=NESTED),
@@ -101,7 +105,8 @@ def bad_problem(kind: str) -> tuple[Any, Any]:
 
 
 def test_every_method_of_the_comparison_has_a_row() -> None:
-    assert {name for name in method_names() if issubclass(get_method(name), Method)} == set(TABLE)
+    assert set(method_names()) == set(TABLE)
+    assert all(issubclass(get_method(name), Method) for name in TABLE)
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -136,14 +141,18 @@ def test_a_fixed_step_costs_one_forward_and_one_backward(name: str) -> None:
     oracle = CountingOracle(known.problem)
     state = method.init(oracle.problem, known.x0)
     at_start = dataclasses.replace(oracle.method)
+    backwards = 0
     for _ in range(100):
-        state = method.update(oracle.problem, state)
+        before, state = state, method.update(oracle.problem, state)
+        # A line search pulls back at accepted points only, and once more when its multipliers change.
+        accepted = name != "adaptive-gdpa" or state.probe is not None
+        backwards += accepted + (name == "adaptive-gdpa" and state.lagrangian is not before.lagrangian)
     # Of the oracle calls at the start and at the next point, one is on this account and one is not, unless the method
     # has no use for the call at the next point.
     unused = 0 if state.evaluation is not None else 1
     assert oracle.method.forwards - at_start.forwards == 100 - unused
     # IQRC pulls back its multipliers at the end of an outer iteration.
-    assert oracle.method.backwards - at_start.backwards == 100 + (state.outer if name == "iqrc" else 0)
+    assert oracle.method.backwards - at_start.backwards == backwards + (state.outer if name == "iqrc" else 0)
     assert oracle.measuring == Counts()
 
 
@@ -233,7 +242,7 @@ def test_probes_are_true(name: str) -> None:
         np.testing.assert_allclose(state.probe.objective, there.objective)
         np.testing.assert_allclose(state.probe.constraints, there.constraints, atol=1e-14)
         np.testing.assert_allclose(state.probe.gradient, there.pullback(state.probe.multipliers), atol=1e-12)
-    assert seen >= (60 if name != "iqrc" else 1)
+    assert seen >= {"iqrc": 1, "adaptive-gdpa": 10}.get(name, 60)
 
 
 @ALL
@@ -256,7 +265,8 @@ def test_every_array_library_gives_the_same_iterates(name: str, other: str) -> N
     for library in (Library("numpy"), Library(other)):
         problem = library.problem(formulas, gradient, jacobian, num_equalities=int(linear), domain=Box(-5.0, 5.0))
         state = method.init(problem, library.array([0.5, 1.5]))
-        for _ in range(30 if other == "torch" else 12):  # JAX dispatches slowly
+        # JAX dispatches slowly, and AdaptiveGDPA has converged to rounding after seven steps.
+        for _ in range(7 if name == "adaptive-gdpa" else 30 if other == "torch" else 12):
             state = method.update(problem, state)
         runs.append(state)
     ours, theirs = runs

@@ -45,6 +45,8 @@ class Method:
     table1: ClassVar[Table1Row]
     #: Whether leading axes of x0, a batch of problems, are solved side by side; not where loops branch on the data.
     batches: ClassVar[bool] = True
+    #: Whether the method cuts steps itself if they lead to a value that is not finite; if not, the loop does.
+    cuts_steps: ClassVar[bool] = False
     #: The constants of the paper's appendix, by experiment ("mnpc", "network").
     printed_constants: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 

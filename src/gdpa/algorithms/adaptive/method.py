@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gdpa.algorithms.adaptive.merit import Reference, Trial, sufficient
 from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, Monitor, QuasiNewton
 from gdpa.algorithms.adaptive.units import measures_rows, scaling_from
+from gdpa.algorithms.method import Method, Table1Row, check_positive
 from gdpa.arrays import namespace
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.numerics.lbfgs import LBFGS
@@ -22,7 +23,7 @@ from gdpa.typing import Array
 
 
 @dataclass(frozen=True)
-class AdaptiveGDPA:
+class AdaptiveGDPA(Method):
     r"""A one-loop augmented Lagrangian method with nothing to tune. It is ours, not the paper's recursion.
 
     It keeps the paper's function F_beta (see `gdpa.lagrangian`), its single loop and its oracle, and replaces the rest.
@@ -77,9 +78,14 @@ class AdaptiveGDPA:
     tau: float = 0.1
     rules: Rules = field(default=Rules(), repr=False)
 
+    table1: ClassVar[Table1Row] = Table1Row(
+        "AdaptiveGDPA (ours)", "primal-dual", "ncvx", "inequality, equality", "single-loop", "none"
+    )
+    batches: ClassVar[bool] = False
+    cuts_steps: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
-        if not isinstance(self.beta, (int, float)) or not (math.isfinite(self.beta) and self.beta > 0):
-            raise ValueError(f"beta must be a positive finite number, got {self.beta!r}")
+        check_positive(beta=self.beta)
         if not isinstance(self.tau, (int, float)) or not 0 <= self.tau < 1:
             raise ValueError(f"tau must lie in [0, 1), got {self.tau!r}")
         if not isinstance(self.memory, int) or self.memory < 1:
@@ -90,12 +96,7 @@ class AdaptiveGDPA:
             raise TypeError(f"rules must be a Rules of gdpa.algorithms.adaptive, got {self.rules!r}")
 
     def init(self, problem: Problem, x0: Array) -> AdaptiveState:
-        if x0.ndim != 1:
-            raise ValueError(
-                f"AdaptiveGDPA solves one problem at a time, got x0 of shape {tuple(x0.shape)}; "
-                "pass one start of shape (d,), or use GDPA for a batch"
-            )
-        now = problem.evaluate(x0)
+        now = self.begin(problem, x0)
         D = lengths(problem, x0, now, self.rules)
         if D is None:
             return self._begin(problem, x0, now)
