@@ -109,11 +109,12 @@ def main() -> None:
         if part not in PARTS:
             parser.error(f"there is no part {part!r}; there are {', '.join(PARTS)}")
     study, rules, ended = table.study(options.out), _installed(options.rules), True
-    records = table.by_run(study.rows())
+    records, fresh = table.by_run(study.rows()), set[Run]()
     for part in options.parts or ["defaults", "tuned"]:
         for stage in PARTS[part]:
             runs = [r for r in stage(records, options.seeds) if r.task in options.tasks and r.rule in rules]
-            missing = list(dict.fromkeys(r for r in runs if options.again or r not in records))
+            missing = list(dict.fromkeys(r for r in runs if r not in (fresh if options.again else records)))
+            fresh.update(missing)
             ended = ended and _train_all(part, missing, options, study, records)
     text = table.report(records)
     study.tidy()

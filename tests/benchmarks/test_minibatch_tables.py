@@ -186,6 +186,12 @@ def test_tuning_runs_the_other_settings_and_the_chosen_one_on_other_seeds(comman
     assert [r.setting for r in more] == list(RULES[OURS].settings)[1:]  # all are equal, so the default stays
 
 
+def test_again_runs_a_run_once(command):
+    command("defaults", "tuned", "--seeds", "2", "--tasks", "adult")
+    again = command("defaults", "tuned", "--seeds", "2", "--tasks", "adult", "--again")
+    assert len(again) == len(set(again)) == 2 + 3
+
+
 def test_records_say_where_they_come_from(command):
     command("defaults", "--seeds", "1", "--tasks", "adult")
     (found,) = table.study(command.out).rows()
