@@ -92,11 +92,9 @@ def units(results: Path) -> Tables:
 
 
 def minibatch(results: Path) -> Tables:
-    from benchmarks.minibatch.run import KEY
-    from benchmarks.minibatch.table import tables
+    from benchmarks.minibatch.table import TABLES, by_run, report, study
 
-    parts = (rows_of(results, "minibatch", KEY, suite) for suite in ("defaults", "units", "tuning"))
-    return {"tables.md": tables(*parts)}
+    return {TABLES: report(by_run(study(results / "minibatch").rows()))}
 
 
 def noise(results: Path) -> Tables:

@@ -52,7 +52,7 @@ def _stored() -> Any:
 
 @cache
 def mnist() -> tuple[torch.Tensor, torch.Tensor]:
-    """The 36,017 training images of the digits 1 to 6, pixels in [0, 1], and their labels."""
+    """The 36,012 training images of the digits 1 to 6, pixels in [0, 1], and their labels."""
     x = torch.tensor(_stored()["mnist_x"], dtype=torch.float32) / 255
     return x, torch.tensor(_stored()["mnist_y"].astype("int64"))
 

@@ -32,22 +32,20 @@ from collections.abc import Callable  # noqa: E402
 from concurrent.futures import ProcessPoolExecutor, as_completed  # noqa: E402
 from importlib.util import find_spec  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
 
 import torch  # noqa: E402
 
 from benchmarks.minibatch import table, tasks, training  # noqa: E402
-from benchmarks.minibatch.records import Record, about, append, read  # noqa: E402
 from benchmarks.minibatch.rules import OURS, RULES  # noqa: E402
+from benchmarks.minibatch.table import Records  # noqa: E402
 from benchmarks.minibatch.training import Run  # noqa: E402
+from benchmarks.provenance import Study  # noqa: E402
 
 #: What each rule needs besides torch.
 _PACKAGES = {"Cooper": "cooper", "hct": "humancompatible"}
 #: Tasks of the parts that change something; between them they bind in the end, have absent groups and 1 to 240 limits.
 SENSITIVITY_TASKS = ("adult-recall", "digits", "groups-loss", "saturated")
 UNITS_TASKS = ("budget-0.3", "compas", "finetune-kl", "groups-loss", "narrow-limit")
-
-Records = dict[Run, Record]
 
 
 def defaults(_: Records, seeds: int) -> list[Run]:
@@ -105,29 +103,28 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--again", action="store_true", help="run again what is in the records")
     parser.add_argument("--certify", action="store_true", help="add KKT residuals to the default runs of seed 0")
-    parser.add_argument("--out", type=Path, default=Path("results/minibatch"))
+    parser.add_argument("--out", type=Path, default=None, help="default: results/minibatch")
     options = parser.parse_args()
     for part in options.parts:
         if part not in PARTS:
             parser.error(f"there is no part {part!r}; there are {', '.join(PARTS)}")
-    path = options.out / "records.jsonl"
-    records, rules = read(path), _installed(options.rules)
-    place, ended = about(), True
+    study, rules, ended = table.study(options.out), _installed(options.rules), True
+    records, fresh = table.by_run(study.rows()), set[Run]()
     for part in options.parts or ["defaults", "tuned"]:
         for stage in PARTS[part]:
             runs = [r for r in stage(records, options.seeds) if r.task in options.tasks and r.rule in rules]
-            missing = list(dict.fromkeys(r for r in runs if options.again or r not in records))
-            ended = ended and _train_all(part, missing, options, path, place, records)
+            missing = list(dict.fromkeys(r for r in runs if r not in (fresh if options.again else records)))
+            fresh.update(missing)
+            ended = ended and _train_all(part, missing, options, study, records)
     text = table.report(records)
-    (options.out / "tables.md").write_text(text + "\n", encoding="utf-8")
+    study.tidy()
+    study.write(text, table.TABLES)
     print(text)
     if not ended:
         raise SystemExit(130)
 
 
-def _train_all(
-    part: str, runs: list[Run], options: argparse.Namespace, path: Path, place: dict[str, Any], records: Records
-) -> bool:
+def _train_all(part: str, runs: list[Run], options: argparse.Namespace, study: Study, records: Records) -> bool:
     """Train and append; return False if interrupted."""
     spawn, start = multiprocessing.get_context("spawn"), time.monotonic()
     with ProcessPoolExecutor(options.jobs, spawn, _quiet) as pool:
@@ -135,9 +132,7 @@ def _train_all(
         running = {pool.submit(training.train, r, c): r for r, c in zip(runs, certified, strict=True)}
         try:
             for done, future in enumerate(as_completed(running), 1):
-                record = future.result() | {"about": place}
-                records[running[future]] = record
-                append(path, record)
+                record = records[running[future]] = study.add(future.result())
                 left = (time.monotonic() - start) / done * (len(runs) - done)
                 print(f"{part} {done}/{len(runs)} {table.line(record)}, {left / 60:.0f} min left", file=sys.stderr)
         except KeyboardInterrupt:

@@ -11,22 +11,37 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.minibatch import tasks, training
-from benchmarks.minibatch.records import Record, read
 from benchmarks.minibatch.rules import OURS, RULES
 from benchmarks.minibatch.training import NONE, Run
-from benchmarks.provenance import told
+from benchmarks.provenance import Study, markdown, told
+from gdpa.experiments.record_file import Row as Record
 
 Records = dict[Run, Record]
 Pair = tuple[str, str]
 
+#: The file of the tables.
+TABLES = "tables.md"
+#: The packages of the peers.
+PEERS = ("cooper-optim", "humancompatible-train")
 #: An objective within 2 % of the lowest counts as lowest.
 NEAR = 0.02
 
 
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+def study(out: Path | None = None) -> Study:
+    """Return the records of the study: one for each `Run`, in ``out`` or in ``results/minibatch``."""
+    return Study("benchmarks.minibatch.run", "minibatch", Run._fields, out=out)
+
+
+def by_run(rows: Iterable[Record]) -> Records:
+    """Return the records by what they are of, without those of tasks, settings and changes that are no more."""
+    found = {Run(*(row[name] for name in Run._fields)): row for row in rows}
+    return {run: row for run, row in found.items() if _known(run)}
+
+
+def _known(run: Run) -> bool:
+    rule = RULES.get(run.rule)
+    known = run.task in tasks.NAMES and run.change in training.CHANGES
+    return known and rule is not None and run.setting in rule.settings
 
 
 def line(record: Record) -> str:
@@ -200,13 +215,23 @@ def report(records: Records) -> str:
             "Relative stationarity on the whole training set with the best multipliers there are, seed 0\n\n"
             + certificates(records)
         )
-    return "\n\n".join([*parts, told(list(records.values()))])
+    peers = dict.fromkeys(
+        f"{name} {version}"
+        for r in records.values()
+        for name, version in r.get("about", {}).get("versions", {}).items()
+        if name in PEERS
+    )
+    beside = f"Peers: {', '.join(peers)}.\n\n" if peers else ""
+    return "\n\n".join([*parts, beside + told(list(records.values()))])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=Path, default=Path("results/minibatch"))
-    print(report(read(parser.parse_args().records / "records.jsonl")))
+    parser.add_argument("--records", type=Path, default=None, help="default: results/minibatch")
+    found = study(parser.parse_args().records)
+    text = report(by_run(found.rows()))
+    found.write(text, TABLES)
+    print(text)
 
 
 if __name__ == "__main__":

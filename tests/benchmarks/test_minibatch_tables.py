@@ -1,13 +1,12 @@
-"""The tables of benchmarks/minibatch from records made by hand; records, resumption, and the peers' steps."""
+"""The tables of benchmarks/minibatch from records made by hand; resumption, and the steps of the rules."""
 
-import json
 import sys
 from concurrent.futures import Future
 
 import pytest
 import torch
 
-from benchmarks.minibatch import records, run, table, training
+from benchmarks.minibatch import run, table, training
 from benchmarks.minibatch.rules import OUR_RATE, OURS, RULES
 from benchmarks.minibatch.task import Task, Values
 from benchmarks.minibatch.training import NONE, Change, Run
@@ -75,6 +74,12 @@ def test_tuning_takes_the_lowest_objective_within_the_limits_else_the_smallest_v
     }
 
 
+def test_records_of_settings_that_are_no_more_are_left_out():
+    kept = record("adult", OURS, 1.0, 0.0)
+    gone = [{**kept[1], **other} for other in ({"setting": "k=7"}, {"rule": "x"}, {"task": "x"}, {"change": "x"})]
+    assert table.by_run([kept[1], *gone]) == dict([kept])
+
+
 def test_sensitivity_counts_met_runs_by_change():
     made = dict(
         [
@@ -119,25 +124,6 @@ def test_no_run_of_sensitivity_changes_a_rate_that_is_not_there():
     runs = run.sensitivity({}, 5)
     assert not [r for r in runs if r.rule == "hct SPBM" and r.change.startswith("dual rate")]
     assert len(runs) == len(set(runs)) == 2 * len(run.SENSITIVITY_TASKS) * (6 * 10 - 2)
-
-
-def test_a_torn_last_line_is_cut_off(tmp_path):
-    path = tmp_path / "records.jsonl"
-    first, second = (record("adult", OURS, f, 0.0, seed=s) for f, s in ((1.0, 0), (2.0, 1)))
-    records.append(path, first[1])
-    with path.open("a") as file:
-        file.write(json.dumps(second[1])[:30])
-    assert records.read(path) == dict([first])
-    records.append(path, second[1])
-    assert records.read(path) == dict([first, second])
-
-
-def test_a_later_record_of_a_run_counts(tmp_path):
-    path = tmp_path / "records.jsonl"
-    key, old = record("adult", OURS, 1.0, 0.0)
-    records.append(path, old)
-    records.append(path, old | {"objective": 7.0})
-    assert records.read(path)[key]["objective"] == 7.0
 
 
 class Here:
@@ -189,7 +175,7 @@ def test_the_command_goes_on_where_it_stopped(command, capsys):
     assert command("defaults", "--seeds", "3", "--tasks", "adult", "compas") == []
     assert len(command("defaults", "--seeds", "3", "--tasks", "adult", "--again")) == 3
     out, err = capsys.readouterr()
-    assert "defaults 1/4 adult gdpa" in err
+    assert "defaults 1/4 " in err
     assert "| met | 6 of 6 (100 %) |" in out
     assert out.endswith((command.out / "tables.md").read_text())
 
@@ -200,9 +186,15 @@ def test_tuning_runs_the_other_settings_and_the_chosen_one_on_other_seeds(comman
     assert [r.setting for r in more] == list(RULES[OURS].settings)[1:]  # all are equal, so the default stays
 
 
+def test_again_runs_a_run_once(command):
+    command("defaults", "tuned", "--seeds", "2", "--tasks", "adult")
+    again = command("defaults", "tuned", "--seeds", "2", "--tasks", "adult", "--again")
+    assert len(again) == len(set(again)) == 2 + 3
+
+
 def test_records_say_where_they_come_from(command):
     command("defaults", "--seeds", "1", "--tasks", "adult")
-    (found,) = records.read(command.out / "records.jsonl").values()
+    (found,) = table.study(command.out).rows()
     assert found["about"]["command"].startswith("python -m benchmarks.minibatch.run defaults")
     assert {"gdpa", "python", "torch"} <= set(found["about"]["versions"])
 

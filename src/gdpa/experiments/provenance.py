@@ -13,7 +13,10 @@ from typing import Any
 
 import gdpa
 
-LIBRARIES = ("numpy", "scipy", "array-api-compat", "torch", "jax", "matplotlib", "plotly", "typer", "rich", "gymnasium")
+LIBRARIES = (
+    *("numpy", "scipy", "array-api-compat", "torch", "jax", "matplotlib", "plotly", "typer", "rich", "gymnasium"),
+    *("cooper-optim", "humancompatible-train"),
+)
 #: Names the commit of a copy of the source that has no git history; a trailing ``-dirty`` marks a changed copy.
 COMMIT_VARIABLE = "GDPA_COMMIT"
 GIT_TIMEOUT = 10.0
