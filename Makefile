@@ -59,8 +59,8 @@ reproduce: $(VENV)/.experiments
 	$(BIN)/gdpa reproduce all --out $(OUT) $(ARGS)
 
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "== site/index.html"
+	PYTHONPATH=docs $(BIN)/zensical build --strict --clean
+	@echo "== open site/index.html in a browser; it needs no server and no network"
 
 bench: $(VENV)/.experiments
 	$(BIN)/python benchmarks/step_cost.py

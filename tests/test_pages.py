@@ -1,36 +1,62 @@
-"""The code that the pages show is run, page by page, block after block."""
+"""Every Python block of the README and of the documentation runs, page by page, block after block."""
 
+import doctest
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/getting-started.md", "docs/certificate.md")
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+CODE = [path.relative_to(ROOT).as_posix() for path in PAGES if BLOCK.search(path.read_text())]
+#: Pages whose blocks need names that they do not define.
+FRAGMENTS = {"docs/torch.md", "docs/energy.md"}
 
 
-@pytest.mark.parametrize("page", PAGES)
+def blocks(page):
+    return BLOCK.findall((ROOT / page).read_text())
+
+
+def test_the_front_page_and_the_tutorials_have_code():
+    assert {"README.md", "docs/getting-started.md", "docs/five-minutes.md", "docs/certificate.md"} <= set(CODE)
+
+
+@pytest.mark.parametrize("page", [page for page in CODE if page not in FRAGMENTS])
 def test_the_code_of_a_page_runs_and_solves_its_problems(page, capsys):
-    import matplotlib.pyplot as plt
-
+    plt = pytest.importorskip("matplotlib.pyplot")
     plt.switch_backend("Agg")
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) >= 2
     names = {}
-    for block in blocks:
-        exec(compile(block, page, "exec"), names)
-        assert names["result"].success, block
-    assert capsys.readouterr().out
+    for block in blocks(page):
+        if block.startswith(">>>"):
+            test = doctest.DocTestParser().get_doctest(block, names, page, page, 0)
+            results = doctest.DocTestRunner().run(test, clear_globs=False)
+            assert results.attempted and not results.failed, block
+            names = test.globs
+        else:
+            exec(compile(block, page, "exec"), names)
+        assert getattr(names.get("result"), "success", True), block
     plt.close("all")
 
 
-def test_every_page_of_the_documentation_is_in_its_navigation():
-    navigation = (ROOT / "mkdocs.yml").read_text()
-    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
-    assert [page for page in pages if page not in navigation] == []
+def navigation(entries):
+    """Return the pages of a navigation with groups."""
+    for entry in entries:
+        for content in entry.values():
+            yield from [content] if isinstance(content, str) else navigation(content)
+
+
+def test_the_navigation_lists_every_page_once():
+    config = tomllib.loads((ROOT / "zensical.toml").read_text())
+    pages = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+    assert sorted(navigation(config["project"]["nav"])) == pages
 
 
 def test_pages_link_to_pages_that_exist():
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+    for path in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
