@@ -2,9 +2,9 @@
 
     python -m benchmarks.ablation [--jobs N] [--rules NAME ...] [--variants half double off] [--out FOLDER]
 
-For each variant of each rule: how many problems are solved (a KKT certificate at 1e-6, 1e-2 for networks, or the right verdict), which
-are lost and gained, and the geometric mean of the ratio of forward and backward passes on the problems that both
-variants solve. Everything is counted, nothing is timed, so the table is the same on every machine.
+For each variant of each rule: how many problems are solved (a KKT certificate at 1e-6, 1e-2 for networks, or the right
+verdict), which are lost and gained, and the geometric mean of the ratio of forward and backward passes on the problems
+that both variants solve. Everything is counted, nothing is timed, so the table is the same on every machine.
 """
 
 from __future__ import annotations

@@ -40,7 +40,11 @@ def site(tmp_path_factory):
             shutil.copy(source, folder)
     environment = {**os.environ, "PYTHONPATH": str(folder / "docs")}
     built = subprocess.run(
-        [sys.executable, "-m", "zensical", "build", "--strict"], cwd=folder, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert built.returncode == 0, built.stdout + built.stderr
     return folder / "site"
@@ -126,7 +130,8 @@ def test_pages_opened_from_disk_fit_a_phone_and_a_laptop(site, browser):
             tab.set_viewport_size({"width": width, "height": 800})
             if tab.evaluate("document.scrollingElement.scrollWidth") > width:
                 wide.append(f"{path.relative_to(site)} at {width}")
-            clipped = "[...document.querySelectorAll('article div.arithmatex')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+            formulas = "[...document.querySelectorAll('article div.arithmatex')]"
+            clipped = f"{formulas}.filter(e => e.scrollWidth > e.clientWidth + 1)"
             if width == max(WIDTHS) and (count := tab.evaluate(f"{clipped}.length")):
                 wide.append(f"{count} formulas of {path.relative_to(site)} at {width}")
     tab.close()

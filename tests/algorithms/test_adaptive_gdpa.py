@@ -368,7 +368,7 @@ def test_no_step_left_is_called_stalled():
         ({"beta": 0.0}, "beta must be a positive finite number, got 0.0"),
         ({"beta": math.nan}, "beta must be"),
         ({"tau": 1.0}, r"tau must lie in \[0, 1\)"),
-        ({"memory": 0}, "memory must be a positive integer, got 0"),
+        ({"memory": 0}, "memory must be an integer of at least 1, got 0"),
         ({"memory": 2.5}, "memory must be"),
         ({"step": "newton"}, "step must be 'auto', 'pullback' or 'jacobian', got 'newton'"),
     ],

@@ -14,8 +14,9 @@ from gdpa.algorithms.adaptive.merit import Reference, Trial, sufficient
 from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, Monitor, QuasiNewton
 from gdpa.algorithms.adaptive.units import measures_rows, scaling_from
-from gdpa.algorithms.method import Method, Table1Row, check_positive
+from gdpa.algorithms.method import Method, Table1Row
 from gdpa.arrays import namespace
+from gdpa.checks import check_count, check_positive
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.problem import Evaluation, Problem
@@ -88,8 +89,7 @@ class AdaptiveGDPA(Method):
         check_positive(beta=self.beta)
         if not isinstance(self.tau, (int, float)) or not 0 <= self.tau < 1:
             raise ValueError(f"tau must lie in [0, 1), got {self.tau!r}")
-        if not isinstance(self.memory, int) or self.memory < 1:
-            raise ValueError(f"memory must be a positive integer, got {self.memory!r}")
+        check_count(1, memory=self.memory)
         if self.step not in ("auto", "pullback", "jacobian"):
             raise ValueError(f"step must be 'auto', 'pullback' or 'jacobian', got {self.step!r}")
         if not isinstance(self.rules, Rules):
