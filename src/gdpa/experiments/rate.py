@@ -111,7 +111,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         now, lam = state.evaluation, state.multipliers
         assert now is not None
         # After step r the state is (x_{r+1}, lambda_{r+1}), and beta_r is what lambda_{r+1} was computed with.
-        beta = algorithm.beta(state.step)  # type: ignore[operator]
+        beta = algorithm.beta(state.step)
         gradient = now.pullback(lam)
         residuals = absolute_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam)
         g, predicted = now.constraints[rows], AugmentedLagrangian(expected, beta, config["tau"]).residual_violation()
