@@ -29,7 +29,7 @@ _METHODS: dict[str, str | type[Any]] = {
 }
 
 if TYPE_CHECKING:  # the types of gdpa.GDA, gdpa.IPPP, ... for type checkers and editors
-    from gdpa.algorithms.adaptive_gdpa import AdaptiveGDPA as AdaptiveGDPA
+    from gdpa.algorithms.adaptive import AdaptiveGDPA as AdaptiveGDPA
     from gdpa.algorithms.damped_gdpa import DampedGDPA as DampedGDPA
     from gdpa.algorithms.gda import GDA as GDA
     from gdpa.algorithms.gdpa import GDPA as GDPA
