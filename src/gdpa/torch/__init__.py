@@ -6,6 +6,7 @@
 from gdpa.torch import terms
 from gdpa.torch.averaging import average_weights
 from gdpa.torch.certify import ModelCertificate, certify, choose
+from gdpa.torch.confidence import NewData, Statement, tighten
 from gdpa.torch.limits import Limit, Limits, at_least, at_most, between, equal_to
 from gdpa.torch.minibatch import MinibatchGDPA
 from gdpa.torch.optimizer import GDPA
@@ -29,6 +30,9 @@ __all__ = [
     "certify",
     "choose",
     "ModelCertificate",
+    "NewData",
+    "Statement",
+    "tighten",
     "Report",
     "Snapshot",
     "CSVWriter",

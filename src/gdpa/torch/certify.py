@@ -11,9 +11,12 @@ import torch
 import gdpa.kkt
 from gdpa.kkt import Certificate
 from gdpa.problem import Evaluation, Problem
+from gdpa.torch.confidence import NewData, estimate, judge
 from gdpa.torch.core import ConstrainedOptimizer
+from gdpa.torch.limits import Limits, at_most, equal_to
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster
+from gdpa.torch.terms.term import Term, has_terms, proxy
 from gdpa.units import Start
 
 #: What ``terms(model, batch)`` returns: (f, g), or (f, g, counts), or (f, g, counts, samples).
@@ -28,11 +31,13 @@ class ModelCertificate:
         report: value, limit and violation of every constraint; ``print`` it.
         certificate: the KKT conditions with the best multipliers found, see `gdpa.Certificate`; None if not asked for.
         samples: how many samples were seen.
+        new_data: what the data, if held out, show of every limit on new data; None if not asked for.
     """
 
     report: Report
     certificate: Certificate | None
     samples: int
+    new_data: NewData | None = None
 
     @property
     def feasible(self) -> bool:
@@ -51,7 +56,8 @@ class ModelCertificate:
 
     def __str__(self) -> str:
         text = str(self.report).replace("(last batch)", f"({self.samples} samples)")
-        return text if self.certificate is None else f"{text}\nKKT residuals  {self.certificate}"
+        text = text if self.certificate is None else f"{text}\nKKT residuals  {self.certificate}"
+        return text if self.new_data is None else f"{text}\n{self.new_data}"
 
 
 def certify(
@@ -64,8 +70,12 @@ def certify(
     combine: Callable[[torch.Tensor], tuple[Any, Any]] | None = None,
     tolerance: float = 0.0,
     stationarity: bool = True,
+    confidence: float | None = None,
 ) -> ModelCertificate:
     """Evaluate objective, constraints and KKT residuals of ``model`` on all of ``loader``.
+
+    With ``confidence=0.95``, and a ``loader`` of data that neither training nor the choice of the model has seen, it
+    also states for every limit whether it holds on new data: see `gdpa.torch.NewData`.
 
     Args:
         model: evaluated in ``eval`` mode and left in the mode it was in.
@@ -80,6 +90,8 @@ def certify(
         tolerance: what counts as feasible.
         stationarity: also compute the KKT residuals, which takes backward passes over the data: one for the
             optimizer's multipliers, and m + 1 to fit better ones where m times the parameters is not too large.
+        confidence: the probability, over the draw of the held-out data, that every statement on new data is true;
+            ``terms`` must then return a dict of `gdpa.torch.terms`. The samples must be independent of each other.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -94,8 +106,10 @@ def certify(
         if optimizer is None:
             raise TypeError("give constraints= or optimizer=: what are the constraints called?")
         roster = optimizer._roster
+        if roster.limits is not None:
+            roster = Roster(roster.limits.judged())
     else:
-        roster = Roster(constraints)
+        roster = Roster(constraints.judged() if isinstance(constraints, Limits) else constraints)
     whole = _Whole(model, loader, terms, combine, roster)
     training = model.training
     model.eval()
@@ -115,7 +129,18 @@ def certify(
     shown = lam if certificate is None else certificate.multipliers
     shown = torch.zeros_like(g) if shown is None else shown
     snapshot = Snapshot.of(roster, shown, 0 if optimizer is None else optimizer.dual_steps, (f.detach(), g.detach()))
-    return ModelCertificate(Report(snapshot, 0, tolerance, ()), certificate, whole.samples)
+    new = None if confidence is None else _new_data(model, loader, terms, roster, confidence, tolerance)
+    return ModelCertificate(Report(snapshot, 0, tolerance, ()), certificate, whole.samples, new)
+
+
+def _new_data(model: Any, loader: Any, terms: Any, roster: Roster, confidence: float, tolerance: float) -> NewData:
+    if roster.limits is not None:
+        limits = roster.limits.limits
+    else:
+        equal = roster.order[roster.size - roster.num_equalities :]
+        names = roster.names or ()
+        limits = {name: equal_to(0.0) if i in equal else at_most(0.0) for i, name in enumerate(names)}
+    return judge(estimate(model, loader, terms)[0], limits, confidence, tolerance)
 
 
 def choose(
@@ -151,6 +176,7 @@ class _Whole:
             raise ValueError("model has no parameter that requires a gradient; nothing to certify")
         self.samples = 0
         self._counts: torch.Tensor | None = None
+        self._layout: dict[str, tuple[int, list[float]]] | None = None  # of terms: place of the first, factors
 
     def point(self) -> torch.Tensor:
         return torch.cat([p.detach().reshape(-1) for p in self.params]).double()
@@ -162,11 +188,26 @@ class _Whole:
             values, counts = self.terms(self.model, batch)
             return values, torch.as_tensor(counts, dtype=torch.float64, device=values.device), size
         f, g, *rest = self.terms(self.model, batch)
+        if has_terms(g):
+            return self.batch_of_terms(f, g, size)
         vector = self.roster.vector(g, differentiable=False)
         samples = int(rest[1]) if len(rest) > 1 else size
         like = torch.zeros(vector.shape, dtype=torch.float64, device=vector.device)
         counts = like + samples if not rest or rest[0] is None else self.roster.counts(rest[0], like)
         return torch.cat([f.reshape(1).to(vector), vector]), torch.cat([like.new_full((1,), samples), counts]), samples
+
+    def batch_of_terms(self, f: Any, g: Mapping[str, Any], size: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """Do as `batch` does, with every mean of a term as a statistic of its own: a gap of means is no mean."""
+        values, counts = [f], [size]
+        self._layout = {}
+        for name, value in g.items():
+            term = value if isinstance(value, Term) else Term((), (value, value))
+            self._layout[name] = (len(values), [a for a, _ in term.means])
+            values += [proxy(torch.as_tensor(term.fixed[0]), term.fixed[1])]
+            values += [proxy(mean.surrogate, mean.true) for _, mean in term.means]
+            counts += [size, *(int(mean.count) for _, mean in term.means)]
+        flat = torch.stack([value.reshape(()).to(f) for value in values])
+        return flat, torch.tensor(counts, dtype=torch.float64, device=flat.device), size
 
     @torch.no_grad()
     def means(self) -> torch.Tensor:
@@ -182,13 +223,22 @@ class _Whole:
             raise ValueError("loader has no samples; nothing to certify (an iterator that is used up?)")
         if not bool((counted > 0).all()):
             index = int(torch.nonzero(counted == 0)[0])
-            name = f"statistic {index}" if self.combine is not None else self.roster.name(index - 1)
+            name = f"statistic {index}" if self.combine is not None else self.named(index)
             raise ValueError(f"{name} has no sample in the whole loader")
         self._counts = counted
         mean: torch.Tensor = total / counted
         return mean
 
+    def named(self, index: int) -> str:
+        if self._layout is None:
+            return self.roster.name(index - 1)
+        return next(name for name, (at, factors) in self._layout.items() if at <= index <= at + len(factors))
+
     def split(self, means: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._layout is not None:
+            terms = self._layout.items()
+            g = {n: means[at] + sum(a * means[at + 1 + j] for j, a in enumerate(factors)) for n, (at, factors) in terms}
+            return means[0], self.roster.vector(g)
         if self.combine is None:
             return means[0], means[1:]
         f, g = self.combine(means)

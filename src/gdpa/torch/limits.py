@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,23 +18,34 @@ class Limit:
         lower, upper: the bounds; infinite where there is none.
         scale: what a violation is divided by: |limit| by default, 1 for a limit of 0. A violation of 0.1 then reads
             "ten per cent of the limit", and multipliers of differently sized limits are comparable.
+        tighten: training aims at bounds that are tighter by this much, so that the limit holds on new data;
+            `certify` judges the limit itself. See `gdpa.torch.tighten`.
     """
 
     lower: float
     upper: float
     scale: float
+    tighten: float = 0.0
 
     @property
     def is_equality(self) -> bool:
         """Whether the value must equal the limit."""
         return self.lower == self.upper
 
+    def tightened(self, by: float, name: str = "a limit") -> Limit:
+        """Return the same limit with another margin for training."""
+        if not (math.isfinite(by) and by >= 0):
+            raise ValueError(f"the margin of {name!r} must be a finite number at least 0, got {by!r}")
+        if by and not self.lower + by < self.upper - by:
+            raise ValueError(f"{name!r} {self} leaves no room for a margin of {by:.4g} on its sides; widen the limit")
+        return replace(self, tighten=float(by))
+
     def sides(self) -> tuple[tuple[str, float, float], ...]:
         """Return (suffix of the name, sign, bound) of each one-sided constraint ``sign * (value - bound) <= 0``."""
         if self.is_equality:
             return (("", 1.0, self.upper),)
-        sides = [(1.0, self.upper)] if math.isfinite(self.upper) else []
-        sides += [(-1.0, self.lower)] if math.isfinite(self.lower) else []
+        sides = [(1.0, self.upper - self.tighten)] if math.isfinite(self.upper) else []
+        sides += [(-1.0, self.lower + self.tighten)] if math.isfinite(self.lower) else []
         if len(sides) == 1:
             return (("", *sides[0]),)
         return ((" (upper)", *sides[0]), (" (lower)", *sides[1]))
@@ -49,7 +60,7 @@ class Limit:
         return f"in [{self.lower:g}, {self.upper:g}]"
 
 
-def _limit(lower: float, upper: float, scale: float | None) -> Limit:
+def _limit(lower: float, upper: float, scale: float | None, tighten: float = 0.0) -> Limit:
     for bound in (lower, upper):
         if isinstance(bound, bool) or not isinstance(bound, (int, float)) or math.isnan(bound):
             raise ValueError(f"a limit must be a number, got {bound!r}")
@@ -60,34 +71,34 @@ def _limit(lower: float, upper: float, scale: float | None) -> Limit:
         scale = size if size > 0 else 1.0
     if not (math.isfinite(scale) and scale > 0):
         raise ValueError(f"scale must be a positive finite number, got {scale!r}")
-    return Limit(float(lower), float(upper), float(scale))
+    return Limit(float(lower), float(upper), float(scale)).tightened(tighten)
 
 
-def at_most(limit: float, *, scale: float | None = None) -> Limit:
+def at_most(limit: float, *, scale: float | None = None, tighten: float = 0.0) -> Limit:
     """Return the limit ``value <= limit``.
 
     >>> print(at_most(0.05))
     <= 0.05
     """
-    return _limit(-math.inf, limit, scale)
+    return _limit(-math.inf, limit, scale, tighten)
 
 
-def at_least(limit: float, *, scale: float | None = None) -> Limit:
+def at_least(limit: float, *, scale: float | None = None, tighten: float = 0.0) -> Limit:
     """Return the limit ``value >= limit``.
 
     >>> print(at_least(0.9))
     >= 0.9
     """
-    return _limit(limit, math.inf, scale)
+    return _limit(limit, math.inf, scale, tighten)
 
 
-def between(lower: float, upper: float, *, scale: float | None = None) -> Limit:
+def between(lower: float, upper: float, *, scale: float | None = None, tighten: float = 0.0) -> Limit:
     """Return the limit ``lower <= value <= upper``, which is two constraints on one value.
 
     >>> print(between(-0.05, 0.05))
     in [-0.05, 0.05]
     """
-    return _limit(lower, upper, scale)
+    return _limit(lower, upper, scale, tighten)
 
 
 def equal_to(value: float, *, scale: float | None = None) -> Limit:
@@ -132,6 +143,16 @@ class Limits:
         self.names = tuple(side[0] for side in sides)
         self._sides = sides
 
+    def judged(self) -> Limits:
+        """Return the limits without the margins for training.
+
+        >>> Limits(fpr=at_most(0.05, tighten=0.01)).judged()
+        Limits(
+          fpr  <= 0.05  violations divided by 0.05
+        )
+        """
+        return Limits({name: limit.tightened(0.0) for name, limit in self.limits.items()})
+
     @property
     def equalities(self) -> tuple[str, ...]:
         """The names of the equality limits."""
@@ -170,6 +191,7 @@ class Limits:
         bound = max(map(len, texts.values()))
         rows = (
             f"  {name:<{wide}}  {texts[name]:<{bound}}  violations divided by {limit.scale:g}"
+            + (f", tightened by {limit.tighten:.4g} in training" if limit.tighten else "")
             for name, limit in self.limits.items()
         )
         return "Limits(\n" + "\n".join(rows) + "\n)"

@@ -1,0 +1,369 @@
+"""From held-out samples to new data: confidence bounds for every limit, all of them at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gdpa.torch.limits import Limit, Limits
+from gdpa.torch.terms.term import Mean, Term, has_terms
+
+#: Searches for a number of samples give up beyond this factor.
+MOST = 1e9
+
+
+def clopper_pearson(successes: float, samples: float, level: float) -> float:
+    """Return the upper bound U of a probability p with ``P(p > U) <= level``, from independent 0/1 outcomes.
+
+    C. Clopper, E. Pearson: The use of confidence or fiducial limits illustrated in the case of the binomial. Biometrika
+    26, 1934.
+
+    >>> round(clopper_pearson(0, 59, 0.05), 4)  # 1 - 0.05^(1/59)
+    0.0495
+    """
+    from scipy.special import betainccinv
+
+    return 1.0 if successes >= samples else float(betainccinv(successes + 1, samples - successes, level))
+
+
+def empirical_bernstein(mean: float, variance: float, samples: float, length: float, level: float) -> float:
+    """Return the upper bound U of an expectation mu with ``P(mu > U) <= level``, from values in a range of ``length``.
+
+    ``U = mean + sqrt(2 V L / n) + 7 length L / (3 (n - 1))`` with L = log(2 / level) and V the sample variance.
+    A. Maurer, M. Pontil: Empirical Bernstein bounds and sample variance penalization. COLT 2009, theorem 4.
+
+    >>> round(empirical_bernstein(0.2, 0.01, 1000, 1.0, 0.05), 4)
+    0.2172
+    """
+    if samples < 2:
+        return math.inf
+    log = math.log(2 / level)
+    return mean + math.sqrt(2 * variance * log / samples) + 7 * length * log / (3 * (samples - 1))
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """What is kept of the outcomes of one `Mean`: their number, mean and variance."""
+
+    samples: float
+    mean: float
+    variance: float
+    bounds: tuple[float, float] | None
+    binary: bool
+
+    def upper(self, level: float, sign: float = 1.0) -> float:
+        """Return the upper bound, at ``level``, of ``sign`` times the expectation."""
+        if self.samples == 0 or self.bounds is None:
+            return math.inf
+        low, high = self.bounds
+        mean = sign * self.mean
+        if self.binary:
+            share = self.mean if sign > 0 else 1 - self.mean
+            bound = clopper_pearson(share * self.samples, self.samples, level)
+            return bound if sign > 0 else bound - 1
+        bound = empirical_bernstein(mean, self.variance, self.samples, high - low, level)
+        return min(bound, high if sign > 0 else -low)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value ``c + sum_j a_j mean_j`` with the statistics of its means."""
+
+    fixed: float
+    parts: tuple[tuple[float, Statistic], ...]
+
+    @property
+    def value(self) -> float:
+        """The value on the held-out data."""
+        return self.fixed + sum(a * s.mean for a, s in self.parts)
+
+    @property
+    def samples(self) -> float:
+        """The samples of the smallest group; infinite if the value does not depend on data."""
+        return min((s.samples for _, s in self.parts), default=math.inf)
+
+    def upper(self, level: float, sign: float = 1.0) -> float:
+        """Return the upper bound of ``sign`` times the value on new data; each mean has an equal share of ``level``."""
+        share = level / max(len(self.parts), 1)
+        return sign * self.fixed + sum(
+            abs(a) * s.upper(share, math.copysign(1.0, a) * sign) for a, s in self.parts if a != 0
+        )
+
+    def deviation(self) -> float:
+        """Return the standard error of the value."""
+        return math.sqrt(sum(a**2 * s.variance / max(s.samples, 1) for a, s in self.parts))
+
+    def resized(self, factor: float) -> Estimate:
+        """Return what ``factor`` times the samples would show, were means and variances the same."""
+        return replace(self, parts=tuple((a, replace(s, samples=s.samples * factor)) for a, s in self.parts))
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What the held-out data say of one limit on new data.
+
+    Attributes:
+        name, limit: the limit.
+        value, samples: on the held-out data; the samples are those of the smallest group involved.
+        lower, upper: bounds of the value on new data, infinite on a side that has no limit.
+        shown: whether the limit holds for every value between them.
+        needed: about as many samples would show it if the value stayed; None if no number would.
+        reason: why it is not shown, in words.
+    """
+
+    name: str
+    limit: Limit
+    value: float
+    samples: float
+    lower: float
+    upper: float
+    shown: bool
+    needed: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        sides = [f"at least {self.lower:.4g}"] if math.isfinite(self.lower) else []
+        sides += [f"at most {self.upper:.4g}"] if math.isfinite(self.upper) else []
+        seen = "" if math.isinf(self.samples) else f" on {self.samples:.0f} samples"
+        bound = f", {' and '.join(sides)} on new data" if sides else ""
+        verdict = "holds" if self.shown else f"not shown: {self.reason}"
+        return f"{self.name} {self.limit}: {self.value:.4g}{seen}{bound}; {verdict}"
+
+
+@dataclass(frozen=True)
+class NewData:
+    """The statements of all limits. The probability that any of them is false is at most ``1 - confidence``."""
+
+    confidence: float
+    statements: tuple[Statement, ...]
+
+    @property
+    def shown(self) -> bool:
+        """Whether every limit is shown to hold on new data."""
+        return all(one.shown for one in self.statements)
+
+    def __getitem__(self, name: str) -> Statement:
+        for one in self.statements:
+            if one.name == name:
+                return one
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        open_ = sum(not one.shown for one in self.statements)
+        total = len(self.statements)
+        if open_ == 0:
+            head = f"Every limit holds on new data, with probability at least {self.confidence:g}:"
+        else:
+            head = f"Not shown for {open_} of {total} limits on new data, at confidence {self.confidence:g}:"
+        return "\n".join([head, *(f"  {one}" for one in self.statements)])
+
+
+def judge(
+    estimates: Mapping[str, Estimate], limits: Mapping[str, Limit], confidence: float, tolerance: float = 0.0
+) -> NewData:
+    """Return the statement on every limit; the level is split evenly over all one-sided bounds (Bonferroni).
+
+    >>> from gdpa.torch import at_most
+    >>> error = Estimate(0.0, ((1.0, Statistic(1000, 0.03, 0.03 * 0.97, (0.0, 1.0), True)),))
+    >>> print(judge({"error": error}, {"error": at_most(0.05)}, 0.95))
+    Every limit holds on new data, with probability at least 0.95:
+      error <= 0.05: 0.03 on 1000 samples, at most 0.04047 on new data; holds
+    >>> print(judge({"error": error}, {"error": at_most(0.04)}, 0.95)["error"])
+    error <= 0.04: 0.03 on 1000 samples, at most 0.04047 on new data; not shown: need about 1084 samples
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence!r}; 0.95 is usual")
+    level = (1 - confidence) / _bounds(estimates, limits)
+    return NewData(
+        confidence, tuple(_state(name, estimates[name], limit, level, tolerance) for name, limit in limits.items())
+    )
+
+
+def _bounds(estimates: Mapping[str, Estimate], limits: Mapping[str, Limit]) -> int:
+    """Count the one-sided bounds that data must show."""
+    sides = (
+        math.isfinite(limit.lower) + math.isfinite(limit.upper) for n, limit in limits.items() if estimates[n].parts
+    )
+    return max(sum(sides), 1)
+
+
+def _state(name: str, estimate: Estimate, limit: Limit, level: float, tolerance: float) -> Statement:
+    slack = tolerance * limit.scale
+
+    def interval(estimate: Estimate) -> tuple[float, float]:
+        lower = -estimate.upper(level, -1.0) if math.isfinite(limit.lower) else -math.inf
+        return lower, estimate.upper(level) if math.isfinite(limit.upper) else math.inf
+
+    def shown(estimate: Estimate) -> bool:
+        lower, upper = interval(estimate)
+        return limit.lower - slack <= lower and upper <= limit.upper + slack
+
+    holds = shown(estimate)
+    needed, reason = None, ""
+    if not holds:
+        factor = None
+        if estimate.samples == 0:
+            reason = "no sample of its group is in the data"
+        elif any(s.bounds is None for _, s in estimate.parts):
+            reason = "its values have no bounds; declare them, e.g. terms.mean(values, bounds=(0, 5))"
+        elif not limit.lower - slack < estimate.value < limit.upper + slack:
+            reason = "the data violate it"
+            if limit.is_equality and tolerance == 0:
+                reason = "no data show an equality exactly; use between(...), or give tolerance="
+        else:
+            factor = _first(lambda factor: shown(estimate.resized(factor)))
+            reason = "too close to the limit for any number of samples"
+        if factor is not None:
+            needed = math.ceil(factor * estimate.samples)
+            reason = f"need about {needed} samples"
+    return Statement(name, limit, estimate.value, estimate.samples, *interval(estimate), holds, needed, reason)
+
+
+def _first(shown: Callable[[float], bool]) -> float | None:
+    """Return the smallest factor, to 1 in 1000, from which on ``shown`` is true."""
+    low = high = 1.0
+    while not shown(high):
+        low, high = high, 2 * high
+        if high > MOST:
+            return None
+    while high > 1.001 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if shown(middle) else (middle, high)
+    return high
+
+
+@torch.no_grad()
+def estimate(model: torch.nn.Module, loader: Iterable[Any], terms: Any) -> tuple[dict[str, Estimate], int]:
+    """Return the estimates of all terms over a whole loader, by name, and the number of batches seen.
+
+    Args:
+        model: evaluated in ``eval`` mode and left in the mode it was in.
+        loader: batches of independent samples.
+        terms: ``terms(model, batch)`` returns (f, g, ...) with g a dict of `Term`.
+    """
+    training, batches = model.training, 0
+    seen: dict[str, Term] = {}
+    sums: dict[str, list[torch.Tensor]] = {}
+    model.eval()
+    try:
+        for batch in loader:
+            g = terms(model, batch)[1]
+            _check(g)
+            batches += 1
+            seen = g
+            for name, term in g.items():
+                parts = [_sums(name, mean) for _, mean in term.means]
+                sums[name] = [a + b for a, b in zip(sums[name], parts, strict=True)] if name in sums else parts
+    finally:
+        model.train(training)
+    return {name: Estimate(float(term.fixed[1]), _statistics(term, sums[name])) for name, term in seen.items()}, batches
+
+
+def _check(g: Any) -> None:
+    plain = [name for name, value in g.items() if not isinstance(value, Term)] if has_terms(g) else None
+    if plain is None or plain:
+        raise TypeError(
+            f"statements on new data need the values of single samples, but {plain or 'g'} are means; return e.g. "
+            "gdpa.torch.terms.mean(values, bounds=(0, 1)) or another of gdpa.torch.terms for each name"
+        )
+
+
+def _sums(name: str, mean: Mean) -> torch.Tensor:
+    """Return number, sum and sum of squares of the outcomes, the latter two from the low bound if there is one."""
+    low, high = (0.0, 0.0) if mean.bounds is None else mean.bounds
+    values = mean.outcomes.double()
+    zero = torch.zeros_like(values)
+    if mean.bounds is not None:
+        outside = mean.inside & ((values < low) | (values > high))
+        if bool(outside.any()):
+            worst = values[outside][0].item()
+            raise ValueError(f"a value of {name!r} is {worst:g}, outside its bounds ({low:g}, {high:g}); widen them")
+    values = torch.where(mean.inside, values - low, zero)
+    return torch.stack([mean.inside.sum().double(), values.sum(), values.square().sum()])
+
+
+def _statistics(term: Term, sums: list[torch.Tensor]) -> tuple[tuple[float, Statistic], ...]:
+    found = []
+    for (a, mean), part in zip(term.means, sums, strict=True):
+        n, total, squares = part.tolist()
+        low = 0.0 if mean.bounds is None else mean.bounds[0]
+        average = total / n if n else math.nan
+        variance = max(squares - n * average**2, 0.0) / (n - 1) if n > 1 else 0.0
+        found.append((a, Statistic(n, average + low, variance, mean.bounds, mean.outcomes.dtype is torch.bool)))
+    return tuple(found)
+
+
+def tighten(
+    limits: Limits,
+    model: torch.nn.Module,
+    loader: Iterable[Any],
+    terms: Any,
+    *,
+    share: float = 1.0,
+    confidence: float = 0.95,
+    power: float = 0.9,
+) -> Limits:
+    """Return limits for training, tight enough that held-out data will probably show the given ones.
+
+    A model that just meets a limit cannot be shown to meet it. The margin is what the held-out data need: for a single
+    0/1 rate the largest rate p such that ``n`` outcomes show the limit with probability ``power``, which depends on the
+    limit and n alone; for other terms the width of the bound plus the quantile of the standard error, at the variance
+    of the given model. The margin covers the sampling of the held-out data, not overfitting.
+
+    Args:
+        limits: what must hold on new data.
+        model, loader, terms: as for `gdpa.torch.certify`; the loader brings the sizes of the groups and the variances:
+            training data, or held-out data (whose values do not enter the margin of a 0/1 rate).
+        share: samples of the held-out data divided by those of the loader.
+        confidence: of the statement to come.
+        power: with what probability a model exactly at the tightened limits is to be shown within the given ones.
+
+    References:
+        P. Thomas et al.: Preventing undesirable behavior of intelligent machines. Science 366, 2019.
+    """
+    from scipy.stats import norm
+
+    if not (share > 0 and 0 < power < 1):
+        raise ValueError(f"share must be positive and power between 0 and 1, got {share!r} and {power!r}")
+    found = {name: one.resized(share) for name, one in estimate(model, loader, terms)[0].items()}
+    bounds = _bounds(found, limits.limits)
+    level, miss = (1 - confidence) / bounds, (1 - power) / bounds
+    tight = {}
+    for name, limit in limits.limits.items():
+        one = found[name]
+        if limit.is_equality or not one.parts:
+            tight[name] = limit
+            continue
+        if len(one.parts) == 1 and one.parts[0][1].binary:
+            sides = [(1.0, limit.upper), (-1.0, -limit.lower)]
+            margins = [_rate_margin(name, one, sign, b, level, miss) for sign, b in sides if math.isfinite(b)]
+        else:
+            slack = float(norm.ppf(1 - miss)) * one.deviation()
+            margins = [one.upper(level, sign) - sign * one.value + slack for sign in (1.0, -1.0)]
+            finite = (limit.upper, limit.lower)
+            margins = [m for m, b in zip(margins, finite, strict=True) if math.isfinite(b)]
+        tight[name] = limit.tightened(max(margins), name)
+    return Limits(tight)
+
+
+def _rate_margin(name: str, one: Estimate, sign: float, bound: float, level: float, miss: float) -> float:
+    """Return the margin of ``sign * (c + a rate) <= bound`` that n outcomes need."""
+    from scipy.stats import beta, binom
+
+    a, statistic = one.parts[0]
+    n = int(statistic.samples)
+    at = (bound - sign * one.fixed) / abs(a)  # of the rate, or of minus the rate
+    share = at if sign * a > 0 else 1 + at  # the same for the rate of the outcomes that count against the limit
+    k = int(binom.ppf(level, n, min(max(share, 0.0), 1.0))) + 1
+    while k >= 0 and clopper_pearson(k, n, level) > share:
+        k -= 1
+    if k < 0:
+        most = math.ceil(math.log(level) / math.log1p(-share)) if 0 < share < 1 else math.inf
+        raise ValueError(
+            f"{n} held-out samples of {name!r} cannot show its limit at this confidence; at least {most} are needed"
+        )
+    return abs(a) * (share - float(beta.ppf(miss, k + 1, n - k)))
