@@ -48,7 +48,8 @@ def _ours(task: Task, primal: torch.optim.Optimizer, **settings: Any) -> Stepper
 def _cooper(task: Task, primal: torch.optim.Optimizer, lr: float | None, kind: str) -> Stepper:
     import cooper
 
-    m, held = len(task.names), {}
+    m = len(task.names)
+    held: dict[str, Any] = {}
     if lr is None:
         lr = 10 * primal.param_groups[0]["lr"] / m
 

@@ -97,8 +97,10 @@ def optimizer(change: Change, net: torch.nn.Module) -> torch.optim.Optimizer:
     lr = change.lr * (SGD_LR if change.base == "SGD" else LR)
     if change.base == "SGD":
         return torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
-    kinds = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW, "RMSprop": torch.optim.RMSprop}
-    return kinds[change.base](net.parameters(), lr=lr)
+    adam = torch.optim.Adam if change.base == "Adam" else torch.optim.AdamW
+    if change.base == "RMSprop":
+        return torch.optim.RMSprop(net.parameters(), lr=lr)
+    return adam(net.parameters(), lr=lr)
 
 
 def _train(
