@@ -1,4 +1,4 @@
-"""Six tasks of shapes that the first study lacks; no default was chosen on any of them.
+"""Six tasks of shapes that the first study lacks.
 
 | task | shape |
 |---|---|

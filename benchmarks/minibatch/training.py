@@ -22,7 +22,7 @@ from benchmarks.minibatch.rules import RULES, Stepper
 STEPS, LR, DECAY, TOLERANCE = 4000, 3e-3, 0.995, 0.1
 #: Steps on f alone before training under limits starts, in the change "pretrained".
 PRETRAINING = 1000
-#: Gradient descent with momentum 0.9 needs another rate than Adam; this one trains the tasks without limits.
+#: Gradient descent with momentum 0.9 needs another rate than Adam; this one trains `SENSITIVITY_TASKS` without limits.
 SGD_LR = 0.03
 
 
