@@ -53,7 +53,7 @@ def complete(about: Row | None, study: str, added: str, command: str) -> Row:
             "commit": added, "dirty": False, "versions": pinned(added), "machine": {}, "command": command,
             "note": f"{ADDED} {PINNED}",
         }  # fmt: skip
-    commit = TREE.get(study, about["commit"])
+    commit = str(TREE.get(study, about["commit"]))
     row = {**about, "commit": commit.removesuffix(DIRTY), "dirty": commit.endswith(DIRTY)}
     if "versions" in about:
         return row

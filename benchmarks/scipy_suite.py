@@ -109,8 +109,8 @@ def pytest_configure(config: Any) -> None:
         return gdpa.minimize(*args, **keywords)
 
     scipy.optimize.minimize = minimize
-    scipy.optimize._slsqp_py._minimize_slsqp = direct
-    scipy.optimize._cobyla_py._minimize_cobyla = direct
+    scipy.optimize._slsqp_py._minimize_slsqp = direct  # type: ignore[attr-defined]
+    scipy.optimize._cobyla_py._minimize_cobyla = direct  # type: ignore[attr-defined]
 
 
 def pytest_runtest_setup(item: Any) -> None:
