@@ -9,10 +9,9 @@ OUT ?= out
 ARGS ?=
 # Lines and branches that tests must run, in per cent.
 COVERAGE ?= 95
-BENCHMARKS := $(sort $(basename $(notdir $(filter-out benchmarks/__init__.py benchmarks/provenance.py \
-	benchmarks/supervised.py benchmarks/studies.py benchmarks/convert_records.py benchmarks/check_results.py, \
-	$(wildcard benchmarks/*.py)))) $(patsubst benchmarks/%/__main__.py,%,$(wildcard benchmarks/*/__main__.py)) \
-	minibatch.run minibatch.table)
+# Every module of benchmarks/ that can be run, by the name after "python -m benchmarks.".
+BENCHMARKS := $(sort $(subst /,.,$(patsubst benchmarks/%.py,%,$(patsubst %/__main__.py,%.py,$(shell \
+	grep -l '^if __name__ == "__main__"' $$(find benchmarks -name '*.py'))))))
 
 # One thread per process: tests and experiments run side by side in processes, and small problems lose by more.
 export OMP_NUM_THREADS ?= 1

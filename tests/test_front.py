@@ -25,7 +25,8 @@ def test_dir_lists_what_is_public_and_nothing_else():
 
 
 def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
 
 
 def test_parts_load_by_their_name_alone():

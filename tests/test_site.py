@@ -45,6 +45,7 @@ def site(tmp_path_factory):
         env=environment,
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert built.returncode == 0, built.stdout + built.stderr
     return folder / "site"
