@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdpa.algorithms.base import Algorithm
-from gdpa.algorithms.method import UnsupportedProblemError
+from gdpa.algorithms.method import MethodCard, UnsupportedProblemError
 from gdpa.methods import get_method, method_names
 from gdpa.problem import Problem
 from gdpa.progress import Progress
@@ -118,7 +118,8 @@ def tuned(name: str) -> Algorithm[Any]:
     >>> tuned("gdpa").tau
     0.01
     """
-    found: Algorithm[Any] = get_method(name).tuned()
+    method = get_method(name)
+    found: Algorithm[Any] = getattr(method, "tuned", method)()
     return found
 
 
@@ -159,7 +160,7 @@ def table1() -> str:
     head = ("method", "name here", "framework", "constraint", "type", "loops", "complexity (Table 1)",
             "its own paper claims")  # fmt: skip
     lines = [head, ("---",) * len(head)]
-    rows = [(name, get_method(name).card) for name in method_names()]
+    rows = [(name, getattr(get_method(name), "card", MethodCard())) for name in method_names()]
     for name, row in sorted(rows, key=lambda pair: not pair[1].in_table1):
         complexity = row.complexity if row.in_table1 else "not in Table 1"
         claim = row.own_claim or ("the same" if row.in_table1 else "no rate")

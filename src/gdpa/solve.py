@@ -52,7 +52,7 @@ def solve(
     *,
     stop: StopRule | Iterable[StopRule] | None = None,
     tolerance: float | None = None,
-    observers: Iterable[Callable[[Progress], None]] = (),
+    observers: Callable[[Progress], None] | Iterable[Callable[[Progress], None]] = (),
     record: int = 1,
     check_every: int = 1,
     multipliers0: Array | None = None,
@@ -77,7 +77,8 @@ def solve(
         stop: one stop rule or several. Default: a certificate at ``tolerance``, or 10,000 steps.
         tolerance: the relative KKT tolerance that ``success`` is judged by; default 1e-6 in double precision and 1e-3
             in single precision.
-        observers: called with the `Progress` after every step; one may raise StopIteration to end the run.
+        observers: one function or several, called with the `Progress` after every step; any may raise StopIteration to
+            end the run.
         record: keep every ``record``-th step in ``result.history``; 0 keeps nothing.
         check_every: measure residuals and ask the stop rules every ``check_every`` steps only (worth raising on a GPU,
             where each look waits for the device).
@@ -116,6 +117,9 @@ def solve(
             f"problem must be a Problem, got {type(problem).__name__}; "
             "make one by gdpa.from_functions, from_torch, from_module or from_jax"
         )
+    observers = (observers,) if callable(observers) else tuple(observers)
+    if not all(callable(observer) for observer in observers):
+        raise TypeError(f"observers must be functions of the Progress of a run, got {observers!r}")
     check_count(0, record=record)
     check_count(1, check_every=check_every)
     if best_of != 1:
