@@ -33,7 +33,7 @@ def test_the_code_of_a_page_runs_and_solves_its_problems(page, capsys):
         if block.startswith(">>>"):
             test = doctest.DocTestParser().get_doctest(block, names, page, page, 0)
             results = doctest.DocTestRunner().run(test, clear_globs=False)
-            assert results.attempted and not results.failed, block
+            assert results.attempted > results.failed == 0, block
             names = test.globs
         else:
             exec(compile(block, page, "exec"), names)
@@ -58,5 +58,3 @@ def test_pages_link_to_pages_that_exist():
     for path in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
-
-
