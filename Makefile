@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 
 help:
 	@echo "make setup         a virtual environment in $(VENV) with everything the tests need"
-	@echo "make integrations  add Lightning, Transformers, Accelerate and TensorBoard, whose examples the tests then run"
+	@echo "make integrations  add Lightning, Transformers, Accelerate, TRL and TensorBoard, whose examples the tests then run"
 	@echo "make test          ruff, mypy, tests and doctests, line and branch coverage of at least $(COVERAGE) %"
 	@echo "make reproduce     run every experiment and write $(OUT)/report.html"
 	@echo "make lint          ruff and mypy alone"

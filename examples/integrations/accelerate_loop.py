@@ -1,4 +1,10 @@
-"""Accelerate: prepare model, optimizer and data; ask the optimizer you built for the Lagrangian."""
+"""Accelerate: prepare model, optimizer and data; ask the optimizer you built for the Lagrangian.
+
+Start it with
+
+    pip install accelerate
+    python examples/integrations/accelerate_loop.py
+"""
 
 import torch
 from accelerate import Accelerator

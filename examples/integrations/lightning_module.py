@@ -1,4 +1,12 @@
-"""Lightning, automatic optimization: build the optimizer in configure_optimizers, return the Lagrangian."""
+"""Lightning, automatic optimization: build the optimizer in configure_optimizers, return the Lagrangian.
+
+Start it with
+
+    pip install lightning
+    python examples/integrations/lightning_module.py
+
+`LogReport` sends value, violation and multiplier of every constraint to whatever logger the trainer has.
+"""
 
 import lightning
 import torch
@@ -24,6 +32,20 @@ class Regression(lightning.LightningModule):
         return self.opt.lagrangian((out - y).square().mean(), {"mean": 1 - out.mean()})
 
 
+class LogReport(lightning.Callback):
+    """Logs the numbers of ``opt.report()`` every ``every`` batches, and prints the report at the end of training."""
+
+    def __init__(self, every=50, tolerance=0.1):
+        self.every, self.tolerance = every, tolerance
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.global_step % self.every == 0:
+            pl_module.log_dict(gdpa.torch.scalars(pl_module.opt.report().snapshot))
+
+    def on_train_end(self, trainer, pl_module):
+        print(pl_module.opt.report(self.tolerance))
+
+
 def main(folder="."):
     torch.manual_seed(0)
     x = torch.randn(256, 4)
@@ -31,12 +53,11 @@ def main(folder="."):
     model = Regression()
     trainer = lightning.Trainer(
         max_epochs=30, logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
-        default_root_dir=folder, enable_checkpointing=True, gradient_clip_val=10.0,
+        default_root_dir=folder, enable_checkpointing=True, gradient_clip_val=10.0, callbacks=[LogReport(every=20)],
     )  # fmt: skip
     trainer.fit(model, DataLoader(data, batch_size=32, shuffle=True))
     trainer.save_checkpoint(f"{folder}/last.ckpt")
-    print(model.opt.report(tolerance=0.1))
-    return model, x
+    return model, x, trainer
 
 
 if __name__ == "__main__":

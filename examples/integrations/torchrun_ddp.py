@@ -1,4 +1,6 @@
-"""Data-parallel training: torchrun --nproc-per-node 2 examples/integrations/torchrun_ddp.py
+"""Data-parallel training with torchrun. Start it with
+
+    torchrun --nproc-per-node 2 examples/integrations/torchrun_ddp.py
 
 Each rank has batches of its own size; ``samples=`` lets the optimizer pool them before the weights are formed.
 """

@@ -89,10 +89,13 @@ def test_torchrun_with_two_processes(capsys):
 @pytest.mark.filterwarnings("ignore")
 def test_lightning(tmp_path):
     installed("lightning")
-    model, x = load("lightning_module").main(str(tmp_path))
+    model, x, trainer = load("lightning_module").main(str(tmp_path))
     keeps_its_limit(model.net, model.opt, x)
     state = torch.load(tmp_path / "last.ckpt", weights_only=False)["optimizer_states"][0]
     assert torch.equal(state["param_groups"][0]["multipliers"], model.opt.multipliers)
+    logged = trainer.callback_metrics  # by LogReport, at the last batch of 240
+    assert logged["constraints/mean/multiplier"].item() == pytest.approx(model.opt.multipliers[0].item())
+    assert logged["constraints/objective"].item() == pytest.approx(model.opt.snapshot().objective)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -101,8 +104,9 @@ def test_hugging_face_trainer(tmp_path):
     installed("accelerate")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        net, opt, x = load("huggingface_trainer").main(str(tmp_path))
+        net, opt, x, trainer = load("huggingface_trainer").main(str(tmp_path))
     keeps_its_limit(net, opt, x)
+    assert trainer.state.log_history[0]["constraints/mean/multiplier"] > 0
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -110,3 +114,42 @@ def test_accelerate():
     installed("accelerate")
     net, opt, x = load("accelerate_loop").main()
     keeps_its_limit(net, opt, x)
+
+
+def test_post_training_under_limits_on_kl_length_and_cost():
+    """On fresh completions: the reference is outside two limits, the trained policy near or within all three."""
+    grpo = load("grpo_limits")
+    policy, reference, _ = grpo.main()
+    torch.manual_seed(1)
+    found = {}
+    with torch.no_grad():
+        for name, model in (("trained", policy), ("reference", reference)):
+            tokens, mask = grpo.generate(model, torch.randint(3, grpo.VOCABULARY, (4000,)))
+            gap = grpo.log_probabilities(model, tokens) - grpo.log_probabilities(reference, tokens)
+            kl = ((gap * mask).sum(1) / mask.sum(1)).mean().item()
+            rude = (tokens[:, 1:] == grpo.RUDE).any(1).float().mean().item()
+            found[name] = {"kl": kl, "length": mask.sum(1).float().mean().item(), "rude": rude}
+    assert found["reference"]["length"] > 8.5
+    assert found["reference"]["rude"] > 0.4
+    assert found["trained"]["length"] <= 7.0 * 1.1
+    assert found["trained"]["rude"] <= 0.1 * 1.5
+    assert 0.05 < found["trained"]["kl"] <= 0.3 * 1.25
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_trl_grpo_under_limits(tmp_path):
+    installed("trl")
+    opt, trainer = load("trl_grpo").main(str(tmp_path))
+    assert opt.dual_steps > 0
+    assert opt.report()["kl"].value > 0  # the reference stayed where it was
+    assert opt.report()["length"].multiplier > 0
+    lengths = [entry["completions/mean_length"] for entry in trainer.state.log_history if "reward" in entry]
+    assert lengths[-1] < lengths[0] - 1  # from about 9 towards the limit of 6
+    assert any("constraints/length/value" in entry for entry in trainer.state.log_history)
+
+
+@pytest.mark.parametrize("path", sorted(INTEGRATIONS.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_says_how_to_start_it(path):
+    head = path.read_text().split('"""')[1]
+    assert "Start it with" in head
+    assert f"examples/integrations/{path.name}" in head

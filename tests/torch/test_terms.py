@@ -129,6 +129,29 @@ def test_sampled_kl_has_the_value_and_the_gradient_of_the_kl():
     assert torch.allclose(slope, wanted, rtol=1e-12)
 
 
+def test_sampled_cost_has_the_gradient_of_the_expected_cost():
+    """Two outputs, summed over every pair with its probability: the exact expectation of the estimate."""
+    logits = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64, requires_grad=True)
+    costs = torch.tensor([1.0, 4.0, -2.0], dtype=torch.float64)
+    (wanted,) = torch.autograd.grad(torch.softmax(logits, 0) @ costs, logits)
+    logp = torch.log_softmax(logits, 0)
+    p = logp.exp().detach()
+    slope, value = torch.zeros(3, dtype=torch.float64), 0.0
+    for i in range(3):
+        for j in range(3):
+            pair = torch.tensor([i, j])
+            term = terms.sampled_cost(costs[pair], logp[pair])
+            slope += p[i] * p[j] * torch.autograd.grad(term.value, logits, retain_graph=True)[0]
+            value += (p[i] * p[j] * term.true).item()
+    assert torch.allclose(slope, wanted, rtol=1e-12)
+    assert value == pytest.approx((p @ costs).item(), rel=1e-12)
+    # others of the batch do not enter, and a truth value is a 0/1 outcome
+    mask = torch.tensor([True, False, True])
+    inside, alone = terms.sampled_cost(costs, logp, mask), terms.sampled_cost(costs[mask], logp[mask])
+    assert inside.surrogate.item() == pytest.approx(alone.surrogate.item(), rel=1e-12)
+    assert terms.sampled_cost(costs > 0, logp).true.item() == pytest.approx(2 / 3)
+
+
 def test_weights():
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)).double()
     flat = np.concatenate([p.detach().numpy().ravel() for p in net.parameters()])
@@ -208,6 +231,7 @@ def groups_of(s, y, inside):
         "kl": terms.kl(logits, logits.flip(1), inside=inside),
         "sampled": terms.kl_sampled(-s.abs(), s * 0 - 1, inside=inside),
         "mean": terms.mean(s, inside),
+        "cost": terms.sampled_cost(s > 0, -s.abs(), inside),
         "monotone": terms.monotonicity(lambda x: s.sum() * x[:, 0], x, 0, inside),
         "steep": terms.steepness(lambda x: s.sum() * x[:, 0], x, 1.0, inside),
     }

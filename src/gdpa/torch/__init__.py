@@ -13,7 +13,7 @@ from gdpa.torch.optimizer import GDPA
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.schedules import PowerLR
 from gdpa.torch.stage import NonFiniteWarning
-from gdpa.torch.writers import CSVWriter, TensorBoardWriter
+from gdpa.torch.writers import CSVWriter, TensorBoardWriter, scalars
 
 __all__ = [
     "terms",
@@ -37,5 +37,6 @@ __all__ = [
     "Snapshot",
     "CSVWriter",
     "TensorBoardWriter",
+    "scalars",
     "NonFiniteWarning",
 ]

@@ -1,4 +1,4 @@
-"""Where snapshots of a run go: a CSV file, TensorBoard. Give one to ``opt.observe_steps(writer, every=10)``."""
+"""Where snapshots of a run go: a CSV file, TensorBoard, a logger. ``opt.observe_steps(writer, every=10)`` takes one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,27 @@ import os
 from typing import Any
 
 from gdpa.torch.report import Snapshot
+
+
+def scalars(snapshot: Snapshot, prefix: str = "constraints") -> dict[str, float]:
+    """Return the numbers of a snapshot by tag, as loggers take them: objective, then those of each constraint.
+
+    >>> import torch, gdpa.torch
+    >>> x = torch.nn.Parameter(torch.ones(2))
+    >>> opt = gdpa.torch.GDPA([x], constraints=["first"])
+    >>> opt.lagrangian(x.sum(), {"first": x[0] - 0.5}).backward()
+    >>> opt.step()
+    >>> for tag, number in scalars(opt.snapshot()).items():
+    ...     print(tag, number)
+    constraints/objective 2.0
+    constraints/first/value 0.5
+    constraints/first/violation 0.5
+    constraints/first/multiplier 0.0
+    """
+    numbers = {f"{prefix}/objective": snapshot.objective}
+    for row in snapshot.rows:
+        numbers |= {f"{prefix}/{row.name}/{c}": getattr(row, c) for c in ("value", "violation", "multiplier")}
+    return numbers
 
 
 class CSVWriter:
@@ -63,7 +84,5 @@ class TensorBoardWriter:
         self._writer, self._prefix = writer, prefix
 
     def __call__(self, snapshot: Snapshot) -> None:
-        self._writer.add_scalar(f"{self._prefix}/objective", snapshot.objective, snapshot.step)
-        for row in snapshot.rows:
-            for column in ("value", "violation", "multiplier"):
-                self._writer.add_scalar(f"{self._prefix}/{row.name}/{column}", getattr(row, column), snapshot.step)
+        for tag, number in scalars(snapshot, self._prefix).items():
+            self._writer.add_scalar(tag, number, snapshot.step)

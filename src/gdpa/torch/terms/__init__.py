@@ -8,6 +8,7 @@ from gdpa.torch.terms.models import (
     mean,
     monotonicity,
     open_gates,
+    sampled_cost,
     steepness,
     weight_norm,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "mean",
     "kl",
     "kl_sampled",
+    "sampled_cost",
     "weight_norm",
     "density",
     "open_gates",
