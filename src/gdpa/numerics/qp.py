@@ -94,7 +94,7 @@ def _root(A: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
     """Return R and R^-T b with A = R'R; eigenvalues that rounding has made negative count as zero."""
     try:
         L = np.linalg.cholesky(A)
-        return L.T, np.asarray(np.linalg.solve(L, b), dtype=np.float64)
+        return np.asarray(L.T, dtype=np.float64), np.asarray(np.linalg.solve(L, b), dtype=np.float64)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(A)
         roots = np.sqrt(np.maximum(values, 0.0))
