@@ -10,8 +10,9 @@ from gdpa.algorithms.inner import Subproblem, solved
 from gdpa.algorithms.inner.augmented import AugmentedMethod, AugmentedState, damping, printed
 from gdpa.algorithms.inner.state import inner_step
 from gdpa.algorithms.method import MethodCard
-from gdpa.arrays import norm, positive_part
+from gdpa.arrays import norm
 from gdpa.checks import check_positive
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.problem import Problem
 from gdpa.typing import Array
 
@@ -112,7 +113,7 @@ class IALMLi(AugmentedMethod):
         w = self.w * damping(reference, size, k)
         return replace(
             state,
-            multipliers=positive_part(y + w * c, form.problem.num_equalities),
+            multipliers=AugmentedLagrangian(y, w, num_equalities=form.problem.num_equalities).weights(c),
             evaluation=form.keep(then),
             outer=k + 1,
             middle=0,
