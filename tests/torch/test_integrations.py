@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,8 +36,8 @@ def keeps_its_limit(net, opt, x):
     assert opt.dual_steps == 30 * 8 - 8
 
 
-def run(*command):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+def run(*command, **variables):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **variables}
     done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -128,6 +129,15 @@ def test_trl_grpo_under_limits(tmp_path):
     lengths = [entry["completions/mean_length"] for entry in trainer.state.log_history if "reward" in entry]
     assert lengths[-1] < lengths[0] - 1  # from about 9 towards the limit of 6
     assert any("constraints/length/value" in entry for entry in trainer.state.log_history)
+
+
+def test_deepspeed():
+    if find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed: its integration is NOT tested here")
+    out = run(INTEGRATIONS / "deepspeed_engine.py", DS_ACCELERATOR="cpu")
+    row = next(line for line in out.splitlines() if line.startswith("mean "))
+    assert row.endswith("yes")
+    assert float(row.split()[4]) > 0  # the multiplier
 
 
 @pytest.mark.parametrize("path", sorted(INTEGRATIONS.glob("*.py")), ids=lambda path: path.name)
