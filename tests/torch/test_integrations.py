@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,9 @@ def keeps_its_limit(net, opt, x):
     assert opt.dual_steps == 30 * 8 - 8
 
 
-def run(*command, limit=300):
+def run(*command, limit=300, **variables):
     """Run a program and return what it prints; one that does not end is killed with all its processes."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **variables}
     with subprocess.Popen(
         [sys.executable, *map(str, command)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
@@ -146,6 +147,15 @@ def test_trl_grpo_under_limits(tmp_path):
     lengths = [entry["completions/mean_length"] for entry in trainer.state.log_history if "reward" in entry]
     assert lengths[-1] < lengths[0] - 1  # from about 9 towards the limit of 6
     assert any("constraints/length/value" in entry for entry in trainer.state.log_history)
+
+
+def test_deepspeed():
+    if find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed: its integration is NOT tested here")
+    out = run(INTEGRATIONS / "deepspeed_engine.py", DS_ACCELERATOR="cpu")
+    row = next(line for line in out.splitlines() if line.startswith("mean "))
+    assert row.endswith("yes")
+    assert float(row.split()[4]) > 0  # the multiplier
 
 
 @pytest.mark.parametrize("path", sorted(INTEGRATIONS.glob("*.py")), ids=lambda path: path.name)
