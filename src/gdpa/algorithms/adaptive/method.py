@@ -179,6 +179,6 @@ def _assess(state: AdaptiveState, now: Evaluation, rules: Rules) -> _Outcome:
     current, reference = state.reference.values(merit)
     if isinstance(trial, Trial) and trial.forced and math.isfinite(value):
         return _Outcome(Reference(f[None], g[None, :]), value - current, True)
-    rounding = rules.value_roundings * float(namespace(g).finfo(g.dtype).eps)
+    rounding = rules.roundings * float(namespace(g).finfo(g.dtype).eps)
     accepted = sufficient(value, current, reference, trial.length * trial.slope, rounding, rules)
     return _Outcome(state.reference.push(f, g, rules.reference_points), value - current, accepted)
