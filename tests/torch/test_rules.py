@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -84,7 +86,7 @@ def test_numbers_vectors_and_tensors_agree(name, g, seed, equalities, masked):
 
 def run(rule, gs, **entries):
     """Weights and multipliers of one constraint through the values ``gs``, from the rule's own start."""
-    dual = {key: [float(vector.start)] for key, vector in rule.vectors.items()}
+    dual: dict[str, Any] = {key: [float(vector.start)] for key, vector in rule.vectors.items()}
     dual |= {key: scalar.start for key, scalar in rule.scalars().items()}
     dual |= {"dual_steps": 0, **{key: [value] for key, value in entries.items()}}
     if "gate" in dual:
