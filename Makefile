@@ -5,23 +5,34 @@ PYTHON ?= $(shell python3.11 --version >/dev/null 2>&1 && echo python3.11 || ech
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= out
-# Extra arguments of `gdpa reproduce`, e.g. make reproduce ARGS="--jobs 4".
+# Extra arguments of `gdpa reproduce` and of benchmarks, e.g. make reproduce ARGS="--jobs 4".
 ARGS ?=
+# Lines and branches that tests must run, in per cent.
+COVERAGE ?= 95
+# Every module of benchmarks/ that can be run, by the name after "python -m benchmarks.".
+BENCHMARKS := $(sort $(subst /,.,$(patsubst benchmarks/%.py,%,$(patsubst %/__main__.py,%.py,$(shell \
+	grep -l '^if __name__ == "__main__"' $$(find benchmarks -name '*.py'))))))
 
 # One thread per process: tests and experiments run side by side in processes, and small problems lose by more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup integrations test lint format reproduce docs bench clean
+.PHONY: help setup integrations test lint format reproduce docs check-results lock audit bench clean
 .DEFAULT_GOAL := help
+# Stamps of installed extras stay, also if only a rule for bench-NAME asks for them.
+.SECONDARY:
 
 help:
 	@echo "make setup         a virtual environment in $(VENV) with everything the tests need"
 	@echo "make integrations  add Lightning, Transformers, Accelerate, TRL and TensorBoard, whose examples the tests then run"
-	@echo "make test          ruff, mypy, tests and doctests, line coverage of at least 95 %"
+	@echo "make test          ruff, mypy, tests and doctests, line and branch coverage of at least $(COVERAGE) %"
 	@echo "make reproduce     run every experiment and write $(OUT)/report.html"
 	@echo "make lint          ruff and mypy alone"
 	@echo "make docs          build the documentation in site/, warnings are errors"
+	@echo "make check-results every table of the pages names commit, command and versions, and comes from its records"
 	@echo "make bench         print the speed figures quoted in the documentation"
+	@echo "make bench-NAME    run one benchmark: $(BENCHMARKS)"
+	@echo "make lock          requirements.lock: every dependency of the tests with its hashes"
+	@echo "make audit         look the locked versions up among known vulnerabilities"
 	@echo "make clean         remove what these targets made"
 
 setup: $(VENV)/.test
@@ -40,7 +51,7 @@ $(BIN)/python:
 
 test: $(VENV)/.test lint
 	@echo "== tests and doctests"
-	$(BIN)/python -m pytest -n 2 -rs --cov --cov-report=term:skip-covered --cov-fail-under=95
+	$(BIN)/python -m pytest -n 2 -rs --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE)
 	@echo "== all passed: lint, types, tests, doctests, coverage"
 
 lint: $(VENV)/.test
@@ -62,8 +73,22 @@ docs: $(VENV)/.docs
 	PYTHONPATH=docs $(BIN)/zensical build --strict --clean
 	@echo "== open site/index.html in a browser; it needs no server and no network"
 
+check-results: $(VENV)/.test
+	$(BIN)/python -m benchmarks.check_results
+
 bench: $(VENV)/.experiments
 	$(BIN)/python benchmarks/step_cost.py
+
+# The peers of a benchmark are in the extra "bench".
+bench-%: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.$* $(ARGS)
+
+lock: $(VENV)/.lock
+	$(BIN)/uv pip compile pyproject.toml --extra test -c constraints.txt --universal --python-version 3.11 \
+		--generate-hashes --custom-compile-command "make lock" --no-emit-index-url --output-file requirements.lock
+
+audit: $(VENV)/.lock
+	.ci/audit $(BIN)/python
 
 clean:
 	rm -rf $(VENV) $(OUT) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*

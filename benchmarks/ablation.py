@@ -59,7 +59,7 @@ class Variant(NamedTuple):
 def variants() -> list[Variant]:
     """Return all variants of all rules."""
     found = [Variant()]
-    named = [(rule.name, rule.default, rule.metadata["off"]) for rule in fields(Rules)]
+    named: list[tuple[str, Any, Any]] = [(rule.name, rule.default, rule.metadata["off"]) for rule in fields(Rules)]
     named += [(name, getattr(AdaptiveGDPA, name), off) for name, off in PARAMETERS.items()]
     named += [(f"{m.split('.')[-1]}.{name}", getattr(import_module(m), name), off) for m, name, off in NUMERICS]
     for name, value, off in named:

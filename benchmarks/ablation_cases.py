@@ -3,6 +3,9 @@
 None of them is among the 144 problems of `benchmarks.nonlinear` that no method was tuned on.
 """
 
+# mypy: disable-error-code="misc"
+# (mypy infers no type for a lambda with a default argument)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -44,7 +47,7 @@ def in_units(problem: Problem, x0: Any, f: float = 1.0, g: float = 1.0, x: float
 
         return Evaluation(f * now.objective, units * now.constraints, pullback)
 
-    domain = problem.domain
+    domain: Any = problem.domain
     if hasattr(domain, "lower"):
         domain = replace(domain, lower=domain.lower / D, upper=domain.upper / D)
     return replace(problem, evaluate=evaluate, domain=domain), x0 / D

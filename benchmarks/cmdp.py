@@ -13,7 +13,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from gdpa.applications.cmdp import (
 )
 from gdpa.methods import get_method, method_names
 
+Parametrisation = Literal["softmax", "direct"]
 STEPS = 1000
 ADAPTIVE_STEPS = 3000  # at most; it stops at a certificate of 1e-8
 SEEDS = range(20)
@@ -63,7 +64,7 @@ def gradient(arguments: argparse.Namespace) -> None:
     save("gradient", head, [[s, f"{a:.2e}", f"{b:.2e}", f"{c:.2f}", d] for s, a, b, c, d in rows])
 
 
-def contestants(cmdp: TabularCMDP) -> Iterable[tuple[str, str, Any]]:
+def contestants(cmdp: TabularCMDP) -> Iterable[tuple[str, Parametrisation, Any]]:
     """Yield (name, parametrisation, method)."""
     scale = 1 - cmdp.discount
     yield "GDPA, paper", "softmax", GDPA(alpha=1e3 * scale, beta=0.5, tau=0.1)
@@ -75,7 +76,7 @@ def contestants(cmdp: TabularCMDP) -> Iterable[tuple[str, str, Any]]:
 
 
 def compare(
-    cmdp: TabularCMDP, setting: Sequence[Any], methods: Iterable[tuple[str, str, Any]], start: Any = None
+    cmdp: TabularCMDP, setting: Sequence[Any], methods: Iterable[tuple[str, Parametrisation, Any]], start: Any = None
 ) -> Iterable[list[Any]]:
     """Yield a row per method: where its returned point stands against the linear programme.
 
@@ -160,7 +161,7 @@ def environments(arguments: argparse.Namespace) -> None:
     by_hand = {lake_name: GDPA(100.0, 10.0, 0.1), exploring_name: GDPA(1.0, 1.0, 0.1), own_name: GDPA(0.1, 0.1, 0.1)}
     rows: list[list[Any]] = []
     for name, cmdp in problems.items():
-        tuned = ("GDPA, direct, steps chosen by hand", "direct", by_hand[name])
+        tuned: tuple[str, Parametrisation, Any] = ("GDPA, direct, steps chosen by hand", "direct", by_hand[name])
         rows += compare(cmdp, [name], [*contestants(cmdp), tuned])
     # From its own start CliffWalking visits few states, and policies there have no gradient: start from a policy that
     # was learnt with exploring starts.

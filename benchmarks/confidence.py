@@ -73,7 +73,7 @@ def repetition(kind: str, m: int, seed: int) -> tuple[bool, float]:
     found = certify(
         net,
         x.split(200),
-        lambda net, x: (net.weight.sum(), {name: term(x, i) for i, name in enumerate(names)}),
+        lambda net, x: (net.get_parameter("weight").sum(), {name: term(x, i) for i, name in enumerate(names)}),
         constraints=Limits(dict.fromkeys(names, limit)),
         confidence=CONFIDENCE,
         stationarity=False,

@@ -53,8 +53,8 @@ def complete(about: Row | None, study: str, added: str, command: str) -> Row:
             "commit": added, "dirty": False, "versions": pinned(added), "machine": {}, "command": command,
             "note": f"{ADDED} {PINNED}",
         }  # fmt: skip
-    commit = TREE.get(study, about["commit"])
-    row = {**about, "commit": commit.removesuffix(DIRTY), "dirty": commit.endswith(DIRTY)}
+    commit = str(TREE.get(study, about["commit"]))
+    row = {**about, "commit": commit.removesuffix(DIRTY), "dirty": about.get("dirty", commit.endswith(DIRTY))}
     if "versions" in about:
         return row
     return {**row, "versions": pinned(row["commit"]), "note": PINNED}
@@ -226,7 +226,7 @@ def torch_step(study: str) -> Iterator[Row]:
 CONVERTERS: dict[str, tuple[Callable[[str], Iterator[Row]], str]] = {
     **dict.fromkeys(("mnpc", "budget", "energy", "rate"), (experiment, "run.json")),
     **dict.fromkeys(("fair_adult", "np_calibration", "neyman_pearson"), (rows_json, "rows.json")),
-    **dict.fromkeys(("nonlinear", "success", "units"), (plain_lines, NAME)),
+    **dict.fromkeys(("nonlinear", "success", "units", "front"), (plain_lines, NAME)),
     "large": (large, "tuning.jsonl"),
     "minibatch": (minibatch, "defaults.jsonl"),
     "noise": (noise, "noise-runs.csv"),

@@ -67,7 +67,7 @@ def captured_steps(width: int, batch: int) -> list[dict[str, Any]]:
     y = torch.randint(10, (batch,), device="cuda", generator=torch.Generator("cuda").manual_seed(2))
     fixed = torch.full((2,), 0.5, device="cuda")
     runs: dict[str, Callable[[], None]] = {}
-    kinds = {
+    kinds: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         "GDPA over SGD": (lambda p: torch.optim.SGD(p, lr=1e-3), lambda p: gdpa.torch.GDPA(p, 2, capturable=True)),
         "GDPA(AdamW) over AdamW": (
             lambda p: torch.optim.AdamW(p, lr=1e-4, capturable=True),

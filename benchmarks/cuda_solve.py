@@ -47,6 +47,7 @@ def mnpc(dtype: torch.dtype) -> tuple[Callable[[Tensor], tuple[Tensor, Tensor]],
 
 def to_tolerance(dtype: torch.dtype, tolerance: float, capture: bool | None, host: bool) -> dict[str, Any]:
     """Solve twice (the first run loads kernels) and return the second run's figures."""
+    start: Any
     function, start = mnpc(dtype)
     start = start.cpu().numpy() if host else start
     for _ in range(2):

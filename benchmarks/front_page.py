@@ -10,18 +10,15 @@ The left panel counts the runs of ``results/nonlinear/records.jsonl``. The right
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.provenance import origin
+from benchmarks.provenance import ROOT, Study
 from gdpa.experiments.figures.chart import Chart, Panel, Series, save
 
-ROOT = Path(__file__).parents[1]
-NONLINEAR = ROOT / "results" / "nonlinear" / "records.jsonl"
-RECORDS = ROOT / "results" / "front" / "records.jsonl"
+NONLINEAR = Study("benchmarks.nonlinear", "nonlinear", key=("problem", "solver"))
+FRONT = Study("benchmarks.front_page", "front", key=("limited", "seed"))
 SOLVERS = ("AdaptiveGDPA", "SLSQP", "IPOPT", "NLopt AUGLAG", "trust-constr")
 LEVEL = "1e-06"
 LIMIT, EPOCHS, BATCH, RATE, SEEDS = 0.9, 40, 128, 0.02, range(5)
@@ -64,7 +61,7 @@ def train(limited: bool, seed: int) -> dict[str, Any]:
 
 def solved() -> Panel:
     """Return the share of problems solved against the evaluations that they took."""
-    rows = [json.loads(line) for line in NONLINEAR.read_text().splitlines()]
+    rows = NONLINEAR.rows()
     series = []
     for color, solver in enumerate(SOLVERS):
         runs = [row for row in rows if row["solver"] == solver]
@@ -77,7 +74,7 @@ def solved() -> Panel:
 
 def limits() -> Panel:
     """Return the recall of the trained models after every epoch, medians and ranges over seeds."""
-    rows = [json.loads(line) for line in RECORDS.read_text().splitlines()]
+    rows = FRONT.rows()
     series = []
     for color, (limited, label) in enumerate([(True, "AdamW with gdpa.torch"), (False, "AdamW alone")]):
         recalls = np.array([row["recall"] for row in rows if row["limited"] == limited])
@@ -92,10 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--draw", action="store_true", help="draw the saved records again")
     if not parser.parse_args().draw:
-        about = origin("benchmarks.front_page")
-        rows = [{**train(limited, seed), "about": about} for limited in (False, True) for seed in SEEDS]
-        RECORDS.parent.mkdir(parents=True, exist_ok=True)
-        RECORDS.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        FRONT.replace(train(limited, seed) for limited in (False, True) for seed in SEEDS)
     _, vector = save(Chart("front", "", "", [solved(), limits()], columns=2), ROOT / "docs" / "assets")
     vector.unlink()  # the pages show the PNG
 

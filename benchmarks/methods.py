@@ -37,7 +37,8 @@ VARIANTS: dict[str, Any] = {
 
 
 def run(label: str, algorithm: Any, passes: int, slacks: bool = False) -> str:
-    taken, solved, price = 0, dict.fromkeys(TOLERANCES, 0), []
+    taken, solved = 0, dict.fromkeys(TOLERANCES, 0)
+    price: list[int] = []
     for name in names("solvable"):
         known = get(name)
         assert known.multipliers is not None

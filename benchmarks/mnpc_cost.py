@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from gdpa import GDPA
-from gdpa.applications.neyman_pearson import neyman_pearson
+from gdpa.applications.neyman_pearson import NeymanPearson, neyman_pearson
 from gdpa.experiments.data import load
 
 LIMITS = {"plain gradient step": 1.05, "two bare products": 1.5}
@@ -45,11 +46,11 @@ def main() -> int:
     return 0
 
 
-def measure(study, repeats: int) -> dict[str, float]:
+def measure(study: NeymanPearson, repeats: int) -> dict[str, float]:
     """Return the least seconds of each."""
     problem, x = study.problem, study.start()
     algorithm = GDPA(alpha=0.01, beta=1.0)
-    holder = {"state": algorithm.init(problem, x), "x": x, "now": problem.evaluate(x)}
+    holder: dict[str, Any] = {"state": algorithm.init(problem, x), "x": x, "now": problem.evaluate(x)}
     w = torch.ones(len(study.classes) - 1, dtype=x.dtype)
     X, W = study.samples, x.reshape(len(study.classes), -1)
     D = torch.randn(len(X), len(study.classes), dtype=x.dtype)

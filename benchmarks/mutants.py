@@ -110,8 +110,10 @@ def _changes(node: ast.AST) -> Iterator[ast.expr]:
         yield node.operand
     elif isinstance(node, ast.IfExp):
         yield node.body
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        yield ast.Constant(node.value + 1 if type(node.value) is int else (node.value * 2 or 1.0))
+    elif isinstance(node, ast.Constant) and type(node.value) is int:
+        yield ast.Constant(node.value + 1)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, float):
+        yield ast.Constant(node.value * 2 or 1.0)
 
 
 class _Replace(ast.NodeTransformer):

@@ -51,14 +51,15 @@ def data(name: str) -> tuple[Any, Any, Any, Any]:
 def rows(name: str) -> list[dict[str, Any]]:
     """Fit with limits on the surrogate, on the error, and with calibration; then trace the frontier."""
     threshold, regularizer, limits = TASKS[name]
-    common = {"regularizer": regularizer, "random_state": 0}
+    common: dict[str, Any] = {"regularizer": regularizer, "random_state": 0}
     x, y, x_test, y_test = data(name)
     found: list[dict[str, Any]] = []
-    for title, options in (
-        ("limits on the surrogate", {"limit_on": "surrogate"}),
-        ("limits on the error", {}),
-        ("calibrated, delta 0.05", {"calibration": "order-statistic"}),
-    ):
+    fits: dict[str, dict[str, Any]] = {
+        "limits on the surrogate": {"limit_on": "surrogate"},
+        "limits on the error": {},
+        "calibrated, delta 0.05": {"calibration": "order-statistic"},
+    }
+    for title, options in fits.items():
         clock = time.process_time()
         model = NeymanPearsonClassifier(PRIORITY, threshold, **common, **options).fit(x, y)
         seconds = time.process_time() - clock

@@ -50,6 +50,8 @@ KNOWN = {
     "test_optimize::TestOptimizeSimple::test_callback_stopiteration": "of COBYLA its messages, of COBYQA one callback "
     "for each evaluation, of Nelder-Mead its count of iterations",
 }
+#: Seconds for one set.
+LIMIT = 3600
 SETS = {
     "constrained": (
         "test_slsqp.py",
@@ -109,8 +111,8 @@ def pytest_configure(config: Any) -> None:
         return gdpa.minimize(*args, **keywords)
 
     scipy.optimize.minimize = minimize
-    scipy.optimize._slsqp_py._minimize_slsqp = direct
-    scipy.optimize._cobyla_py._minimize_cobyla = direct
+    scipy.optimize._slsqp_py._minimize_slsqp = direct  # type: ignore[attr-defined]
+    scipy.optimize._cobyla_py._minimize_cobyla = direct  # type: ignore[attr-defined]
 
 
 def pytest_runtest_setup(item: Any) -> None:
@@ -153,7 +155,7 @@ def run(name: str, select: str = "") -> list[dict[str, Any]]:
             "GDPA_SUITE": f"{name}:{path}",
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
         }
-        ended = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True)
+        ended = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True, timeout=LIMIT)
         if not path.exists():
             raise RuntimeError(f"pytest ended with {ended.returncode}:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
         outcomes: list[dict[str, Any]] = json.loads(path.read_text())

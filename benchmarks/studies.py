@@ -169,6 +169,7 @@ STUDIES: dict[str, Declared] = {
         (*(f"src/gdpa/{name}.py" for name in ("kkt", "units", "problem")), "benchmarks/certificate_pictures.py"),
         certificate,
     ),
+    "front": Declared((*TORCH, "benchmarks/front_page.py"), nothing),
     "cuda": Declared((*CORE, *TORCH, "benchmarks/cuda.py"), nothing),
     "torch_step": Declared((*TORCH, "benchmarks/torch_step.py"), nothing),
     "fair_adult": Declared((*SKLEARN, "benchmarks/fair_adult.py"), fair_adult),

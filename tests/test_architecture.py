@@ -138,7 +138,7 @@ def test_heavy_libraries_are_imported_when_needed(path):
 def test_importing_the_library_loads_numpy_alone(then):
     heavy = sorted(HEAVY)
     code = f"import gdpa, sys{then}; print([m for m in {heavy!r} if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert out.stdout.strip() == "[]"
 
 

@@ -197,12 +197,12 @@ TABLE = [
     BadInput("alpha 0", ValueError, "alpha must be a positive", options=lambda: {"algorithm": GDPA(alpha=0.0)}),
     BadInput("beta NaN", ValueError, "beta must be a positive", options=lambda: {"algorithm": GDPA(beta=NAN)}),
     BadInput(
-        "algorithm a name", TypeError, "algorithm must have init and update", options=lambda: {"algorithm": "gdpa"}
+        "algorithm unknown", ValueError, "method 'gpda' is unknown; there are", options=lambda: {"algorithm": "gpda"}
     ),
     BadInput(
         "algorithm a class",
         TypeError,
-        r"algorithm must have init and update.*GDPA\(\)",
+        r"algorithm must be the name of a method or have init and update.*write GDPA\(\)",
         options=lambda: {"algorithm": GDPA},
     ),
     BadInput("x0 and a run", ValueError, "give x0 or run, not both", options=lambda: {"run": some_run()}),

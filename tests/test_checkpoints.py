@@ -132,7 +132,7 @@ def test_temporary_files_of_killed_writers_go(tmp_path, look):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, 1)
     ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
+    ended.wait(timeout=60)
     stale = tmp_path / f".gdpa-{files._HOST}-{ended.pid}-0123456789abcdef.part"
     stale.write_bytes(b"half")
     look(checkpoints)
@@ -186,7 +186,7 @@ SAVER = """if 1:
 
 def test_two_processes_do_not_disturb_each_other(tmp_path):
     savers = [subprocess.Popen([sys.executable, "-W", "error", "-c", SAVER, tmp_path, name]) for name in "ab"]
-    assert [saver.wait() for saver in savers] == [0, 0]
+    assert [saver.wait(timeout=300) for saver in savers] == [0, 0]
     checkpoints = Checkpoints(tmp_path)
     assert all(load(path)[1] == int(path.stem.split("-")[-1]) for path in checkpoints.files())
     assert checkpoints.newest().step == 59
@@ -197,7 +197,7 @@ def test_two_processes_do_not_disturb_each_other(tmp_path):
 def test_200_kills_while_saving(tmp_path):
     """Nothing unreadable, nothing older than acknowledged, no file left behind."""
     command = [sys.executable, str(Path(__file__).with_name("kill_loop.py")), str(tmp_path), str(KILLS)]
-    seen = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    seen = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout)
     assert seen["kills"] == KILLS
     assert seen["acknowledged"] > KILLS / 4  # the processes did save
     assert seen["cut"] > 0  # and some were killed in the middle of a save

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -125,7 +126,7 @@ def test_ctrl_c_ends_with_130_and_keeps_what_is_finished(tmp_path, jobs):
         (["reproduce", "rate", "--jobs", "0"], 2, "--jobs must be at least 1, got 0"),
         (["reproduce", "rate", "--preset", "best"], 2, "--preset must be one of"),
         (["reproduce", "rate", "--only", "nothing like it"], 2, "no unit of rate has 'nothing like it'"),
-        (["reproduce"], 2, ""),
+        (["reproduce"], 2, "name the experiments to run: mnpc, budget, rate, cmdp, energy, or all"),
         (["report", "no/such/folder"], 2, "is not a folder"),
         (["nonsense"], 2, "nonsense"),
     ],
@@ -245,8 +246,11 @@ def test_data_fetch_says_where_it_lies(cli, tmp_path, monkeypatch):
 
 def test_versions_and_methods(cli):
     assert f"gdpa {gdpa.__version__}" in cli("versions").output
-    listed = cli("methods").output
-    assert all(name in listed for name in method_names())
+    listed = cli("methods").output.splitlines()  # a line each, however wide: for grep
+    assert [line.split()[0] for line in listed] == list(method_names())
+    assert cli("--version").output == f"{gdpa.__version__}\n"
+    assert cli("-h").output == cli("--help").output
+    assert set(experiments.names()) <= set(re.findall(r"\w+", cli("reproduce", "-h").output))
 
 
 def run_main(monkeypatch, *arguments):

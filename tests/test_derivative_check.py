@@ -183,7 +183,7 @@ def test_torch_and_jax():
     torch = pytest.importorskip("torch")
     from gdpa.backends import from_torch
 
-    class Wrong(torch.autograd.Function):
+    class Wrong(torch.autograd.Function):  # type: ignore[name-defined]
         @staticmethod
         def forward(ctx, x):
             ctx.save_for_backward(x)

@@ -20,7 +20,7 @@ def temporary(pid, host=None):
 def dead():
     """The id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
+    process.wait(timeout=60)
     return process.pid
 
 
@@ -29,7 +29,7 @@ def alive():
     """The id of another process that runs."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process.pid
-        process.communicate(b"\n")
+        process.communicate(b"\n", timeout=60)
 
 
 def test_the_content_is_replaced_whole(tmp_path):
@@ -125,7 +125,8 @@ def test_threads_do_not_remove_each_others_files(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(timeout=60)
+        assert not thread.is_alive(), "a writing thread did not end within 60 s"
     assert not errors
     assert os.listdir(tmp_path) == ["file"]
     content = (tmp_path / "file").read_bytes()

@@ -422,7 +422,11 @@ BAD_BEFORE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"fun": 3}, TypeError, "fun must be callable, got 3"),
     ({"jac": "4-point"}, ValueError, "jac must be callable, True, None or one of .*'4-point'"),
     ({"method": "newton"}, ValueError, "method 'newton' is unknown; there are .*gdpa"),
-    ({"method": 3}, TypeError, "method must be a name, got 3"),
+    (
+        {"method": 3},
+        TypeError,
+        "method must be the name of a method or have init and update, .* got 3",
+    ),
     ({"tol": -1}, ValueError, "tol must be a positive number, got -1"),
     ({"tol": "x"}, ValueError, "tol must be a positive number, got 'x'"),
     ({"callback": 3}, TypeError, "callback must be callable, got 3"),

@@ -152,3 +152,11 @@ def test_a_batch_records_one_value_each(shape):
     assert history["objective"].shape == (4, *shape)
     assert history["kkt"].shape == (4, *shape)
     assert history["step"].shape == (4,)
+
+
+def test_one_observer_needs_no_list_and_a_wrong_one_is_named():
+    hs, seen = get("HS12"), []
+    solve(hs.problem, hs.x0, stop=MaxSteps(3), observers=lambda progress: seen.append(progress.step))
+    assert seen == [1, 2, 3]
+    with pytest.raises(TypeError, match=r"observers must be functions of the Progress of a run, got \(3,\)"):
+        solve(hs.problem, hs.x0, observers=[3])

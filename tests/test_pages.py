@@ -33,8 +33,7 @@ def test_the_code_of_a_page_runs_and_solves_its_problems(page, capsys):
         if block.startswith(">>>"):
             test = doctest.DocTestParser().get_doctest(block, names, page, page, 0)
             results = doctest.DocTestRunner().run(test, clear_globs=False)
-            assert results.attempted, block
-            assert not results.failed, block
+            assert results.attempted > results.failed == 0, block
             names = test.globs
         else:
             exec(compile(block, page, "exec"), names)

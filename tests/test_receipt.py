@@ -358,5 +358,5 @@ def test_the_command_ends_with_two_and_one_line_for_bad_input(folder, arguments,
 
 def test_the_command_from_outside(folder):
     command = [sys.executable, "-m", "gdpa", "verify", "receipt.json", "receipt_module:problem"]
-    found = subprocess.run(command, cwd=folder, env={**os.environ}, capture_output=True, text=True)
+    found = subprocess.run(command, cwd=folder, env={**os.environ}, capture_output=True, text=True, timeout=300)
     assert (found.returncode, found.stderr) == (0, "")

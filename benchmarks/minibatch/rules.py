@@ -1,8 +1,8 @@
 """How each library turns (f, g) of a batch into a step: the peers' own classes, used as their documents say.
 
 Cooper: gradient ascent on the multipliers and `AlternatingDualPrimalOptimizer`, both its FAQ's advice. Its FAQ sets the
-dual rate to ten times the primal rate over the number of constraints; 0.01 meets more limits here and is the default
-below, the FAQ's rate is among the four settings. A penalty coefficient has no default there; 1 is used.
+dual rate to ten times the primal rate over the number of constraints, which is among the four settings; the default
+below is 0.01, the rate of the first study. A penalty coefficient has no default there; 1 is used.
 humancompatible-train (hct): the constructor's defaults, told that the constraints are inequalities. The penalty of its
 ALM is 0 by default, which is the plain Lagrangian that Cooper's column shows; 1 is the other value of the authors' own
 search (`benchmark/` of their repository), from which the further settings of SPBM are taken, too.
@@ -48,7 +48,8 @@ def _ours(task: Task, primal: torch.optim.Optimizer, **settings: Any) -> Stepper
 def _cooper(task: Task, primal: torch.optim.Optimizer, lr: float | None, kind: str) -> Stepper:
     import cooper
 
-    m, held = len(task.names), {}
+    m = len(task.names)
+    held: dict[str, Any] = {}
     if lr is None:
         lr = 10 * primal.param_groups[0]["lr"] / m
 

@@ -1,4 +1,4 @@
-"""Six tasks of shapes that the first study lacks; no default was chosen on any of them.
+"""Six tasks of shapes that the first study lacks.
 
 | task | shape |
 |---|---|
@@ -68,7 +68,8 @@ class GroupLogit(torch.nn.Module):
         self.intercept = torch.nn.Parameter(torch.zeros(groups))
 
     def forward(self, x: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-        return self.linear(x).squeeze(-1) + self.intercept[group]
+        scores: torch.Tensor = self.linear(x).squeeze(-1) + self.intercept[group]
+        return scores
 
 
 class CellRates(Task):
@@ -93,9 +94,10 @@ class Saturated(Task):
     """COMPAS, 9-16-1 ReLU: min BCE subject to mean score on the negatives <= 0.3, from scores near 1 everywhere."""
 
     def network(self) -> torch.nn.Module:
-        net = torch.nn.Sequential(torch.nn.Linear(9, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+        last = torch.nn.Linear(16, 1)
+        net = torch.nn.Sequential(torch.nn.Linear(9, 16), torch.nn.ReLU(), last)
         with torch.no_grad():
-            net[2].bias.fill_(8.0)
+            last.bias.fill_(8.0)
         return net
 
     def values(self, net: torch.nn.Module, batch: Batch) -> Values:

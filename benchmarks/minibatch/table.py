@@ -110,20 +110,34 @@ def is_near(f: float | None, lowest: float | None) -> bool:
 
 
 def comparison(pairs: dict[Pair, list[Record]]) -> str:
-    """Return the table of one choice of settings: a row per task, then the sums."""
+    """Return the table of one choice of settings: a row per task, then the sums.
+
+    Rules are compared on tasks that every rule has run on the same seeds; other tasks are shown and left out of bold
+    and sums, which missing runs would distort.
+    """
     rules = [name for name in RULES if any(rule == name for _, rule in pairs)]
     seen = [t for t in tasks.NAMES if any(task == t for task, _ in pairs)]
+    complete = [t for t in seen if len({_seeds(pairs.get((t, rule), [])) for rule in rules}) == 1]
     rows, near = [], dict.fromkeys(rules, 0)
     for task in seen:
         means = {rule: mean_objective(pairs.get((task, rule), [])) for rule in rules}
-        lowest = min((f for f in means.values() if f is not None), default=None)
+        known = [f for f in means.values() if f is not None and task in complete]
+        lowest = min(known, default=None)
         for rule in rules:
             near[rule] += is_near(means[rule], lowest)
         rows.append([task, *(cell(pairs.get((task, rule), []), lowest) for rule in rules)])
-    total = {rule: [r for (_, name), found in pairs.items() if name == rule for r in found] for rule in rules}
+    total = {rule: [r for task in complete for r in pairs[task, rule]] for rule in rules}
     rows.append(["met", *(share(total[rule]) for rule in rules)])
-    rows.append([f"lowest, or within {100 * NEAR:g} %", *(f"{near[rule]} of {len(seen)} tasks" for rule in rules)])
-    return markdown(["task", *rules], rows)
+    rows.append([f"lowest, or within {100 * NEAR:g} %", *(f"{near[rule]} of {len(complete)} tasks" for rule in rules)])
+    text = markdown(["task", *rules], rows)
+    if len(complete) < len(tasks.NAMES):
+        missing = ", ".join(t for t in tasks.NAMES if t not in complete)
+        text += f"\n\nNot complete: bold and the last two rows leave out {missing}, for which runs are missing."
+    return text
+
+
+def _seeds(records: list[Record]) -> frozenset[int]:
+    return frozenset(r["seed"] for r in records)
 
 
 def share(records: list[Record]) -> str:

@@ -22,7 +22,7 @@ from benchmarks.minibatch.rules import RULES, Stepper
 STEPS, LR, DECAY, TOLERANCE = 4000, 3e-3, 0.995, 0.1
 #: Steps on f alone before training under limits starts, in the change "pretrained".
 PRETRAINING = 1000
-#: Gradient descent with momentum 0.9 needs another rate than Adam; this one trains the tasks without limits.
+#: Gradient descent with momentum 0.9 needs another rate than Adam; this one trains `SENSITIVITY_TASKS` without limits.
 SGD_LR = 0.03
 
 
@@ -97,8 +97,10 @@ def optimizer(change: Change, net: torch.nn.Module) -> torch.optim.Optimizer:
     lr = change.lr * (SGD_LR if change.base == "SGD" else LR)
     if change.base == "SGD":
         return torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
-    kinds = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW, "RMSprop": torch.optim.RMSprop}
-    return kinds[change.base](net.parameters(), lr=lr)
+    adam = torch.optim.Adam if change.base == "Adam" else torch.optim.AdamW
+    if change.base == "RMSprop":
+        return torch.optim.RMSprop(net.parameters(), lr=lr)
+    return adam(net.parameters(), lr=lr)
 
 
 def _train(

@@ -35,7 +35,7 @@ def _scipy(method: str, options: dict[str, Any], judge: Judge) -> None:
 
         constraints = NonlinearConstraint(lambda x: judge.values(x)[1], -np.inf, 0.0, jac=judge.jacobian, hess=BFGS())
         keywords.update(jac=judge.gradient, hess=BFGS())
-    minimize(
+    minimize(  # type: ignore[call-overload]  # the method is not known to the type checker
         lambda x: judge.values(x)[0],
         case.x0,
         method=method,

@@ -69,7 +69,7 @@ class Posed:
 
     def grad(self, x: Vector) -> Vector:
         slope = complex_step(lambda y: np.array([self.case.f(y)]), x / self.scale)[0]
-        return self.units.f * slope / self.scale
+        return np.asarray(self.units.f * slope / self.scale)
 
     def start(self) -> Vector:
         return np.array(self.case.x0, dtype=float) * self.scale
@@ -102,6 +102,7 @@ class Posed:
 
 def solve(posed: Posed, solver: str) -> Any:
     """Return the solver's `OptimizeResult`, at default tolerances."""
+    minimize: Any
     minimize, method = (gdpa.minimize, None) if solver == "gdpa" else (scipy.optimize.minimize, solver)
     return minimize(
         posed.fun,

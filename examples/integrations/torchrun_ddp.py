@@ -5,6 +5,8 @@
 Each rank has batches of its own size; ``samples=`` lets the optimizer pool them before the weights are formed.
 """
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -13,7 +15,7 @@ import gdpa.torch
 
 
 def main():
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(minutes=1))  # of a start or a step without the other ranks
     rank = dist.get_rank()
     torch.manual_seed(0)
     net = DistributedDataParallel(torch.nn.Linear(4, 1))

@@ -11,42 +11,55 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from gdpa.algorithms import GDPA, AdaptiveGDPA, DampedGDPA
+from gdpa.algorithms.base import Algorithm
+from gdpa.algorithms.method import Method, MethodCard, UnsupportedProblemError
+from gdpa.compare import compare
 from gdpa.derivative_check import check_derivatives
+from gdpa.differences import FiniteDifferenceWarning
 from gdpa.extras import needed_by
 from gdpa.kkt import Certificate, Residuals, certify
+from gdpa.methods import class_names, get_method, method_names, register
 from gdpa.minimize import minimize
 from gdpa.observers import ProgressDisplay
 from gdpa.problem import Evaluation, Problem
+from gdpa.progress import Progress
 from gdpa.receipt import Receipt, load_receipt
-from gdpa.result import Result, Status
+from gdpa.result import History, Result, Status
 from gdpa.run import Run
 from gdpa.saving import load_run, save_run
+from gdpa.schedules import Constant, Power, StepSize
 from gdpa.sets import REALS, Ball, Box, ConvexSet, NonNegative, Product, Simplex
 from gdpa.solve import solve
-from gdpa.stopping import FeasibleBelow, KKTBelow, MaxOracleCalls, MaxSteps, MaxTime
+from gdpa.state import Probe, State
+from gdpa.stopping import FeasibleBelow, KKTBelow, MaxOracleCalls, MaxSteps, MaxTime, StopRule
 from gdpa.verify import Verification, verify
 from gdpa.version import __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; `__getattr__` loads them
+    from gdpa import applications as applications
+    from gdpa import problems as problems
+    from gdpa import sklearn as sklearn
+    from gdpa import storage as storage
+    from gdpa import theory as theory
+    from gdpa import torch as torch
     from gdpa.backends.functions import from_functions
     from gdpa.backends.jax import from_jax
     from gdpa.backends.torch import from_module, from_torch
+    from gdpa.methods import *  # noqa: F403 - the classes of the methods
 
 __all__ = [
     "solve",
     "minimize",
+    "compare",
     "Problem",
     "Evaluation",
     "from_functions",
     "from_torch",
     "from_module",
     "from_jax",
-    "AdaptiveGDPA",
-    "DampedGDPA",
-    "GDPA",
     "Result",
     "Status",
+    "History",
     "certify",
     "check_derivatives",
     "Certificate",
@@ -55,15 +68,30 @@ __all__ = [
     "Verification",
     "Receipt",
     "load_receipt",
+    "StopRule",
     "KKTBelow",
     "MaxSteps",
     "MaxOracleCalls",
     "MaxTime",
     "FeasibleBelow",
+    "Progress",
     "ProgressDisplay",
     "Run",
     "save_run",
     "load_run",
+    "Algorithm",
+    "Method",
+    "MethodCard",
+    "State",
+    "Probe",
+    "StepSize",
+    "Constant",
+    "Power",
+    "get_method",
+    "method_names",
+    "register",
+    "UnsupportedProblemError",
+    "FiniteDifferenceWarning",
     "ConvexSet",
     "REALS",
     "Box",
@@ -73,10 +101,10 @@ __all__ = [
     "Product",
     "__version__",
 ]
-
+__all__ += class_names()  # AdaptiveGDPA, GDPA, DampedGDPA and the others of `gdpa.methods`
 
 #: Parts of the library that are loaded when they are asked for.
-_PARTS = ("applications", "compare", "problems", "sklearn", "storage", "theory", "torch")
+_PARTS = ("applications", "experiments", "problems", "sklearn", "storage", "theory", "torch")
 
 
 def __getattr__(name: str) -> Any:
@@ -85,6 +113,8 @@ def __getattr__(name: str) -> Any:
         from gdpa import backends
 
         return getattr(backends, name)
+    if name in class_names():
+        return get_method(class_names()[name])
     if name in _PARTS and find_spec(f"gdpa.{name}") is not None:
         with needed_by(f"gdpa.{name}"):
             return import_module(f"gdpa.{name}")
@@ -93,5 +123,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Name what is public, whether it is loaded or not."""
-    special = [name for name in globals() if name.startswith("__")]
-    return sorted({*special, *__all__, *(name for name in _PARTS if find_spec(f"gdpa.{name}") is not None)})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__, *class_names(), *_PARTS})

@@ -57,10 +57,9 @@ def problem_for(caution: Caution, problem: Problem, state: State) -> Problem:
 def trust(caution: Caution, algorithm: object, before: State, looked: int = 0) -> Caution:
     """Return the record after an update from ``before`` whose outcome is finite.
 
-    A state is trusted once such an update has been made: the values and gradients it needs are finite. A method with a
-    line search shortens such steps itself and is not taken back.
+    A state is trusted once such an update has been made: the values and gradients it needs are finite.
     """
-    if not isinstance(algorithm, Method) or algorithm.cuts_steps:
+    if not (isinstance(algorithm, Method) and algorithm.retried):
         return caution
     old = caution.trusted
     stuck = caution.in_a_row and old is not None and not bool(namespace(old.x).any(before.x != old.x))

@@ -15,11 +15,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gdpa import experiments
 from gdpa.experiments.base import PRESETS, DataError, ExperimentError, Settings, Unit, UsageError
 from gdpa.experiments.records import Folder, versions
+from gdpa.version import __version__
 
 app = typer.Typer(
     name="gdpa",
@@ -27,6 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 console = Console()
 complaints = Console(stderr=True)
@@ -62,9 +63,30 @@ def _say(text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        _say(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Constrained optimization for machine learning: repeat the paper's experiments."""
+
+
+#: The experiments by name, for messages and help.
+_EXPERIMENTS = f"{', '.join(experiments.names())}, or all"
+
+
 @app.command()
 def reproduce(
-    names: Annotated[list[str], typer.Argument(help="Experiments to run, or all.", metavar="NAME...")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"Experiments to run: {_EXPERIMENTS}.", metavar="NAME")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where records, figures and the report go.")] = Path("out"),
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 1,
     budget: Annotated[float | None, typer.Option(help="Seconds a unit may use on the method's clock.")] = None,
@@ -78,6 +100,8 @@ def reproduce(
     with _exit_codes():
         from gdpa.experiments.report import write_report
 
+        if not names:
+            raise UsageError(f"name the experiments to run: {_EXPERIMENTS}")
         settings = Settings(seeds, budget, steps, preset)
         workers = _cores() if jobs is None else jobs
         if workers < 1:
@@ -202,14 +226,10 @@ def show_versions() -> None:
 
 @app.command()
 def methods() -> None:
-    """List the methods and what each is."""
-    table = Table("method", "what it is", box=None, pad_edge=False)
-    for name, line in _methods():
-        table.add_row(name, line)
-    console.print(table)
-
-
-def _methods() -> list[tuple[str, str]]:
+    """List the methods and what each is, one on a line."""
     from gdpa.methods import get_method, method_names
 
-    return [(name, (get_method(name).__doc__ or "").strip().partition("\n")[0]) for name in method_names()]
+    width = max(map(len, method_names()))
+    for name in method_names():
+        line, _, _ = (get_method(name).__doc__ or "").strip().partition("\n")
+        _say(f"{name:<{width}}  {line}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdpa.algorithms.base import Algorithm
-from gdpa.algorithms.method import UnsupportedProblemError
+from gdpa.algorithms.method import MethodCard, UnsupportedProblemError
 from gdpa.methods import get_method, method_names
 from gdpa.problem import Problem
 from gdpa.progress import Progress
@@ -40,7 +40,7 @@ class Comparison:
 
     Attributes:
         name: the method.
-        result: its result; None where it does not take the problem.
+        result: its result; None if it does not take the problem.
         refusal: why not.
     """
 
@@ -56,16 +56,22 @@ class Comparison:
         return history["forwards"] + history["backwards"], np.minimum.accumulate(history["kkt"])
 
     def passes_to(self, tolerance: float) -> float:
-        """Return how many passes it took to bring the relative KKT residual to ``tolerance``; inf if it did not."""
+        """Return how many passes it took to bring the relative KKT residual to ``tolerance``; inf if it did not.
+
+        If the method's own multipliers never show it and the certificate at the end does, that is all passes.
+        """
         passes, best = self.curve()
         reached = passes[best <= tolerance]
-        return float(reached[0]) if len(reached) else math.inf
+        if len(reached):
+            return float(reached[0])
+        certified = self.result is not None and self.result.certificate.holds(tolerance)
+        return float(self.result.forwards + self.result.backwards) if self.result and certified else math.inf
 
 
 def compare(
     problem: Problem,
     x0: Array,
-    methods: Iterable[str | tuple[str, Algorithm[Any]]] | None = None,
+    methods: Iterable[str | Algorithm[Any] | tuple[str, Algorithm[Any]]] | None = None,
     *,
     passes: int = 10_000,
     tolerance: float = 1e-4,
@@ -75,8 +81,8 @@ def compare(
     Args:
         problem: the problem.
         x0: the start.
-        methods: names (run with their tuned constants) or (label, algorithm) pairs; default all that
-            `gdpa.methods.method_names` lists.
+        methods: names (run with their tuned constants), methods such as ``GDPA()``, or (label, method) pairs; default
+            all that `gdpa.methods.method_names` lists.
         passes: the budget of forward and backward passes together. Measuring is not on it.
         tolerance: a method that certifies this relative KKT residual stops early.
 
@@ -90,7 +96,7 @@ def compare(
     """
     rows = []
     for entry in method_names() if methods is None else methods:
-        name, algorithm = (entry, tuned(entry)) if isinstance(entry, str) else entry
+        name, algorithm = _labelled(entry)
         try:
             result = solve(problem, x0, algorithm, stop=(KKTBelow(tolerance), MaxPasses(passes)), tolerance=tolerance)
         except UnsupportedProblemError as refusal:
@@ -100,18 +106,25 @@ def compare(
     return rows
 
 
+def _labelled(entry: str | Algorithm[Any] | tuple[str, Algorithm[Any]]) -> tuple[str, Algorithm[Any]]:
+    if isinstance(entry, str):
+        return entry, tuned(entry)
+    return entry if isinstance(entry, tuple) else (type(entry).__name__, entry)
+
+
 def tuned(name: str) -> Algorithm[Any]:
     """Return the method called ``name`` with its tuned constants.
 
     >>> tuned("gdpa").tau
     0.01
     """
-    found: Algorithm[Any] = get_method(name).tuned()
+    method = get_method(name)
+    found: Algorithm[Any] = getattr(method, "tuned", method)()
     return found
 
 
 def report(rows: Sequence[Comparison], tolerances: Sequence[float] = (1e-2, 1e-3, 1e-4)) -> str:
-    """Return a table of passes to each tolerance, by the methods' own multipliers, and the certificate at the end."""
+    """Return a table of passes to each tolerance (see `Comparison.passes_to`), and the certificate at the end."""
     heads = [f"{t:.0e}" for t in tolerances]
     lines = [f"{'method':<16}" + "".join(f"{h:>9}" for h in heads) + f"{'certified':>11}{'seconds':>9}  status"]
     for row in rows:
@@ -147,10 +160,10 @@ def table1() -> str:
     head = ("method", "name here", "framework", "constraint", "type", "loops", "complexity (Table 1)",
             "its own paper claims")  # fmt: skip
     lines = [head, ("---",) * len(head)]
-    rows = [(name, get_method(name).table1) for name in method_names()]
+    rows = [(name, getattr(get_method(name), "card", MethodCard())) for name in method_names()]
     for name, row in sorted(rows, key=lambda pair: not pair[1].in_table1):
         complexity = row.complexity if row.in_table1 else "not in Table 1"
         claim = row.own_claim or ("the same" if row.in_table1 else "no rate")
         kind = (row.framework, row.constraint, row.constraint_type, row.loops)
-        lines.append((row.name, f"`{name}`", *kind, complexity, claim))
+        lines.append((row.name or get_method(name).__name__, f"`{name}`", *kind, complexity, claim))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

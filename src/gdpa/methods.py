@@ -1,12 +1,17 @@
-"""The methods by name. A class is imported only when its name is asked for."""
+"""The methods by name. A class is imported only when it is asked for; `register` adds one of your own."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-#: name -> "module:Class", each a frozen dataclass with ``init`` and ``update``.
-_METHODS = {
+from gdpa import storage
+from gdpa.algorithms.base import Algorithm
+
+#: name -> "module:Class" or the class itself. The first is the default.
+_METHODS: dict[str, str | type[Any]] = {
     "adaptive-gdpa": "gdpa.algorithms.adaptive:AdaptiveGDPA",
     "gdpa": "gdpa.algorithms.gdpa:GDPA",
     "damped-gdpa": "gdpa.algorithms.damped_gdpa:DampedGDPA",
@@ -23,8 +28,23 @@ _METHODS = {
     "linearized-alm": "gdpa.algorithms.linearized_alm:LinearizedALM",
 }
 
-#: What a door runs unless told otherwise: the first of these that is there.
-_PREFERRED = ("adaptive-gdpa", "gdpa")
+if TYPE_CHECKING:  # the types of gdpa.GDA, gdpa.IPPP, ... for type checkers and editors
+    from gdpa.algorithms.adaptive import AdaptiveGDPA as AdaptiveGDPA
+    from gdpa.algorithms.damped_gdpa import DampedGDPA as DampedGDPA
+    from gdpa.algorithms.gda import GDA as GDA
+    from gdpa.algorithms.gdpa import GDPA as GDPA
+    from gdpa.algorithms.hibsa import HiBSA as HiBSA
+    from gdpa.algorithms.ialm_li import IALMLi as IALMLi
+    from gdpa.algorithms.ialm_sahin import IALMSahin as IALMSahin
+    from gdpa.algorithms.ippp import IPPP as IPPP
+    from gdpa.algorithms.iqrc import IQRC as IQRC
+    from gdpa.algorithms.linearized_alm import LinearizedALM as LinearizedALM
+    from gdpa.algorithms.pdd import PDD as PDD
+    from gdpa.algorithms.penalty import Penalty as Penalty
+    from gdpa.algorithms.proximal_admm import ProximalADMM as ProximalADMM
+    from gdpa.algorithms.smoothed_gda import SmoothedGDA as SmoothedGDA
+
+C = TypeVar("C", bound=type[Any])
 
 
 def method_names() -> tuple[str, ...]:
@@ -36,13 +56,22 @@ def method_names() -> tuple[str, ...]:
     return tuple(_METHODS)
 
 
+def class_names() -> dict[str, str]:
+    """Return the name of every method's class and the name of the method, without importing a class.
+
+    >>> class_names()["IPPP"]
+    'ippp'
+    """
+    return {(c if isinstance(c, str) else c.__name__).rpartition(":")[2]: name for name, c in _METHODS.items()}
+
+
 def default_method() -> str:
     """Return the name of the method that runs unless another is asked for.
 
-    >>> default_method() in method_names()
-    True
+    >>> default_method()
+    'adaptive-gdpa'
     """
-    return next(name for name in _PREFERRED if name in _METHODS)
+    return next(iter(_METHODS))
 
 
 def get_method(name: str) -> type[Any]:
@@ -53,8 +82,88 @@ def get_method(name: str) -> type[Any]:
     """
     if not isinstance(name, str):
         raise TypeError(f"method must be a name, got {name!r}; there are {', '.join(_METHODS)}")
-    if name.lower() not in _METHODS:
+    found = _METHODS.get(name.lower())
+    if found is None:
         raise ValueError(f"method {name!r} is unknown; there are {', '.join(_METHODS)}")
-    module, _, attribute = _METHODS[name.lower()].partition(":")
-    found: type[Any] = getattr(import_module(module), attribute)
+    if isinstance(found, str):
+        module, _, attribute = found.partition(":")
+        found = _METHODS[name.lower()] = getattr(import_module(module), attribute)
     return found
+
+
+def as_algorithm(argument: str, method: Any, parameters: dict[str, Any] | None = None) -> Algorithm[Any]:
+    """Return the method called ``method``, or ``method`` itself if it is one, with ``parameters`` set.
+
+    Args:
+        argument: the name of the argument, for messages.
+        method: a name that `get_method` knows, or an instance such as ``GDPA()``.
+        parameters: fields of the method by name.
+
+    >>> from gdpa import GDPA
+    >>> as_algorithm("method", "gdpa", {"tau": 0.2}) == as_algorithm("method", GDPA(tau=0.5), {"tau": 0.2})
+    True
+    """
+    if isinstance(method, str):
+        made: Algorithm[Any] = get_method(method)(**(parameters or {}))
+        return made
+    if isinstance(method, type) or not isinstance(method, Algorithm):
+        remedy = f"write {method.__name__}()" if isinstance(method, type) else f"the names are {', '.join(_METHODS)}"
+        raise TypeError(
+            f"{argument} must be the name of a method or have init and update, such as GDPA(), got {method!r}; {remedy}"
+        )
+    return dataclasses.replace(method, **parameters) if parameters else method  # type: ignore[type-var]
+
+
+@overload
+def register(name: str) -> Callable[[C], C]: ...
+
+
+@overload
+def register(name: str, cls: C) -> C: ...
+
+
+def register(name: str, cls: Any = None) -> Any:
+    """Make a method known by name: to `minimize`, `solve`, `compare` and the command line. Usable as a decorator.
+
+    Args:
+        name: the name, in lower case. The name of another method is refused; registering a class again replaces it.
+        cls: a frozen dataclass with ``init`` and ``update`` and a default for every field, see `gdpa.Algorithm` and
+            `gdpa.Method`. Its values can then be stored, too; register its state by `gdpa.storage.register`.
+
+    Example:
+        Gradient descent on the Lagrangian at fixed multipliers, as bad a method as there is.
+
+        >>> from dataclasses import dataclass, replace
+        >>> import gdpa
+        >>> @gdpa.register("frozen-multipliers")
+        ... @dataclass(frozen=True)
+        ... class FrozenMultipliers(gdpa.Method):
+        ...     alpha: float = 0.1
+        ...     def update(self, problem, state):
+        ...         now = state.evaluation or problem.evaluate(state.x)
+        ...         x = problem.domain.project(state.x - self.alpha * now.pullback(state.multipliers))
+        ...         return replace(state, step=state.step + 1, x=x, evaluation=problem.evaluate(x))
+        >>> gdpa.minimize(lambda x: x @ x, [1.0], method="frozen-multipliers").success
+        True
+    """
+    if cls is None:
+        return lambda decorated: register(name, decorated)
+    if not isinstance(name, str) or not name or name != name.lower().strip():
+        raise ValueError(f"name must be a word in lower case, got {name!r}")
+    missing = [part for part in ("init", "update") if not callable(getattr(cls, part, None))]
+    if not isinstance(cls, type) or not dataclasses.is_dataclass(cls) or missing:
+        lacks = f"; it lacks {' and '.join(missing)}" if missing else ""
+        raise TypeError(f"cls must be a frozen dataclass with init and update, got {cls!r}{lacks}")
+    for field in dataclasses.fields(cls):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise TypeError(f"{cls.__name__}.{field.name} needs a default, so that {name!r} can be made by its name")
+    if name in _METHODS and not _same_class(get_method(name), cls):
+        raise ValueError(f"the name {name!r} is taken by {get_method(name)!r}; choose another")
+    storage.register(cls)
+    _METHODS[name] = cls
+    return cls
+
+
+def _same_class(one: type[Any], other: type[Any]) -> bool:
+    """Tell whether two classes are one, perhaps defined anew in a notebook."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdpa.algorithms.base import Algorithm
 from gdpa.blocks import Block, LinearBlock, OutOfCallsError
 from gdpa.canonical import Canonical, read_bounds, read_constraints
 from gdpa.derivative_check import check_derivatives
 from gdpa.differences import SCHEMES
 from gdpa.feasible import restore
-from gdpa.methods import default_method, get_method
+from gdpa.methods import as_algorithm, default_method
 from gdpa.observers import ProgressDisplay
 from gdpa.options import read_options
 from gdpa.progress import Progress
@@ -56,7 +57,7 @@ def minimize(
     fun: Callable[..., Any],
     x0: Any,
     args: Any = (),
-    method: str | None = None,
+    method: str | Algorithm[Any] | None = None,
     jac: Any = None,
     hess: Any = None,
     hessp: Any = None,
@@ -75,7 +76,8 @@ def minimize(
         fun: the objective, ``fun(x, *args)`` -> number; with ``jac=True`` -> (number, gradient).
         x0: the start; lists and integers become floats, a point outside the bounds is projected on them.
         args: further arguments of ``fun`` and ``jac``.
-        method: the name of a method, see `gdpa.methods.method_names`.
+        method: the name of a method, see `gdpa.methods.method_names`, or a method such as ``gdpa.GDPA(tau=0.05)``.
+            None is "adaptive-gdpa".
         jac: the gradient ``jac(x, *args)``, True, or "2-point", "3-point" or "cs" for finite differences, which
             never leave the bounds. None is "2-point".
         hess, hessp: not used; a warning says so.
@@ -123,8 +125,10 @@ def minimize(
     """
     if options is not None and not isinstance(options, dict):
         raise TypeError(f"options must be a dict, got {options!r}")
-    algorithm_class = get_method(default_method() if method is None else method)
-    settings = read_options(algorithm_class, {**(options or {}), **more_options}, tol)
+    method = default_method() if method is None else method
+    algorithm = as_algorithm("method", method)
+    settings = read_options(type(algorithm), {**(options or {}), **more_options}, tol)
+    algorithm = as_algorithm("method", method, settings.parameters)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
     for name, given in (("hess", hess), ("hessp", hessp)):
@@ -139,7 +143,6 @@ def minimize(
     for block in (objective, *blocks):
         if block.relative_step is None and not isinstance(block, LinearBlock):
             block.relative_step, block.absolute_step = settings.relative_step, settings.absolute_step
-    algorithm = algorithm_class(**settings.parameters)
     canonical = Canonical(objective, blocks, domain, start)
     if settings.check and not (report := check_derivatives(canonical.problem, canonical.x0)).ok:
         raise ValueError(f"at x0 the derivatives are wrong; correct them, or leave the option check out. {report}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
     (1e-09, 50, {'tau': 0.1})
     """
     options = {OTHER_NAMES.get(name, name): value for name, value in given.items()}
-    own = tuple(field.name for field in fields(algorithm_class) if field.init)
+    own = tuple(field.name for field in fields(algorithm_class) if field.init) if is_dataclass(algorithm_class) else ()
     known = (*COMMON, *OTHER_NAMES, *ACCURACIES, *VIOLATIONS, *own)
     unknown = [name for name in options if name not in known and name not in FOREIGN]
     if unknown:

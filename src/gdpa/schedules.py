@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, overload
 
 from gdpa.checks import check_positive, is_number
 from gdpa.typing import Schedule
@@ -79,3 +80,34 @@ def as_schedule(name: str, value: float | Schedule, exponent: float) -> Schedule
         raise TypeError(f"{name} must be a number or a schedule r -> number, got {value!r}")
     check_positive(**{name: value})
     return Power(float(value), exponent)
+
+
+class StepSize:
+    """A field of a frozen dataclass that takes a number or a schedule and always is a schedule.
+
+    Args:
+        default: the field's default, a number or a schedule.
+        exponent: a number ``a`` becomes the power schedule ``a r^exponent``.
+
+    >>> @dataclass(frozen=True)
+    ... class Method:
+    ...     alpha: StepSize = StepSize(0.5, exponent=-1 / 3)
+    >>> Method().alpha(8), Method(alpha=Constant(2.0)).alpha
+    (0.25, Constant(value=2.0))
+    """
+
+    def __init__(self, default: float | Schedule, exponent: float) -> None:
+        self._default, self._exponent = default, exponent
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> float | Schedule: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Schedule: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return self._default if instance is None else instance.__dict__[self._name]
+
+    def __set__(self, instance: object, value: float | Schedule) -> None:
+        instance.__dict__[self._name] = as_schedule(self._name, value, self._exponent)

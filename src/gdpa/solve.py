@@ -6,11 +6,10 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from gdpa.algorithms.adaptive import AdaptiveGDPA
 from gdpa.algorithms.base import Algorithm
 from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
 from gdpa.caution import go_back, problem_for, trust
@@ -18,6 +17,7 @@ from gdpa.checks import check_count, check_limit
 from gdpa.conclude import conclude
 from gdpa.detach import detached, own_copy
 from gdpa.feasible import SHARE, restored
+from gdpa.methods import as_algorithm, default_method
 from gdpa.multistart import solve_from_several
 from gdpa.observers import Recorder, finish
 from gdpa.oracle import CountingOracle
@@ -48,11 +48,11 @@ def default_tolerance(x: Array) -> float:
 def solve(
     problem: Problem | WithStart,
     x0: Array | None = None,
-    algorithm: Algorithm[Any] | None = None,
+    algorithm: str | Algorithm[Any] | None = None,
     *,
     stop: StopRule | Iterable[StopRule] | None = None,
     tolerance: float | None = None,
-    observers: Iterable[Callable[[Progress], None]] = (),
+    observers: Callable[[Progress], None] | Iterable[Callable[[Progress], None]] = (),
     record: int = 1,
     check_every: int = 1,
     multipliers0: Array | None = None,
@@ -69,14 +69,16 @@ def solve(
     """Minimise f(x) subject to g(x) <= 0 and x in X.
 
     Args:
-        problem: the oracle and the set X; or a problem that brings its start, such as `from_module` returns: then
-            ``problem.load(result.x)`` writes the answer into the module.
+        problem: the oracle and the set X; or a problem that brings its start, such as `gdpa.from_module` returns. If
+            it has a method ``load``, as that one has, the answer is written back by ``problem.load(result.x)``.
         x0: the start, a floating-point array of NumPy, torch or JAX; projected on X.
-        algorithm: the method; default `AdaptiveGDPA`, which has no step size to tune.
+        algorithm: the method, such as ``GDPA(tau=0.05)``, or its name; default `AdaptiveGDPA`, which has no step size
+            to tune.
         stop: one stop rule or several. Default: a certificate at ``tolerance``, or 10,000 steps.
         tolerance: the relative KKT tolerance that ``success`` is judged by; default 1e-6 in double precision and 1e-3
             in single precision.
-        observers: called with the `Progress` after every step; one may raise StopIteration to end the run.
+        observers: one function or several, called with the `Progress` after every step; any may raise StopIteration to
+            end the run.
         record: keep every ``record``-th step in ``result.history``; 0 keeps nothing.
         check_every: measure residuals and ask the stop rules every ``check_every`` steps only (worth raising on a GPU,
             where each look waits for the device).
@@ -106,6 +108,8 @@ def solve(
         >>> result.success, result.x.round(3).tolist()
         (True, [2.0, 3.0])
     """
+    if algorithm is not None:
+        algorithm = as_algorithm("algorithm", algorithm)
     if isinstance(problem, WithStart):
         x0, problem = (problem.x0 if x0 is None and run is None else x0), problem.problem
     if not isinstance(problem, Problem):
@@ -113,6 +117,9 @@ def solve(
             f"problem must be a Problem, got {type(problem).__name__}; "
             "make one by gdpa.from_functions, from_torch, from_module or from_jax"
         )
+    observers = (observers,) if callable(observers) else tuple(observers)
+    if not all(callable(observer) for observer in observers):
+        raise TypeError(f"observers must be functions of the Progress of a run, got {observers!r}")
     check_count(0, record=record)
     check_count(1, check_every=check_every)
     if best_of != 1:
@@ -132,10 +139,8 @@ def solve(
     problem = problem if x_scale is None else replace(problem, x_scale=x_scale)
     oracle = CountingOracle(problem)
     if run is None:
-        algorithm = cast("Algorithm[Any]", AdaptiveGDPA()) if algorithm is None else algorithm
-        if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
-            raise TypeError(f"algorithm must have init and update, such as GDPA(), got {algorithm!r}")
-        run = _begin(oracle, x0, algorithm, multipliers0)
+        method = as_algorithm("algorithm", default_method()) if algorithm is None else algorithm
+        run = _begin(oracle, x0, method, multipliers0)
     else:
         if x0 is not None or (multipliers0 is not None and not resume):
             raise ValueError("give x0 or run, not both: a run brings its own point and multipliers")

@@ -10,7 +10,7 @@ import pytest
 
 from gdpa import FeasibleBelow, MaxSteps, Status, from_functions, solve
 from gdpa.algorithms.inner import FixedMomentum
-from gdpa.algorithms.method import Method, Table1Row
+from gdpa.algorithms.method import Method, MethodCard
 from gdpa.methods import get_method, method_names
 from gdpa.problems import get
 
@@ -27,7 +27,7 @@ def test_table_1_is_the_papers() -> None:
         "iqrc": ("primal", "ncvx", "inequality", "double-loop", "O(1/eps^3)"),
         "gdpa": ("primal-dual", "ncvx", "inequality", "single-loop", "O(1/eps^3)"),
     }
-    assert {name: m.table1[1:6] for name, m in METHODS.items() if m.table1.in_table1} == printed
+    assert {name: m.card[1:6] for name, m in METHODS.items() if m.card.in_table1} == printed
 
 
 def test_printed_constants_are_the_appendix() -> None:
@@ -134,5 +134,5 @@ def test_the_loop_serves_states_without_an_oracle_call() -> None:
 
 def test_rows_are_rows() -> None:
     for method in METHODS.values():
-        assert isinstance(method.table1, Table1Row)
-        assert method.table1.loops in ("single-loop", "double-loop", "triple-loop")
+        assert isinstance(method.card, MethodCard)
+        assert method.card.loops in ("single-loop", "double-loop", "triple-loop")

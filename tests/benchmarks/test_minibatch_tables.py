@@ -35,8 +35,8 @@ def test_means_are_over_met_runs_and_near_the_lowest_is_marked():
             record("adult", OURS, 1.00, -0.2, seed=0),
             record("adult", OURS, 1.04, 0.10, seed=1),  # 10 % is met
             record("adult", OURS, 0.10, 0.11, seed=2),  # not met: its low objective must not count
-            record("adult", "hct ALM", 1.00, 0.0, seed=0),
-            record("adult", "hct nuPI", 1.03, 0.0, seed=0),
+            *(record("adult", "hct ALM", 1.00, 0.0, seed=s) for s in range(3)),
+            *(record("adult", "hct nuPI", 1.03, 0.0, seed=s) for s in range(3)),
             record("compas", OURS, 5.0, 0.5),
             record("compas", "hct ALM", 5.0, -0.5),
             raised("compas", "hct nuPI"),
@@ -44,10 +44,30 @@ def test_means_are_over_met_runs_and_near_the_lowest_is_marked():
     )
     rows = rows_of(table.comparison(table._by_pair(made, lambda _, rule: RULES[rule].default)))
     assert rows["task"] == [OURS, "hct ALM", "hct nuPI"]
-    assert rows["adult"] == ["**1.0200** (2/3, 11.0 %)", "**1.0000** (1/1, 0.0 %)", "1.0300 (1/1, 0.0 %)"]
+    assert rows["adult"] == ["**1.0200** (2/3, 11.0 %)", "**1.0000** (3/3, 0.0 %)", "1.0300 (3/3, 0.0 %)"]
     assert rows["compas"] == ["(0/1, 50.0 %)", "**5.0000** (1/1, 0.0 %)", "(0/1, 1 raised)"]
-    assert rows["met"] == ["2 of 4 (50 %)", "2 of 2 (100 %)", "1 of 2 (50 %)"]
+    assert rows["met"] == ["2 of 4 (50 %)", "4 of 4 (100 %)", "3 of 4 (75 %)"]
     assert rows["lowest, or within 2 %"] == ["1 of 2 tasks", "2 of 2 tasks", "0 of 2 tasks"]
+
+
+def test_a_task_that_a_rule_has_not_run_counts_for_nobody():
+    """Left in, the rule without runs would be spared its failures, and the others would win without an opponent."""
+    made = dict(
+        [
+            record("adult", OURS, 2.0, 0.0),
+            record("adult", "hct ALM", 1.0, 0.0),
+            record("digits", OURS, 1.0, 0.0),
+            record("compas", OURS, 1.0, 0.0, seed=0),
+            record("compas", "hct ALM", 1.0, 0.5, seed=1),  # another seed
+        ]
+    )
+    text = table.comparison(table._by_pair(made, lambda _, rule: RULES[rule].default))
+    rows = rows_of(text)
+    assert rows["digits"] == ["1.0000 (1/1, 0.0 %)", "-"]
+    assert rows["met"] == ["1 of 1 (100 %)", "1 of 1 (100 %)"]
+    assert rows["lowest, or within 2 %"] == ["0 of 1 tasks", "1 of 1 tasks"]
+    assert "Not complete" in text
+    assert "compas, digits" in text
 
 
 @pytest.mark.parametrize(("f", "lowest", "near"), [(1.02, 1.0, True), (1.021, 1.0, False), (-0.981, -1.0, True)])

@@ -290,3 +290,17 @@ def test_the_debian_package_is_unpacked_without_being_installed(monkeypatch, tmp
     client = FakeClient(monkeypatch, deliver)
     assert data._fashion_from_debian(tmp_path) == tiny()
     assert [command[0] for command in client.commands] == ["apt-get", "dpkg-deb"]
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(monkeypatch, tmp_path):
+    bomb = gzip.compress(bytes(data.LARGEST_FILE + 2))
+    assert len(bomb) < 100_000
+    with pytest.raises(ValueError, match="a file has more than 64,000,000 bytes"):
+        data._unpacked(bomb)
+    monkeypatch.setattr(data.urllib.request, "urlopen", lambda address, timeout: io.BytesIO(bomb))
+    with pytest.raises(ValueError, match="a file has more than"):
+        data._mirror("https://example.org/m")(tmp_path)
+    with zipfile.ZipFile(tmp_path / "w.whl", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("big", bytes(data.LARGEST_FILE + 2))
+    with zipfile.ZipFile(tmp_path / "w.whl") as archive, pytest.raises(ValueError, match="a file has more than"):
+        data._member(archive, "big")

@@ -76,4 +76,4 @@ def test_killed_twice_and_continued_equals_undisturbed(tmp_path):
     assert records(out) == records(tmp_path / "undisturbed")
     assert len(records(out)) == 2 * UNITS
     left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    assert left == {".lock", "mnpc/records.jsonl", "budget/records.jsonl"}  # and nothing half-written beside them
+    assert left == {"mnpc/records.jsonl", "budget/records.jsonl"}  # and nothing half-written beside them

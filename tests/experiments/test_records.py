@@ -76,6 +76,7 @@ def test_a_second_run_is_refused_and_the_lock_ends_with_its_holder(tmp_path):
         Folder(tmp_path / "out").lock(),
     ):
         pass
+    assert not (tmp_path / "out" / ".lock").exists()
     with Folder(tmp_path / "out").lock():
         pass
 

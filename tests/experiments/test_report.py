@@ -36,6 +36,21 @@ def test_the_report_is_one_file_that_says_everything(filled):
     assert html.count("Plotly.newPlot(") >= 1
 
 
+def test_the_report_opens_with_the_claims_and_its_contents(filled):
+    html = write_report(filled).read_text()
+    body = html[html.index("<body>") :]
+    claims, rest = body.split("<nav>")
+    assert re.findall(r'<td class="(\w*)">([^<]*)</td>', claims) == [
+        ("holds", "Holds"),
+        ("fails", "Does not hold"),
+        ("", "Not clear-cut"),
+    ]
+    contents, sections = rest.split("</nav>")
+    targets = re.findall(r'href="#([^"]+)"', claims + contents)
+    assert {"toy", "toy-values", "toy-sums", "toy-verdict"} <= set(targets)
+    assert [target for target in targets if f'id="{target}"' not in sections] == []
+
+
 def test_drawing_again_changes_nothing(filled):
     first = write_report(filled).read_bytes()
     picture = (filled.path / "toy" / "figures" / "toy-values.svg").read_bytes()

@@ -191,5 +191,5 @@ def test_unknown_names_and_kinds_are_told_what_there_is():
 
 def test_importing_the_library_does_not_build_the_problems():
     code = "import gdpa, sys; print('gdpa.problems' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert out.stdout.strip() == "False"

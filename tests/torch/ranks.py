@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -11,6 +13,8 @@ import torch.multiprocessing as mp
 from tests.torch.helpers import batch, duals, make, network, terms
 
 STEPS, TOTAL = 5, 24
+#: Seconds for all cases together, and for one collective call.
+LIMIT = 600
 
 
 #: How many samples of each batch go to each rank.
@@ -123,7 +127,10 @@ def disagree():
 def work(rank, world, folder):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    rendezvous = f"file://{folder}/rendezvous"
+    dist.init_process_group(
+        "gloo", init_method=rendezvous, rank=rank, world_size=world, timeout=timedelta(seconds=LIMIT)
+    )
     try:
         results = {f"{kind} {how} {w}": train(kind, how, w, f"{folder}/{kind}") for kind, how, w in CASES}
         results["calibrate"] = {how: calibrate(how) for how in ("ddp", "fsdp")}
@@ -136,5 +143,11 @@ def work(rank, world, folder):
 
 def spawn(folder, world=4):
     """Run every case on ``world`` processes and return what each of them saw."""
-    mp.spawn(work, args=(world, str(folder)), nprocs=world)
+    processes = mp.spawn(work, args=(world, str(folder)), nprocs=world, join=False)
+    deadline = time.monotonic() + LIMIT
+    while not processes.join(timeout=5):
+        if time.monotonic() > deadline:
+            for process in processes.processes:
+                process.kill()
+            raise TimeoutError(f"the cases on {world} ranks did not end within {LIMIT} s")
     return [torch.load(f"{folder}/rank{r}", weights_only=True) for r in range(world)]

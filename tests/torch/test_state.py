@@ -153,9 +153,8 @@ def test_resume_in_another_process_keeps_names(tmp_path):
         "print(sorted(zip(names, opt.multipliers.tolist())))"
     )
     wanted = str(sorted(zip(NAMES, opt.multipliers.tolist(), strict=True)))
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "state"], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", program, tmp_path / "state"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == wanted
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gdpa.algorithms.base import Probe, State
-from gdpa.algorithms.method import Method, Table1Row
+from gdpa.algorithms.method import Method, MethodCard
 from gdpa.arrays import max_norm, namespace
-from gdpa.checks import check_at_least, check_positive
+from gdpa.checks import check_at_least, check_positive, check_share
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.problem import Evaluation, Problem
-from gdpa.schedules import as_schedule
-from gdpa.typing import Array, Schedule
+from gdpa.schedules import StepSize
+from gdpa.typing import Array
 
 #: Above this many constraints each keeps its own units: measuring a gradient each would cost m backward passes.
 SCALING_LIMIT = 100
@@ -87,7 +87,7 @@ class DampedGDPA(Method):
         damped and has no gate S_r. With tau = 0 and no option it is a damped one-loop augmented Lagrangian method.
     """
 
-    alpha: float | Schedule = 0.03
+    alpha: StepSize = StepSize(0.03, exponent=0.0)
     beta: float = 3.0
     theta: float = 0.03
     tau: float = 0.0
@@ -96,19 +96,16 @@ class DampedGDPA(Method):
     tail: float = 8.0
     scaled: bool = True
 
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "DampedGDPA (ours)", "primal-dual", "ncvx", "inequality, equality", "single-loop", "none"
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "alpha", as_schedule("alpha", self.alpha, 0.0))
         check_positive(beta=self.beta, theta=self.theta)
-        check_at_least(0, tau=self.tau, momentum=self.momentum, smoothing=self.smoothing, tail=self.tail)
+        check_at_least(0, tail=self.tail)
         if self.theta > 1:
             raise ValueError(f"theta must lie in (0, 1], got {self.theta!r}: the dual moves to its target, not past it")
-        for name in ("tau", "momentum", "smoothing"):
-            if not getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
+        check_share(tau=self.tau, momentum=self.momentum, smoothing=self.smoothing)
         if not isinstance(self.scaled, bool):
             raise TypeError(f"scaled must be True or False, got {self.scaled!r}")
 
@@ -119,8 +116,8 @@ class DampedGDPA(Method):
         unit, scales = xp.ones_like(now.objective), xp.ones_like(g)
         if self.scaled:
             unit, scales = _scales(now)
-        return DampedState(
-            step=0, x=x0, multipliers=xp.zeros_like(g), evaluation=now, probe=None, unit=unit,
+        return self.first_state(
+            DampedState, x0, now, unit=unit,
             beta=self.beta * scales**2 / unit[..., None], previous=x0, smoothed=g, average=x0, total=0.0,
         )  # fmt: skip
 
@@ -132,7 +129,7 @@ class DampedGDPA(Method):
 
         w = F.weights(state.smoothed)
         gradient = now.pullback(w)
-        alpha = self.alpha(r) * state.unit[..., None]  # type: ignore[operator]
+        alpha = self.alpha(r) * state.unit[..., None]
         # Polyak's form of the momentum: what the projection took away is not carried on.
         x_next = problem.domain.project(x - alpha * gradient + self.momentum * (x - state.previous))
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gdpa.algorithms.inner import Subproblem, descend
 from gdpa.algorithms.inner.minmax import DualSet, MinMaxState, check_minmax, minmax_start
-from gdpa.algorithms.method import Method, Table1Row
+from gdpa.algorithms.method import Method, MethodCard
 from gdpa.problem import Problem
 from gdpa.typing import Array
 
@@ -54,7 +54,7 @@ class GDA(Method):
     augmentation: float = 1.0
     lipschitz: float = 1.0
 
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "GDA (Lin et al., 2020)", "min-max", "ncvx", "compact dual set", "single-loop", "none",
         own_claim="O(1/eps^6) for nonconvex-concave min-max problems",
     )  # fmt: skip

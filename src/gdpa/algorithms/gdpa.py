@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Self
 
 from gdpa.algorithms.base import Probe, State
-from gdpa.algorithms.method import Method, Table1Row
-from gdpa.arrays import namespace
+from gdpa.algorithms.method import Method, MethodCard
+from gdpa.checks import check_inside
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.problem import Problem
-from gdpa.schedules import as_schedule
-from gdpa.typing import Array, Schedule
+from gdpa.schedules import StepSize
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,13 @@ class GDPA(Method):
         Equality constraints, which the paper does not treat, keep their multiplier unclamped and always pass the gate.
     """
 
-    alpha: float | Schedule = 0.01
-    beta: float | Schedule = 1.0
+    # Power schedules of eq. (spcon) unless the caller brings schedules.
+    alpha: StepSize = StepSize(0.01, exponent=-1 / 3)
+    beta: StepSize = StepSize(1.0, exponent=1 / 3)
     tau: float = 0.1
     gate: bool = True
 
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "GDPA (Lu, 2022)", "primal-dual", "ncvx", "inequality", "single-loop", "O(1/eps^3)", in_table1=True
     )
     printed_constants = MappingProxyType(
@@ -70,20 +69,11 @@ class GDPA(Method):
         return cls(alpha=0.01, beta=1.0, tau=0.01)
 
     def __post_init__(self) -> None:
-        # Power schedules of eq. (spcon) unless the caller brings schedules.
-        object.__setattr__(self, "alpha", as_schedule("alpha", self.alpha, -1 / 3))
-        object.__setattr__(self, "beta", as_schedule("beta", self.beta, 1 / 3))
-        if not isinstance(self.tau, (int, float)) or not (math.isfinite(self.tau) and 0 < self.tau < 1):
-            raise ValueError(f"tau must lie strictly between 0 and 1, got {self.tau!r}")
-
-    def init(self, problem: Problem, x0: Array) -> State:
-        evaluation = problem.evaluate(x0)
-        zeros = namespace(x0).zeros_like(evaluation.constraints)
-        return State(step=0, x=x0, multipliers=zeros, evaluation=evaluation, probe=None)
+        check_inside(0, 1, tau=self.tau)
 
     def update(self, problem: Problem, state: State) -> State:
         r = state.step + 1
-        alpha, beta, tau = self.alpha(r), self.beta(r), self.tau  # type: ignore[operator]
+        alpha, beta, tau = self.alpha(r), self.beta(r), self.tau
         x, multipliers = state.x, state.multipliers
         now = state.evaluation or problem.evaluate(x)
         F = AugmentedLagrangian(multipliers, beta, tau, problem.num_equalities)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gdpa.algorithms.inner import Subproblem, descend
 from gdpa.algorithms.inner.minmax import DualSet, MinMaxState, check_minmax, minmax_start
-from gdpa.algorithms.method import Method, Table1Row
+from gdpa.algorithms.method import Method, MethodCard
 from gdpa.checks import check_at_least
 from gdpa.problem import Problem
 from gdpa.schedules import as_schedule
@@ -59,7 +59,7 @@ class HiBSA(Method):
     augmentation: float = 1.0
     lipschitz: float = 1.0
 
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "HiBSA (Lu et al., 2020)", "min-max", "ncvx", "compact dual set", "single-loop", "none",
         own_claim="O~(1/eps^4) for nonconvex-concave min-max problems",
     )  # fmt: skip

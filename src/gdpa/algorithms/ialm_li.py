@@ -9,8 +9,8 @@ from typing import ClassVar
 from gdpa.algorithms.inner import Subproblem, solved
 from gdpa.algorithms.inner.augmented import AugmentedMethod, AugmentedState, damping, printed
 from gdpa.algorithms.inner.state import inner_step
-from gdpa.algorithms.method import Table1Row
-from gdpa.arrays import namespace, norm, positive_part
+from gdpa.algorithms.method import MethodCard
+from gdpa.arrays import norm, positive_part
 from gdpa.checks import check_positive
 from gdpa.problem import Problem
 from gdpa.typing import Array
@@ -74,7 +74,7 @@ class IALMLi(AugmentedMethod):
     epsilon: float = 1e-4
     max_middle: int = 100
 
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "IALM (Li et al., 2021)", "inexact", "ncvx", "equality", "triple-loop", "O(1/eps^3)",
         own_claim="O~(1/eps^3); O~(1/eps^2.5) if the constraints are convex", in_table1=True,
     )  # fmt: skip
@@ -88,11 +88,9 @@ class IALMLi(AugmentedMethod):
         start = self.begin(problem, x0)
         form = self.form(problem, x0, start.constraints)
         z = form.start(x0, start)
-        zeros = namespace(x0).zeros_like(start.constraints)
-        return IALMLiState(
-            step=0, x=x0, multipliers=zeros, evaluation=form.keep(start), probe=None,
-            inner=self.inner.start(z), center=z, beta=self.beta,
-        )  # fmt: skip
+        return self.first_state(
+            IALMLiState, x0, start, evaluation=form.keep(start), inner=self.inner.start(z), center=z, beta=self.beta
+        )
 
     def update(self, problem: Problem, state: IALMLiState) -> IALMLiState:
         y, center, k, eps = state.multipliers, state.center, state.outer, self.epsilon

@@ -9,7 +9,7 @@ from typing import ClassVar
 from gdpa.algorithms.inner import Subproblem, solved
 from gdpa.algorithms.inner.augmented import AugmentedMethod, AugmentedState, damping, printed
 from gdpa.algorithms.inner.state import inner_step
-from gdpa.algorithms.method import Table1Row
+from gdpa.algorithms.method import MethodCard
 from gdpa.arrays import namespace, norm, positive_part
 from gdpa.checks import check_positive
 from gdpa.problem import Problem
@@ -61,7 +61,7 @@ class IALMSahin(AugmentedMethod):
     sigma: float = 10.0
     initial_multiplier: float = 0.0
 
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "IALM (Sahin et al., 2019)", "inexact", "ncvx", "equality", "double-loop", "O(1/eps^4)",
         own_claim="O~(1/eps^3) as published, corrected to O~(1/eps^4)", in_table1=True,
     )  # fmt: skip
@@ -77,7 +77,7 @@ class IALMSahin(AugmentedMethod):
         form = self.form(problem, x0, start.constraints)
         y = namespace(x0).ones_like(start.constraints) * self.initial_multiplier
         inner = self.inner.start(form.start(x0, start))
-        return AugmentedState(step=0, x=x0, multipliers=y, evaluation=form.keep(start), probe=None, inner=inner)
+        return self.first_state(AugmentedState, x0, start, multipliers=y, evaluation=form.keep(start), inner=inner)
 
     def update(self, problem: Problem, state: AugmentedState) -> AugmentedState:
         k, y = state.outer + 1, state.multipliers

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from gdpa.algorithms.inner import ACCELERATED, FixedMomentum, InnerSolver, Subproblem, solved
 from gdpa.algorithms.inner.state import NestedMethod, NestedState, inner_step
-from gdpa.algorithms.method import Table1Row
-from gdpa.arrays import namespace, norm
+from gdpa.algorithms.method import MethodCard
+from gdpa.arrays import norm
 from gdpa.checks import check_positive
 from gdpa.problem import Problem
 from gdpa.typing import Array
@@ -65,7 +65,7 @@ class IPPP(NestedMethod):
     max_middle: int = 50
     inner: InnerSolver = ACCELERATED
 
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "IPPP (Lin et al., 2022)", "penalty", "ncvx", "inequality", "triple-loop", "O(1/eps^3)",
         own_claim="O~(1/eps^3); O~(1/eps^2.5) for convex g; O~(1/eps^4) from a feasible start without regularity",
         in_table1=True,
@@ -81,11 +81,7 @@ class IPPP(NestedMethod):
         check_positive(beta=self.beta, growth=self.growth, gamma=self.gamma, max_middle=self.max_middle)
 
     def init(self, problem: Problem, x0: Array) -> IPPPState:
-        start = self.begin(problem, x0)
-        zeros = namespace(x0).zeros_like(start.constraints)
-        return IPPPState(
-            step=0, x=x0, multipliers=zeros, evaluation=start, probe=None, inner=self.inner.start(x0), center=x0
-        )
+        return self.first_state(IPPPState, x0, self.begin(problem, x0), inner=self.inner.start(x0), center=x0)
 
     def update(self, problem: Problem, state: IPPPState) -> IPPPState:
         center = state.center

@@ -10,7 +10,7 @@ from typing import ClassVar
 import array_api_compat
 
 from gdpa.algorithms.base import Probe, State
-from gdpa.algorithms.method import Method, Table1Row
+from gdpa.algorithms.method import Method, MethodCard
 from gdpa.arrays import namespace, norm
 from gdpa.checks import check_at_least, check_positive
 from gdpa.problem import Evaluation, Problem
@@ -101,7 +101,7 @@ class IQRC(Method):
     lipschitz: float | None = None
 
     batches: ClassVar[bool] = False
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "IQRC (Ma et al., 2020)", "primal", "ncvx", "inequality", "double-loop", "O(1/eps^3)",
         own_claim="O(1/eps^4) deterministic, O(1/eps^6) stochastic", in_table1=True,
     )  # fmt: skip
@@ -130,10 +130,7 @@ class IQRC(Method):
         start = self.begin(problem, x0)
         xp = namespace(x0)
         zeros = xp.zeros_like(start.constraints)
-        return IQRCState(
-            step=0, x=x0, multipliers=zeros, evaluation=start, probe=None,
-            center=x0, mean=xp.zeros_like(x0), pressure=zeros,
-        )  # fmt: skip
+        return self.first_state(IQRCState, x0, start, center=x0, mean=xp.zeros_like(x0), pressure=zeros)
 
     def update(self, problem: Problem, state: IQRCState) -> IQRCState:
         z, k = state.x, state.inner

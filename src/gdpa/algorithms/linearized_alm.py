@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gdpa.algorithms.inner.limits import Limit
-from gdpa.algorithms.method import Table1Row
-from gdpa.schedules import Constant
-from gdpa.typing import Schedule
+from gdpa.algorithms.method import MethodCard
+from gdpa.schedules import Constant, StepSize
 
 #: Without a bias to outgrow, the penalty need not grow.
 STEADY = Constant(1.0)
@@ -36,9 +35,9 @@ class LinearizedALM(Limit):
         (True, [2.0, 3.0], [0.5])
     """
 
-    beta: float | Schedule = STEADY
+    beta: StepSize = StepSize(STEADY, exponent=1 / 3)
 
     tau: ClassVar[float] = 0.0
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "Linearized ALM (GDPA at tau = 0)", "primal-dual", "ncvx", "inequality", "single-loop", "none"
     )

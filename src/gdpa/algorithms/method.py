@@ -1,12 +1,14 @@
-"""What every method of the comparison says about itself: its row of the paper's Table 1, its presets, its limits."""
+"""What the methods share beside mathematics: a card for tables, presets, refusals and the first state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
+from gdpa.arrays import namespace
 from gdpa.problem import Evaluation, Problem
+from gdpa.state import State
 from gdpa.typing import Array
 
 
@@ -14,39 +16,43 @@ class UnsupportedProblemError(ValueError):
     """A method was given a problem outside its class; the message says what is in the way."""
 
 
-class Table1Row(NamedTuple):
-    """One row of the paper's Table 1.
+class MethodCard(NamedTuple):
+    """What a table says about a method. Every field has a default: a new method needs no card.
 
     Attributes:
-        name: the method as the paper calls it.
+        name: the method with its source; the name of the class if empty.
         framework: the kind of method.
-        constraint: what the constraint functions may be.
+        constraint: what the constraint functions may be ("ncvx": nonconvex).
         constraint_type: equality or inequality.
         loops: single-loop, double-loop or triple-loop.
-        complexity: the rate as Table 1 prints it; "none" where no rate is known.
-        own_claim: the rate the method's own paper claims, where that is another one.
-        in_table1: whether the row stands in Table 1, or is ours for a method of the related work.
+        complexity: the rate as the paper's Table 1 prints it; "none" if no rate is known.
+        own_claim: the rate the method's own paper claims, if that is another one.
+        in_table1: whether the row stands in the paper's Table 1.
     """
 
-    name: str
-    framework: str
-    constraint: str
-    constraint_type: str
-    loops: str
-    complexity: str
+    name: str = ""
+    framework: str = "-"
+    constraint: str = "ncvx"
+    constraint_type: str = "inequality, equality"
+    loops: str = "single-loop"
+    complexity: str = "none"
     own_claim: str = ""
     in_table1: bool = False
+
+
+S = TypeVar("S", bound=State)
 
 
 class Method:
     """The part of a method that is not mathematics: a mixin of the algorithm classes."""
 
-    #: The method's row of Table 1.
-    table1: ClassVar[Table1Row]
-    #: Whether leading axes of x0, a batch of problems, are solved side by side; not where loops branch on the data.
+    #: What tables say about the method.
+    card: ClassVar[MethodCard] = MethodCard()
+    #: Whether leading axes of x0, a batch of problems, are solved side by side; False if loops branch on the data.
     batches: ClassVar[bool] = True
-    #: Whether the method cuts steps itself if they lead to a value that is not finite; if not, the loop does.
-    cuts_steps: ClassVar[bool] = False
+    #: Whether `gdpa.solve` repeats a step that led to a value that is not finite, shortened by the projection on X;
+    #: False if the method does so itself, or does not project.
+    retried: ClassVar[bool] = True
     #: The constants of the paper's appendix, by experiment ("mnpc", "network").
     printed_constants: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 
@@ -77,7 +83,7 @@ class Method:
         return cls()
 
     def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
-        """Return why this method cannot solve ``problem``, or "" where it can.
+        """Return why this method cannot solve ``problem``, or "" if it can.
 
         Args:
             problem: the problem.
@@ -99,3 +105,20 @@ class Method:
         if objection:
             raise UnsupportedProblemError(f"{name} cannot solve this problem: {objection}")
         return start
+
+    def first_state(self, kind: type[S], x0: Array, start: Evaluation, **more: Any) -> S:
+        """Return the state before the first update: multipliers zero, the oracle call ``start``, no probe.
+
+        Args:
+            kind: the class of the state.
+            x0: the start.
+            start: the oracle call there, which `begin` returned.
+            more: further fields of ``kind``, or others than these.
+        """
+        zeros = namespace(start.constraints).zeros_like(start.constraints)
+        fields = {"step": 0, "x": x0, "multipliers": zeros, "evaluation": start, "probe": None}
+        return kind(**(fields | more))
+
+    def init(self, problem: Problem, x0: Array) -> Any:
+        """Return the state before the first update; a method with a state of its own has its own ``init``."""
+        return self.first_state(State, x0, self.begin(problem, x0))

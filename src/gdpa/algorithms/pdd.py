@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from gdpa.algorithms.inner import ACCELERATED, InnerSolver, Subproblem, solved
 from gdpa.algorithms.inner.state import NestedMethod, NestedState, inner_step
-from gdpa.algorithms.method import Table1Row
-from gdpa.arrays import max_norm, namespace
+from gdpa.algorithms.method import MethodCard
+from gdpa.arrays import max_norm
 from gdpa.checks import check_positive
 from gdpa.kkt import violation
 from gdpa.problem import Problem
@@ -63,7 +63,7 @@ class PDD(NestedMethod):
     shrink: float = 0.9
     inner: InnerSolver = ACCELERATED
 
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "PDD (Shi and Hong, 2020)", "penalty", "ncvx", "equality", "double-loop", "none"
     )
 
@@ -74,11 +74,9 @@ class PDD(NestedMethod):
 
     def init(self, problem: Problem, x0: Array) -> PDDState:
         start = self.begin(problem, x0)
-        zeros = namespace(x0).zeros_like(start.constraints)
         largest = float(max_norm(violation(start.constraints, problem.num_equalities)))
-        return PDDState(
-            step=0, x=x0, multipliers=zeros, evaluation=start, probe=None,
-            inner=self.inner.start(x0), rho=self.rho, eta=self.shrink * largest,
+        return self.first_state(
+            PDDState, x0, start, inner=self.inner.start(x0), rho=self.rho, eta=self.shrink * largest,
         )  # fmt: skip
 
     def update(self, problem: Problem, state: PDDState) -> PDDState:

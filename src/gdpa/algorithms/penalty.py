@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gdpa.algorithms.inner.limits import Limit
-from gdpa.algorithms.method import Table1Row
-from gdpa.schedules import Power
-from gdpa.typing import Schedule
+from gdpa.algorithms.method import MethodCard
+from gdpa.schedules import Power, StepSize
 
 #: The violation left is lambda / beta_r, so the penalty grows faster than GDPA's; backtracking follows.
 FASTER = Power(1.0, 3 / 4)
@@ -34,9 +33,9 @@ class Penalty(Limit):
         (True, [1.0, 1.0], [0.5])
     """
 
-    beta: float | Schedule = FASTER
+    beta: StepSize = StepSize(FASTER, exponent=1 / 3)
 
     tau: ClassVar[float] = 1.0
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "Penalty (GDPA at tau = 1)", "penalty", "ncvx", "inequality", "single-loop", "none"
     )

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gdpa.algorithms.base import State
 from gdpa.algorithms.inner import Subproblem, descend
-from gdpa.algorithms.method import Method, Table1Row
+from gdpa.algorithms.method import Method, MethodCard
 from gdpa.arrays import max_norm, namespace
 from gdpa.checks import check_at_least, check_positive
 from gdpa.problem import Evaluation, Problem
@@ -69,7 +69,7 @@ class ProximalADMM(Method):
     step: float | None = None
     lipschitz: float = 1.0
 
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "Proximal ADMM (Zhang and Luo, 2020)", "inexact", "linear", "equality", "single-loop", "O(1/eps^2)",
         in_table1=True,
     )  # fmt: skip
@@ -97,12 +97,8 @@ class ProximalADMM(Method):
         )
 
     def init(self, problem: Problem, x0: Array) -> ProximalADMMState:
-        start = self.begin(problem, x0)
-        xp = namespace(x0)
-        return ProximalADMMState(
-            step=0, x=x0, multipliers=xp.zeros_like(start.constraints), evaluation=start, probe=None,
-            center=x0, lipschitz=xp.ones_like(x0[..., 0]) * self.lipschitz,
-        )  # fmt: skip
+        curvature = namespace(x0).ones_like(x0[..., 0]) * self.lipschitz
+        return self.first_state(ProximalADMMState, x0, self.begin(problem, x0), center=x0, lipschitz=curvature)
 
     def update(self, problem: Problem, state: ProximalADMMState) -> ProximalADMMState:
         x, z = state.x, state.center

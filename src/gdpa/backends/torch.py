@@ -150,6 +150,9 @@ class ModuleProblem:
     x0: torch.Tensor
     module: torch.nn.Module
 
+    def __repr__(self) -> str:
+        return f"ModuleProblem({type(self.module).__name__} with {self.x0.numel()} parameters)"
+
     def load(self, x: torch.Tensor) -> None:
         """Write the flat vector ``x`` into the module's parameters, shapes restored."""
         parameters = _trainable(self.module)

@@ -143,11 +143,13 @@ class Verdict:
         claim: the claim, in a sentence.
         holds: True, False, or None if the records do not decide.
         words: what was measured, in plain words.
+        ours: whether this library makes the claim, not the paper.
     """
 
     claim: str
     holds: bool | None
     words: str
+    ours: bool = False
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,7 @@ def _verdicts(records: Sequence[Record]) -> list[Verdict]:
                 "The threshold is left missed by tau lambda / beta_r.",
                 bool(ratios) and max(abs(ratio - 1) for ratio in ratios) <= LAW,
                 "Measured over predicted: " + ", ".join(f"{ratio:.3f}" for ratio in ratios) + ".",
+                ours=True,
             )
         )
     adaptive = [record for record in records if record.unit.method == ADAPTIVE]
@@ -199,6 +200,7 @@ def _verdicts(records: Sequence[Record]) -> list[Verdict]:
                 max(errors) <= EXACT,
                 f"Largest gap or violation {max(errors):.1e} over {len(adaptive)} runs, after at most "
                 f"{max(record.summary['step'] for record in adaptive)} steps.",
+                ours=True,
             )
         )
     if plain:

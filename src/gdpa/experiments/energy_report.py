@@ -189,7 +189,9 @@ def _inside(results: Results, method: str) -> Verdict:
         for (network, budget), values in zip(cases, shares, strict=True)
     ]
     claim = "The pruned network's true energy is inside the budget in every seed."
-    return Verdict(claim, all(marks) if marks else None, f"Shares of the dense energy, by seed. {' '.join(words)}")
+    return Verdict(
+        claim, all(marks) if marks else None, f"Shares of the dense energy, by seed. {' '.join(words)}", ours=True
+    )
 
 
 def _as_good(results: Results, method: str, rival: str) -> Verdict:
@@ -205,7 +207,7 @@ def _as_good(results: Results, method: str, rival: str) -> Verdict:
         side = "better" if gap >= 0 else "worse"
         words.append(f"{network}, {budget:.0%}: {side} by {abs(gap):.2f} points{each}.")
     claim = f"{method}'s test accuracy is at least that of {rival} at the same energy."
-    return Verdict(claim, all(marks) if marks else None, " ".join(words))
+    return Verdict(claim, all(marks) if marks else None, " ".join(words), ours=True)
 
 
 def _smaller(results: Results, method: str) -> Verdict:
@@ -221,7 +223,7 @@ def _smaller(results: Results, method: str) -> Verdict:
             f"multiply-accumulates, a call {times:.1f} times as fast."
         )
     claim = "The pruned network is really smaller: parameters, multiply-accumulates and time of a call on the CPU."
-    return Verdict(claim, all(marks) if marks else None, " ".join(words))
+    return Verdict(claim, all(marks) if marks else None, " ".join(words), ours=True)
 
 
 def _cases(results: Results, method: str) -> list[tuple[str, float]]:

@@ -43,6 +43,8 @@ ACTIVE = 1e-6
 SETTLED = 1e-2
 #: What the law's ratio measured / predicted may differ from 1 by, and what a slope may differ from -1/3 by.
 RATIO_TOLERANCE, SLOPE_TOLERANCE = 0.05, 0.05
+#: What the method leaves, as the report says it.
+LAW = "An active constraint is left violated by tau lambda_i / beta_r."
 RESIDUALS = ("stationarity", "feasibility", "slackness")
 
 
@@ -111,7 +113,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         now, lam = state.evaluation, state.multipliers
         assert now is not None
         # After step r the state is (x_{r+1}, lambda_{r+1}), and beta_r is what lambda_{r+1} was computed with.
-        beta = algorithm.beta(state.step)  # type: ignore[operator]
+        beta = algorithm.beta(state.step)
         gradient = now.pullback(lam)
         residuals = absolute_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam)
         g, predicted = now.constraints[rows], AugmentedLagrangian(expected, beta, config["tau"]).residual_violation()
@@ -238,7 +240,7 @@ def _table_row(record: Record) -> list[Any]:
 def _verdicts(records: Sequence[Record]) -> list[Verdict]:
     settled = [record for record in records if record.summary.get("settled")]
     if not settled:
-        return [Verdict("An active constraint is left violated by tau lambda_i / beta_r.", None, "No run has settled.")]
+        return [Verdict(LAW, None, "No run has settled.", ours=True)]
     ratios = np.array([ratio for record in settled for ratio in record.summary["ratios"]])
     near = np.abs(ratios - 1) <= RATIO_TOLERANCE
     others = [f"{r.unit.setting} (tau = {r.unit.config['tau']})" for r in records if r not in settled]
@@ -249,7 +251,7 @@ def _verdicts(records: Sequence[Record]) -> list[Verdict]:
     )
     if others:
         words += f" Not settled within their steps, and left out of all verdicts: {', '.join(others)}."
-    verdicts = [Verdict("An active constraint is left violated by tau lambda_i / beta_r.", _mostly(near), words)]
+    verdicts = [Verdict(LAW, _mostly(near), words, ours=True)]
     for name in RESIDUALS:
         slopes = np.array([slope(record, name) for record in settled])
         fits = slopes <= -1 / 3 + SLOPE_TOLERANCE
@@ -266,7 +268,7 @@ def _verdicts(records: Sequence[Record]) -> list[Verdict]:
         "reason for AdaptiveGDPA."
     )
     claim = "Ours: with an active constraint, feasibility falls no faster than r^(-1/3)."
-    return [*verdicts, Verdict(claim, _mostly(slow), words)]
+    return [*verdicts, Verdict(claim, _mostly(slow), words, ours=True)]
 
 
 def _mostly(marks: Any) -> bool | None:

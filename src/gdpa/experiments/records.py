@@ -12,10 +12,10 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -65,22 +65,39 @@ class Folder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder: a second run is refused. The lock dies with its process, also by SIGKILL."""
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            handle = open(self.path / ".lock", "a+")  # noqa: SIM115 - held until the run ends
-        with handle:
-            if not record_file.try_lock(handle):
-                handle.seek(0)
-                raise OutputError(
-                    f"another run holds the folder {self.path} ({handle.read().strip() or 'no details'}); "
-                    "wait for it to end or choose another --out"
-                )
+        """Hold the folder: a second run is refused. The lock dies with its process, also by SIGKILL.
+
+        The file is removed at the end, while the lock is held; a killed process leaves it, without a lock.
+        """
+        file = self.path / ".lock"
+        with self._open_lock(file) as handle:
             with writing(self.path):
                 handle.truncate(0)
                 handle.write(f"process {os.getpid()} on {platform.node()}: {self.command}\n")
                 handle.flush()
-            yield
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # Windows does not remove an open file
+                    file.unlink()
+
+    def _open_lock(self, file: Path) -> TextIO:
+        """Return the lock file, open and locked; raise if another run holds it."""
+        while True:
+            with writing(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+                handle = open(file, "a+")  # noqa: SIM115 - held until the run ends
+            if not record_file.try_lock(handle):
+                with handle:
+                    handle.seek(0)
+                    raise OutputError(
+                        f"another run holds the folder {self.path} ({handle.read().strip() or 'no details'}); "
+                        "wait for it to end or choose another --out"
+                    )
+            # The run that held the lock may have removed this file after it was opened here: then it protects nothing.
+            if file.exists() and os.path.samestat(os.fstat(handle.fileno()), file.stat()):
+                return handle
+            handle.close()
 
     def file(self, experiment: str) -> RecordFile:
         """Return the file of the experiment's records."""

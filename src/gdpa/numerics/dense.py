@@ -47,14 +47,24 @@ def combine(coefficients: Matrix, rows: Array) -> Array:
     return from_numpy(padded, rows) @ rows
 
 
+def diagonal_sizes(A: Matrix) -> Matrix:
+    """Return the sizes s for which A / (s s') has diagonal 1 (or -1, or 0).
+
+    >>> diagonal_sizes(np.diag([4.0, 0.0])).tolist()
+    [2.0, 1.0]
+    """
+    size = np.sqrt(np.abs(np.diag(A)))
+    size[size == 0] = 1.0
+    return size
+
+
 def solve_symmetric(A: Matrix, b: Matrix) -> Matrix:
     """Return the solution of A y = b, with the diagonal of A scaled to one; of least squares if A is singular.
 
     >>> solve_symmetric(np.diag([4.0, 0.0]), np.array([4.0, 0.0])).tolist()
     [1.0, 0.0]
     """
-    size = np.sqrt(np.abs(np.diagonal(A)))
-    size[size == 0] = 1.0
+    size = diagonal_sizes(A)
     scaled, right = A / (size[:, None] * size), (b.T / size).T
     try:
         y = np.linalg.solve(scaled, right)

@@ -17,7 +17,7 @@ from gdpa.applications.cmdp.neural import ActorCritic, Batch, Players  # noqa: E
 from gdpa.experiments.record_file import RecordFile  # noqa: E402
 
 
-class Gamble(gymnasium.Env):
+class Gamble(gymnasium.Env):  # type: ignore[name-defined]
     """One step an episode: action 1 earns 1 and costs 1, action 0 nothing. With budget c the best P(1) is c."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)

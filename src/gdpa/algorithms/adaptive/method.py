@@ -14,7 +14,7 @@ from gdpa.algorithms.adaptive.merit import Reference, Trial, sufficient
 from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, Monitor, QuasiNewton
 from gdpa.algorithms.adaptive.units import measures_rows, scaling_from
-from gdpa.algorithms.method import Method, Table1Row
+from gdpa.algorithms.method import Method, MethodCard
 from gdpa.arrays import namespace
 from gdpa.checks import check_count, check_positive
 from gdpa.lagrangian import AugmentedLagrangian
@@ -79,11 +79,11 @@ class AdaptiveGDPA(Method):
     tau: float = 0.1
     rules: Rules = field(default=Rules(), repr=False)
 
-    table1: ClassVar[Table1Row] = Table1Row(
+    card: ClassVar[MethodCard] = MethodCard(
         "AdaptiveGDPA (ours)", "primal-dual", "ncvx", "inequality, equality", "single-loop", "none"
     )
     batches: ClassVar[bool] = False
-    cuts_steps: ClassVar[bool] = True
+    retried: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_positive(beta=self.beta)

@@ -56,8 +56,6 @@ class Rules:
     adopted: float = _rule(
         0.1, "", "least-squares multipliers and their residual below this share replace lambda", off=0.0
     )
-    fitted: int = _rule(200, "", "up to this many constraints least-squares multipliers are tried", off=0)
-    ridge: float = _rule(1e-14, "", "ridge of the least-squares multipliers", off=0.0)
     # Units
     enlargement: float = _rule(100.0, "", "a function that is flat at the start is enlarged by this at most", off=1.0)
     drift: float = _rule(10.0, "", "units are renewed when a gradient has changed by this factor", off=math.inf)

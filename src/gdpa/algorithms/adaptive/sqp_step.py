@@ -22,11 +22,12 @@ from gdpa.algorithms.adaptive.units import drifted
 from gdpa.algorithms.base import Probe
 from gdpa.arrays import from_numpy, max_norm, namespace, to_numpy
 from gdpa.lagrangian import AugmentedLagrangian
+from gdpa.multipliers import fit
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.model import ModelStep, model_step
-from gdpa.numerics.qp import nonnegative_qp
 from gdpa.problem import Evaluation, Problem, unit_vectors
 from gdpa.typing import Array
+from gdpa.units import Units
 
 
 def arrive(
@@ -94,7 +95,7 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
     if a != 1.0 or bool(namespace(b).any(b != 1)):
         state, c, J = state.in_units(a, b), a * c, b[:, None] * J
     F, step = _penalized(problem, state, c, J, rules)
-    estimate, share = _best_multipliers(problem, state.x, c, J, state.constraints, step.multipliers, rules)
+    estimate, share = _best_multipliers(problem, state.x, c, J, state.constraints, step.multipliers)
     if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
         # lambda of a constraint that is no longer active falls slowly by lambda + beta g
         F = F._replace(multipliers=estimate)
@@ -131,25 +132,15 @@ def _penalized(
 
 
 def _best_multipliers(
-    problem: Problem, x: Array, c: Array, J: Array, g: Array, multipliers: Array, rules: Rules
+    problem: Problem, x: Array, c: Array, J: Array, g: Array, multipliers: Array
 ) -> tuple[Array, float]:
-    """Return the model's multipliers, or those of least squares if they certify x better, and by which factor.
-
-    They minimize ||c + J'l||^2 + sum (l_i [-g_i]_+)^2 over the coordinates that the first do not hold at a bound.
-    Without a constraint qualification the model's multipliers lag behind; these do not.
+    """Return the model's multipliers, or the best ones by `gdpa.multipliers.fit` if they certify x better, and by which
+    factor. Without a constraint qualification the model's multipliers lag behind.
     """
-    if g.shape[-1] > rules.fitted:
-        return multipliers, 1.0
     p = problem.num_equalities
     gradient = c + multipliers @ J
-    held = problem.domain.tangent(x, -gradient) == 0
-    part = namespace(c).where(held[None, :], 0 * J, J)
-    slack = np.diag(np.minimum(to_float64(g), 0.0) ** 2)
-    slack[len(slack) - p :] = 0.0
-    A = to_float64(part @ part.T)
-    ridge = rules.ridge * (1 + np.trace(A)) * np.eye(len(A))
-    other = from_numpy(nonnegative_qp(A + slack + ridge, -to_float64(part @ c), p), c)
-
+    one, ones = namespace(c).ones_like(c), namespace(g).ones_like(g)
+    other = fit(problem.domain, x, c, J, g, p, Units(one, ones, ones, 0 * ones, ones))
     violation = largest_violation(g, p)
     sizes = namespace(g).abs(g[: len(g) - p])
 

@@ -13,7 +13,7 @@ from gdpa.algorithms.method import Method
 from gdpa.arrays import namespace
 from gdpa.checks import check_positive
 from gdpa.problem import Problem
-from gdpa.schedules import as_schedule
+from gdpa.schedules import StepSize, as_schedule
 from gdpa.typing import Array, Schedule
 
 
@@ -36,7 +36,7 @@ class Limit(Method):
     """
 
     alpha: float | Schedule | None = None
-    beta: float | Schedule = 1.0
+    beta: StepSize = StepSize(1.0, exponent=1 / 3)
     gate: bool = True
     lipschitz: float = 1.0
 
@@ -50,20 +50,16 @@ class Limit(Method):
         check_positive(lipschitz=self.lipschitz)
         if self.alpha is not None:
             object.__setattr__(self, "alpha", as_schedule("alpha", self.alpha, -1 / 3))
-        object.__setattr__(self, "beta", as_schedule("beta", self.beta, 1 / 3))
 
     def init(self, problem: Problem, x0: Array) -> LimitState:
         start = self.begin(problem, x0)
-        xp = namespace(x0)
-        zeros, ones = xp.zeros_like(start.constraints), xp.ones_like(x0[..., 0])
-        return LimitState(
-            step=0, x=x0, multipliers=zeros, evaluation=start, probe=None, lipschitz=ones * self.lipschitz
-        )
+        curvature = namespace(x0).ones_like(x0[..., 0]) * self.lipschitz
+        return self.first_state(LimitState, x0, start, lipschitz=curvature)
 
     def update(self, problem: Problem, state: LimitState) -> LimitState:
         r = state.step + 1
         alpha = self.alpha(r) if callable(self.alpha) else None
-        beta: float = self.beta(r)  # type: ignore[operator]
+        beta = self.beta(r)
         now = state.evaluation or problem.evaluate(state.x)
 
         F = Subproblem(problem, state.multipliers, beta, tau=self.tau)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from gdpa.algorithms.base import Probe, State
+from gdpa.algorithms.method import Method
 from gdpa.applications.cmdp.parametrisation import policy_of
 from gdpa.applications.cmdp.tabular import TabularCMDP
-from gdpa.arrays import namespace
 from gdpa.checks import check_limit
 from gdpa.problem import Problem
-from gdpa.schedules import as_schedule
-from gdpa.typing import Array, Schedule
+from gdpa.schedules import StepSize
+from gdpa.state import Probe, State
 
 
 @dataclass(frozen=True)
-class PolicyGradient:
+class PolicyGradient(Method):
     """Plain policy gradient: GDPA's step without the constraints, the paper's baseline of Figure 3.
 
     ``x_{r+1} = P_X(x_r - alpha_r grad f(x_r))`` with ``alpha_r = alpha_0 r^(-1/3)``; the multipliers stay zero.
@@ -34,27 +34,19 @@ class PolicyGradient:
     True
     """
 
-    alpha: float | Schedule = 0.1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "alpha", as_schedule("alpha", self.alpha, -1 / 3))
-
-    def init(self, problem: Problem, x0: Array) -> State:
-        evaluation = problem.evaluate(x0)
-        zeros = namespace(x0).zeros_like(evaluation.constraints)
-        return State(step=0, x=x0, multipliers=zeros, evaluation=evaluation, probe=None)
+    alpha: StepSize = StepSize(0.1, exponent=-1 / 3)
 
     def update(self, problem: Problem, state: State) -> State:
         now = state.evaluation or problem.evaluate(state.x)
         gradient = now.pullback(state.multipliers)
-        x = problem.domain.project(state.x - self.alpha(state.step + 1) * gradient)  # type: ignore[operator]
+        x = problem.domain.project(state.x - self.alpha(state.step + 1) * gradient)
         probe = Probe(state.x, state.multipliers, now.objective, now.constraints, gradient, evaluation=now)
         evaluation = problem.evaluate(x)
         return State(step=state.step + 1, x=x, multipliers=state.multipliers, evaluation=evaluation, probe=probe)
 
 
 @dataclass(frozen=True)
-class NaturalPolicyGradient:
+class NaturalPolicyGradient(Method):
     r"""Natural policy gradient primal-dual for softmax policies (Ding et al. 2020).
 
     .. math::
@@ -91,13 +83,10 @@ class NaturalPolicyGradient:
     eta2: float
     bound: float = math.inf
 
+    retried: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         check_limit(eta1=self.eta1, eta2=self.eta2, bound=self.bound)
-
-    def init(self, problem: Problem, x0: Array) -> State:
-        evaluation = problem.evaluate(x0)
-        zeros = namespace(x0).zeros_like(evaluation.constraints)
-        return State(step=0, x=x0, multipliers=zeros, evaluation=evaluation, probe=None)
 
     def update(self, problem: Problem, state: State) -> State:
         cmdp, x, multipliers = self.cmdp, state.x, state.multipliers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -33,8 +33,8 @@ class Optimum:
     reward: float
     utilities: Vector
     multipliers: Vector
-    policy: Vector
-    occupancy: Vector
+    policy: Vector = field(repr=False)
+    occupancy: Vector = field(repr=False)
 
 
 def solve_linear_programme(cmdp: TabularCMDP, *, constrained: bool = True) -> Optimum:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from gdpa.experiments.figures.chart import COLORS, Chart, Panel, Series
+from gdpa.experiments.figures.chart import COLORS, Chart, Numbers, Panel, Series
 
 DASHES = {"line": "solid", "dashed": "dash", "dotted": "dot", "dashdot": "dashdot", "points": "solid"}
 ROW_HEIGHT = 300
+#: About how many labels an axis has.
+LABELS = 6
 
 
 def draw(chart: Chart) -> Any:
@@ -32,18 +35,12 @@ def draw(chart: Chart) -> Any:
                 figure.add_trace(trace, row=row, col=column)
             seen.add(series.label)
         axis = {"exponentformat": "power", "gridcolor": "#e6e6e6", "linecolor": "#999", "zeroline": False}
-        figure.update_xaxes(
-            title_text=panel.x_label, type="log" if panel.log_x else "linear", row=row, col=column, **axis
-        )
+        x_axis = _scale(panel.log_x, [series.x for series in panel.series])
+        y_axis = _scale(panel.log_y, [series.y for series in panel.series])
+        figure.update_xaxes(title_text=panel.x_label, row=row, col=column, **axis, **x_axis)
         # The neighbour's label serves for this panel, too; three columns have no room for a second.
         known = column > 1 and chart.panels[index - 1].y_label == panel.y_label
-        figure.update_yaxes(
-            title_text="" if known else panel.y_label,
-            type="log" if panel.log_y else "linear",
-            row=row,
-            col=column,
-            **axis,
-        )
+        figure.update_yaxes(title_text="" if known else panel.y_label, row=row, col=column, **axis, **y_axis)
     height = ROW_HEIGHT * chart.rows + 130
     figure.update_layout(
         height=height,
@@ -54,6 +51,20 @@ def draw(chart: Chart) -> Any:
         hovermode="closest",
     )
     return figure
+
+
+def _scale(log: bool, columns: Sequence[Numbers]) -> dict[str, Any]:
+    """Return the kind of an axis and the distance of its labels: decades, or 1, 2 and 5 if it has less than two.
+
+    >>> _scale(True, [[1.0, 300.0]]), _scale(True, [[1e-12, 1.0]]), _scale(True, [[2.0], [9.0]])
+    ({'type': 'log', 'dtick': 1}, {'type': 'log', 'dtick': 2}, {'type': 'log', 'dtick': 'D2'})
+    """
+    if not log:
+        return {"type": "linear", "nticks": LABELS}
+    values = np.concatenate([np.asarray(column, dtype=float) for column in columns] or [np.ones(1)])
+    values = values[(values > 0) & np.isfinite(values)]
+    decades = float(np.log10(values.max() / values.min())) if len(values) else 0.0
+    return {"type": "log", "dtick": max(1, round(decades / LABELS)) if decades >= 2 else "D2"}
 
 
 def _traces(panel: Panel, series: Series, first: bool) -> list[Any]:
