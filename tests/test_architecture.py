@@ -17,7 +17,7 @@ ARCHITECTURE = Path(__file__).parent.parent / "docs" / "architecture.md"
 # type checkers count.
 FLOORS = (
     ("version", "typing", "checks", "extras", "files", "storage", "receipt", "arrays", "text", "differences"),
-    ("numerics", "sets", "problem", "detach", "units", "slack", "schedules", "lagrangian", "perturbed"),
+    ("numerics", "sets", "problem", "detach", "units", "slack", "schedules", "lagrangian"),
     (
         *("multipliers", "derivative_check", "kkt", "constants", "oracle"),
         *("backends", "problems", "tables", "result", "state", "run", "progress", "stopping"),
