@@ -16,10 +16,9 @@ import numpy as np
 
 from gdpa.numerics.dense import Matrix, diagonal_sizes, solve_symmetric
 
-#: With more multipliers than this, solve on a working set that grows by this many at a time.
+#: With more multipliers than this, solve on a working set that grows by this many at a time. daqp is used up to this
+#: many variables and constraints: at 100 of each it takes as long as `gdpa.numerics.model`.
 WORKING_SET = 100
-#: Iterations of `nnls` for each multiplier.
-ITERATIONS = 30
 
 
 def nonnegative_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
@@ -119,6 +118,6 @@ def _nnls(A: Matrix, b: Matrix, p: int) -> Matrix:
     size = np.linalg.norm(A, axis=0)
     size[size == 0] = 1.0
     A = A / size
-    y, _ = nnls(np.column_stack([A, -A[:, m - p :]]), b, maxiter=ITERATIONS * (m + 1))
+    y, _ = nnls(np.column_stack([A, -A[:, m - p :]]), b, maxiter=(m + 2) ** 2)
     y[m - p : m] -= y[m:]
     return np.asarray(y[:m] / size)

@@ -39,7 +39,7 @@ class AdaptiveGDPA(Method):
     .. math::
         p = \arg\min_{x + p \in X} \nabla f^T p + \tfrac12 p^T B p
             + \tfrac\beta2 \|[g + J p + (1 - \tau) \lambda / \beta]_+\|^2,
-        \quad \lambda \leftarrow \lambda + t (l - \lambda) \\
+        \quad \lambda \leftarrow \lambda + t (l - \lambda)
 
     Otherwise p is a quasi-Newton direction of F_beta, an *inexact augmented Lagrangian* method:
 
