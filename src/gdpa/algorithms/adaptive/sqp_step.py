@@ -25,6 +25,7 @@ from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.multipliers import fit
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.model import ModelStep, model_step
+from gdpa.numerics.qp import WORKING_SET
 from gdpa.problem import Evaluation, Problem, unit_vectors
 from gdpa.typing import Array
 from gdpa.units import Units
@@ -134,8 +135,11 @@ def _best_multipliers(
 ) -> tuple[Array, float]:
     """Return the model's multipliers and 1, or those of `gdpa.multipliers.fit` and their share of the residual.
 
-    Without a constraint qualification the model's multipliers lag behind.
+    Without a constraint qualification the model's multipliers lag behind. More multipliers than a working set holds
+    take longer to fit than a step takes; certificates fit them anyway.
     """
+    if g.shape[-1] > WORKING_SET:
+        return multipliers, 1.0
     p = problem.num_equalities
     gradient = c + multipliers @ J
     one, ones = namespace(c).ones_like(c), namespace(g).ones_like(g)
