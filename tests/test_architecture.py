@@ -213,9 +213,8 @@ def test_the_rules_would_notice(tmp_path, monkeypatch):
     monkeypatch.setattr(here, "ROOT", tmp_path)
     bad = tmp_path / "algorithms" / "bad.py"
     bad.parent.mkdir()
-    bad.write_text(
-        "import torch\nimport time\nfrom gdpa.algorithms.gdpa import GDPA\ndef f():\n    from gdpa.solve import solve\n"
-    )
+    upward = "def f():\n    from gdpa.solve import solve\n"
+    bad.write_text(f"import torch\nimport time\nfrom gdpa.algorithms.gdpa import GDPA\n{upward}")
     for check in (
         test_imports_point_downwards,
         test_an_algorithm_knows_no_sibling,

@@ -124,7 +124,8 @@ def test_a_method_without_a_probe_ends_by_a_certificate():
     result = solve(problem, np.ones(2), PlainDescent(), tolerance=1e-4)
     assert result.success
     assert result.steps < 100
-    (row,) = gdpa.compare(problem, np.ones(2), [PlainDescent()], tolerance=1e-4)
+    start = SimpleNamespace(problem=problem, x0=np.ones(2))  # a problem that brings its start, as from_module returns
+    (row,) = gdpa.compare(start, methods=[PlainDescent()], tolerance=1e-4)
     assert row.passes_to(1e-4) == row.result.forwards + row.result.backwards
 
 

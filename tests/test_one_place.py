@@ -100,7 +100,8 @@ FORMULAS = {
         "if not isinstance(tau, (int, float)):\n    pass",
         "if isinstance(n, bool) or not isinstance(n, int):\n    pass",
         known=(
-            *("algorithms/adaptive/method.py", "algorithms/adaptive/rules.py", "lagrangian.py"),
+            "lagrangian.py",  # tells a number from an array on the hot path; no check of an argument
+            *("algorithms/adaptive/method.py", "algorithms/adaptive/rules.py"),
             *("torch/limits.py", "torch/minibatch.py", "torch/optimizer.py", "torch/roster.py", "torch/schedules.py"),
         ),
     ),
@@ -115,7 +116,7 @@ FORMULAS = {
         "typing.py",
         "typing.Vector",
         "Vector = np.ndarray[Any, np.dtype[Any]]",
-        known=("experiments/adult.py", "sklearn/_network.py"),
+        known=("sklearn/_network.py",),
     ),
     "a file written whole or not at all": formula(
         r"\bos\.replace\(",
