@@ -119,7 +119,7 @@ def trained(margin: bool, seed: int, steps: int = 300) -> tuple[bool, bool, bool
     data, held_out = draw(rng, 4000), draw(rng, 2000)
     net = torch.nn.Linear(2, 1)
     limits = tighten(BOUNDS, net, [data], of_classifier, share=0.5) if margin else BOUNDS
-    opt = gdpa.torch.GDPA(torch.optim.Adam(net.parameters(), lr=0.03), limits, dual_rate=1.0)
+    opt = gdpa.torch.constrain(torch.optim.Adam(net.parameters(), lr=0.03), limits, dual_rate=3.0)
     for _ in range(steps):
         index = torch.randint(4000, (500,), generator=rng)
         opt.zero_grad()

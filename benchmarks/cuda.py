@@ -71,7 +71,7 @@ def captured_steps(width: int, batch: int) -> list[dict[str, Any]]:
         "GDPA over SGD": (lambda p: torch.optim.SGD(p, lr=1e-3), lambda p: gdpa.torch.GDPA(p, 2, capturable=True)),
         "GDPA(AdamW) over AdamW": (
             lambda p: torch.optim.AdamW(p, lr=1e-4, capturable=True),
-            lambda p: gdpa.torch.GDPA(torch.optim.AdamW(p, lr=1e-4, capturable=True), 2, capturable=True),
+            lambda p: gdpa.torch.constrain(torch.optim.AdamW(p, lr=1e-4, capturable=True), 2, capturable=True),
         ),
     }
     size = sum(p.numel() for p in network(width).parameters())
@@ -206,7 +206,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     kinds: dict[str, Callable[[Any, bool], Any]] = {
         "GDPA": lambda p, capturable: gdpa.torch.GDPA(p, 2, lr=0.002, capturable=capturable),
-        "GDPA(AdamW fused)": lambda p, capturable: gdpa.torch.GDPA(
+        "GDPA(AdamW fused)": lambda p, capturable: gdpa.torch.constrain(
             torch.optim.AdamW(p, lr=1e-3, fused=True, capturable=True), 2, capturable=capturable
         ),
     }

@@ -62,7 +62,7 @@ def ours(task: Task, paper: bool) -> Step:
     if paper:
         opt: Any = gdpa.torch.GDPA(task.net.parameters(), 2, lr=1e-3)
     else:
-        opt = gdpa.torch.MinibatchGDPA(task.sgd(), 2)
+        opt = gdpa.torch.constrain(task.sgd(), 2)
         opt.calibrate(task.values() for _ in range(8))
 
     def step() -> None:
@@ -122,7 +122,7 @@ METHODS: dict[str, Callable[[Task], Step]] = {
         task, gdpa.torch.GDPA(task.net.parameters(), 0, lr=1e-3)
     ),
     "gdpa GDPA (paper)": lambda task: ours(task, True),
-    "gdpa MinibatchGDPA(SGD)": lambda task: ours(task, False),
+    "gdpa constrain(SGD)": lambda task: ours(task, False),
     "hct ALM": lambda task: hct_steps(task, "ALM"),
     "hct ALM hpr": lambda task: hct_steps(task, "ALM", penalty=1.0, augmentation="hpr"),
     "hct nuPI": lambda task: hct_steps(task, "nuPI"),
@@ -184,9 +184,9 @@ def many_constraints(m: int = 100_000, d: int = 1000) -> dict[str, float]:
         loss.backward()
         opt.step()
         t3 = time.process_time()
-        values = g.detach().numpy()
+        values = g.detach().double()
         t4 = time.process_time()
-        opt._advance(values, None)
+        opt._dual.advance(opt._entries, values, None)
         t5 = time.process_time()
         x.grad = None
         t6 = time.process_time()
@@ -217,7 +217,7 @@ def main() -> None:
     record["small"] = compare((16, 32, 2), args.rounds, args.block, list(METHODS))
     show(record["small"])
     print("\n10 million parameters, batch 64")
-    names = ["fixed weights", "fixed weights again", "gdpa GDPA (paper)", "gdpa MinibatchGDPA(SGD)"]
+    names = ["fixed weights", "fixed weights again", "gdpa GDPA (paper)", "gdpa constrain(SGD)"]
     record["large"] = compare((1000, 2500, 2500, 500), args.large_rounds, 2, names)
     show(record["large"])
     print("\n100,000 constraints, 1,000 parameters")

@@ -13,8 +13,7 @@ images, labels = load_digits(return_X_y=True)
 data = TensorDataset(torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels))
 net = torch.nn.Sequential(torch.nn.Linear(64, 30), torch.nn.Tanh(), torch.nn.Linear(30, 10))
 limits = Limits({"mean weight": at_most(0.12), "loss of 8s": at_most(0.1)})
-opt = gdpa.torch.GDPA(torch.optim.Adam(net.parameters(), lr=0.01), limits, nan="absent")
-average = gdpa.torch.average_weights(net, opt)  # of the weights, calmer than any one iterate
+opt = gdpa.torch.constrain(torch.optim.Adam(net.parameters(), lr=0.01), limits, nan="absent")
 
 
 def values(net, batch):
@@ -32,4 +31,4 @@ for _ in range(40):
         loss.backward()
         opt.step()
 
-print(gdpa.torch.certify(average.module, [data.tensors], values, optimizer=opt, tolerance=0.1))
+print(opt.finish(net, [data.tensors], values, tolerance=0.1))  # the last weights or their average

@@ -25,12 +25,12 @@ Forward = Callable[[], Values]
 Stepper = Callable[[Forward], None]
 
 #: The default of the library's one knob.
-OUR_RATE = 0.1
+OUR_RATE = 1.0
 
 
 def ours(base: torch.optim.Optimizer, names: tuple[str, ...], sizes: torch.Tensor, **settings: Any) -> Any:
     """Return the library's optimizer around ``base`` for constraints g <= 0 with limits of the given sizes."""
-    return gdpa.torch.GDPA(base, names, **settings)
+    return gdpa.torch.constrain(base, names, sizes=sizes.tolist(), average=False, **settings)
 
 
 def _ours(task: Task, primal: torch.optim.Optimizer, **settings: Any) -> Stepper:

@@ -76,7 +76,7 @@ def train(run: Run, certify: bool = False) -> dict[str, Any]:
     if change.pretrained:
         _train_without_limits(task, net, run.seed)
     primal = optimizer(change, net)
-    step = rule.stepper(task, primal, run.setting, change.rate)
+    step = rule.stepper(replace(task, limits=change.g * task.limits), primal, run.setting, change.rate)
     start = time.process_time()
     try:
         models = _train(task, net, step, run.seed, change)

@@ -17,7 +17,7 @@ def main():
     torch.manual_seed(0)
     x = torch.randn(256, 4)
     net = torch.nn.Linear(4, 1)
-    opt = gdpa.torch.GDPA(torch.optim.AdamW(net.parameters(), lr=0.02), ["mean"])
+    opt = gdpa.torch.constrain(torch.optim.AdamW(net.parameters(), lr=0.02), ["mean"])
     accelerator = Accelerator(cpu=True)
     model, stepper, loader = accelerator.prepare(
         net, opt, DataLoader(TensorDataset(x, x[:, 0]), batch_size=32, shuffle=True)

@@ -34,7 +34,7 @@ def main():
     torch.manual_seed(0)
     x = torch.randn(256, 4)
     net = torch.nn.Linear(4, 1)
-    opt = gdpa.torch.GDPA(torch.optim.Adam(net.parameters(), lr=0.02), ["mean"])
+    opt = gdpa.torch.constrain(torch.optim.Adam(net.parameters(), lr=0.02), ["mean"])
     engine, *_ = deepspeed.initialize(model=net, optimizer=opt, config=CONFIG)
     for _ in range(30):
         for part in torch.randperm(256).split(32):

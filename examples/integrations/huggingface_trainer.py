@@ -39,7 +39,7 @@ def main(folder="."):
     x = torch.randn(256, 4)
     rows = [{"x": row, "labels": row[0]} for row in x]
     net = Net()
-    opt = gdpa.torch.GDPA(torch.optim.AdamW(net.parameters(), lr=0.02), ["mean"])
+    opt = gdpa.torch.constrain(torch.optim.AdamW(net.parameters(), lr=0.02), ["mean"])
     args = TrainingArguments(
         folder, num_train_epochs=30, per_device_train_batch_size=32, report_to=[], save_strategy="no", use_cpu=True,
         disable_tqdm=True, remove_unused_columns=False, logging_steps=100,

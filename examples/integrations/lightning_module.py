@@ -23,7 +23,7 @@ class Regression(lightning.LightningModule):
         self.net = torch.nn.Linear(4, 1)
 
     def configure_optimizers(self):
-        self.opt = gdpa.torch.GDPA(torch.optim.Adam(self.net.parameters(), lr=0.02), ["mean"])
+        self.opt = gdpa.torch.constrain(torch.optim.Adam(self.net.parameters(), lr=0.02), ["mean"])
         return self.opt
 
     def training_step(self, batch, index):

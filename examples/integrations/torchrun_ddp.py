@@ -19,7 +19,7 @@ def main():
     rank = dist.get_rank()
     torch.manual_seed(0)
     net = DistributedDataParallel(torch.nn.Linear(4, 1))
-    opt = gdpa.torch.GDPA(torch.optim.Adam(net.parameters(), lr=0.02), ["mean"])
+    opt = gdpa.torch.constrain(torch.optim.Adam(net.parameters(), lr=0.02), ["mean"])
     rng = torch.Generator().manual_seed(rank)
     for _ in range(250):
         x = torch.randn(16 + 16 * rank, 4, generator=rng)

@@ -35,10 +35,9 @@ def make(kind, params, names=NAMES, **kwargs):
     kwargs.setdefault("equalities", ["balance"])
     if kind == "paper":
         return gdpa.torch.GDPA(params, names, lr=0.05, **kwargs)
-    kwargs.setdefault("calibration", 2)
     if kind == "adam":
-        return gdpa.torch.GDPA(torch.optim.Adam(params, lr=0.01), names, **kwargs)
-    return gdpa.torch.GDPA(torch.optim.SGD(params, lr=0.05, momentum=0.9), names, **kwargs)
+        return gdpa.torch.constrain(torch.optim.Adam(params, lr=0.01), names, **kwargs)
+    return gdpa.torch.constrain(torch.optim.SGD(params, lr=0.05, momentum=0.9), names, **kwargs)
 
 
 KINDS = ("paper", "adam", "sgd")

@@ -25,7 +25,7 @@ CASES += [("paper", "fsdp", 2), ("adam", "fsdp", 2)]
 
 def calibrated(kind, opt):
     if kind != "paper":
-        opt.param_groups[0].update(calibrated=True, ratio=torch.full((3,), 0.5), size=torch.ones(3))
+        opt.param_groups[0].update(ratio=torch.full((3,), 0.5, dtype=torch.float64))
     return opt
 
 
@@ -104,7 +104,7 @@ def calibrate(how):
     if built is None:
         return {}
     model, opt = built
-    for i in range(6):
+    for i in range(20):
         opt.zero_grad()
         opt.lagrangian(*terms(model, batch(10 * i + dist.get_rank()))).backward()
         opt.step()

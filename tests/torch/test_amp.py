@@ -61,7 +61,7 @@ def test_an_overflow_with_gradients_cleared_by_the_model(kind):
             next(net.parameters()).grad.view(-1)[0] = float("inf")
         scaler.step(opt)
         scaler.update()
-    assert opt.dual_steps == (8 if kind == "paper" else 6)
+    assert opt.dual_steps == 8
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,5 +78,5 @@ def test_bf16_autocast(kind):
         other.zero_grad()
         other.lagrangian(*terms(twin, batch(i))).backward()
         other.step()
-    assert opt.multipliers.dtype == torch.float32
+    assert opt.multipliers.dtype == torch.float64
     assert torch.allclose(opt.multipliers, other.multipliers, rtol=0.1, atol=0.02)

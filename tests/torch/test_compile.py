@@ -39,7 +39,7 @@ def test_compiled_step(kind, capturable):
     steps = [torch.compile(opts[0].step, backend="aot_eager"), opts[1].step]
     for net, opt, step in zip(nets, opts, steps, strict=True):
         if kind != "paper":
-            opt.calibrate(terms(net, batch(i)) for i in range(2))
+            opt.calibrate(terms(net, batch(i)) for i in range(8))
         for i in range(5):
             opt.zero_grad()
             opt.lagrangian(*terms(net, batch(i))).backward()
@@ -73,6 +73,6 @@ def test_calibration_of_a_model_trained_before_says_what_it_needs(kind):
     with pytest.raises(RuntimeError) as caught:
         opt.lagrangian(*terms(compiled, batch(0)))
     assert any("donated_buffer = False" in note for note in caught.value.__notes__)
-    opt.calibrate(terms(net, batch(i)) for i in range(2))
+    opt.calibrate(terms(net, batch(i)) for i in range(8))
     train(compiled, opt, 5)
     assert opt.dual_steps == 5

@@ -188,12 +188,8 @@ def test_one_forward_and_one_backward_a_step(steps):
     assert calls == {"forward": steps, "backward": steps}
 
 
-def test_multipliers_follow_the_precision_of_g_and_are_at_least_single():
-    for dtype, wanted in (
-        (torch.float64, torch.float64),
-        (torch.float32, torch.float32),
-        (torch.bfloat16, torch.float32),
-    ):
+def test_multipliers_are_kept_in_double_precision():
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
         x = torch.nn.Parameter(torch.ones(3, dtype=dtype))
         opt = gdpa.torch.GDPA([x], 2)
         for _ in range(2):
@@ -201,7 +197,7 @@ def test_multipliers_follow_the_precision_of_g_and_are_at_least_single():
             loss = opt.lagrangian(x.square().sum(), x[:2] - 0.5)
             loss.backward()
             opt.step()
-        assert opt.multipliers.dtype == wanted
+        assert opt.multipliers.dtype == torch.float64
         assert x.dtype == dtype
         assert torch.isfinite(x).all()
 

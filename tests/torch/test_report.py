@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import gdpa.torch
-from gdpa.torch import CSVWriter, Limits, Snapshot, TensorBoardWriter, at_least, at_most, between, equal_to
-from gdpa.torch.report import Row, make_report
+from gdpa.torch import CSVWriter, Limits, TensorBoardWriter, at_least, at_most, between, equal_to
+from gdpa.torch.report import diagnose
+from gdpa.torch.roster import Roster
 from tests.torch.helpers import batch, make, network, terms, train
 
 
@@ -82,50 +84,96 @@ class TestLimits:
 
 
 class TestReport:
-    def test_rows(self):
+    def test_rows_are_means_over_the_last_steps(self):
         net = network()
         opt = make("paper", net.parameters())
         assert "No step has used the constraints yet" in opt.report().advice[0]
-        train(net, opt, 3)
-        with torch.no_grad():
-            before = network()
-            before.load_state_dict(net.state_dict())
-        opt.zero_grad()
-        _, g = terms(net, batch(7))
-        opt.lagrangian(*terms(net, batch(7))).backward()
-        opt.step()
-        report = opt.report()
-        for name, value in g.items():
-            row = report[name]
-            assert row.value == pytest.approx(value.item(), rel=1e-6)
-            expected = abs(value.item()) if name == "balance" else max(value.item(), 0.0)
+        seen = []
+        for i in range(4):
+            opt.zero_grad()
+            f, g = terms(net, batch(i))
+            seen.append(g)
+            opt.lagrangian(f, g).backward()
+            opt.step()
+        report, last = opt.report(), opt.snapshot()
+        for row, batch_row in zip(report.snapshot.rows, last.rows, strict=True):
+            value = sum(g[row.name].item() for g in seen) / 4
+            assert row.value == pytest.approx(value, rel=1e-6)
+            assert batch_row.value == pytest.approx(seen[-1][row.name].item(), rel=1e-6)
+            expected = abs(value) if row.name == "balance" else max(value, 0.0)
             assert row.violation == pytest.approx(expected, rel=1e-6)
             assert row.feasible() == (expected == 0)
             assert row.active == (row.multiplier != 0)
         text = str(report)
-        assert all(name in text for name in g)
+        assert all(name in text for name in seen[0])
+        assert "mean of the last 4 batches" in text
         with pytest.raises(KeyError):
             report["nothing"]
 
-    def test_says_when_a_constraint_looks_unattainable(self):
+    def test_absent_is_shown_as_absent_and_violations_in_words_of_the_limit(self):
+        x = torch.nn.Parameter(torch.tensor([0.3, 0.9], dtype=torch.float64))
+        limits = Limits(rate=at_most(0.12), recall=at_least(0.85))
+        opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.0), limits, nan="absent")
+        for _ in range(2):
+            opt.zero_grad()
+            opt.lagrangian(x.sum(), {"rate": x[0], "recall": x[:0].mean()}).backward()
+            opt.step()
+        report = opt.report()
+        assert report["recall"].absent
+        assert not report["recall"].feasible()
+        assert not report.feasible
+        lines = {line.split()[0]: line.split() for line in str(report).splitlines()}
+        assert lines["recall"] == ["recall", "absent", "0.85", "-", "0", "-"]
+        assert lines["rate"] == ["rate", "0.3", "0.12", "150", "%", "0", "NO"]
+        assert "over limit" in str(report)
+
+    def test_logs_once_when_a_constraint_looks_unattainable(self, caplog):
         x = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
         base = torch.optim.SGD([x], lr=0.01)
-        opt = gdpa.torch.GDPA(base, ["below -1", "above 1"], dual_rate=0.5, calibration=1)
-        for _ in range(300):
-            opt.zero_grad()
-            opt.lagrangian((x**2).sum() + 0.1 * x.sum(), torch.cat([x + 1, 1 - x])).backward()
-            opt.step()
+        opt = gdpa.torch.constrain(base, ["below -1", "above 1"])
+        with caplog.at_level("WARNING", logger="gdpa.torch"):
+            for _ in range(800):
+                opt.zero_grad()
+                opt.lagrangian((x**2).sum() + 0.1 * x.sum(), torch.cat([x + 1, 1 - x])).backward()
+                opt.step()
         advice = " ".join(opt.report().advice)
         assert "'below -1' looks unattainable" in advice
         assert "'above 1' looks unattainable" in advice
+        assert sum("'above 1' looks unattainable" in message for message in caplog.messages) == 1
 
     @pytest.mark.parametrize(("swing", "said"), [(0.8, True), (0.05, False)])
     def test_says_when_multipliers_oscillate(self, swing, said):
-        t = torch.arange(200) / 8.0
-        history = [(torch.stack([torch.cos(s)]), torch.stack([1 + swing * torch.sin(s)])) for s in t]
-        snapshot = Snapshot(200, 1.0, (Row("disc", 0.0, 0.0, 0.0, 1.0, False),))
-        advice = make_report(snapshot, history, 0, 0.0, []).advice
-        assert any("'disc' oscillates" in line for line in advice) == said
+        t = np.arange(200) / 8.0
+        notes = diagnose(Roster(["disc"]), np.cos(t)[:, None], 1 + swing * np.sin(t)[:, None])
+        assert any("'disc' oscillates" in line for _, line in notes) == said
+
+    def test_oscillation_has_a_floor_and_a_cap(self):
+        t = np.arange(200)[:, None] / 8.0
+        lam = 1 + 0.8 * np.sin(t + np.arange(20))
+        notes = [line for _, line in diagnose(Roster(20), np.cos(t + np.arange(20)), lam)]
+        assert sum("oscillates" in line for line in notes) == 5
+        assert notes[-1] == "15 more multipliers oscillate."
+        lam[:, 1:] *= 1e-40
+        notes = [line for _, line in diagnose(Roster(20), np.cos(t + np.arange(20)), lam)]
+        assert [line.split(" ")[0] for line in notes] == ["'g[0]'"]
+
+    @pytest.mark.parametrize(
+        ("growth", "ratio", "said"),
+        [
+            (1.0, 0.3, "looks unattainable"),  # the multiplier is 2, its gradient weighs more than six times that of f
+            (1.0, 1.0, "still rising"),  # it does not outweigh f yet: our rate may be what is slow
+            (9.0, None, "looks unattainable"),
+            (1.0, None, "still rising"),
+            (0.0, 0.1, ""),
+        ],
+    )
+    def test_a_slow_rate_is_not_called_unattainable(self, growth, ratio, said):
+        steps = np.linspace(0, 1, 200)[:, None]
+        ratio = None if ratio is None else np.array([ratio])
+        notes = diagnose(Roster(["rate"]), 0.1 + 0 * steps, 1 + growth * steps, ratio)
+        assert (said in notes[0][1]) if said else not notes
+        if said == "still rising":
+            assert "more steps or a larger dual_rate" in notes[0][1]
 
     def test_silent_on_a_calm_run(self):
         x = torch.nn.Parameter(torch.tensor([0.5, 1.5], dtype=torch.float64))
@@ -186,7 +234,7 @@ class TestWriters:
         train(net, opt, 4)
         tags = {tag for tag, _, _ in Summary.seen}
         assert {"run/objective", "run/norm/multiplier", "run/mean/violation"} <= tags
-        assert {step for _, _, step in Summary.seen} == {1, 2}  # calibration batches are no steps
+        assert {step for _, _, step in Summary.seen} == {1, 2, 3, 4}
         with pytest.raises(TypeError, match="writer must have add_scalar"):
             TensorBoardWriter(None)
 

@@ -1,24 +1,26 @@
 """Training under constraints with PyTorch: ``loss = opt.lagrangian(f, g)``, ``loss.backward()``, ``opt.step()``.
 
-`GDPA` over parameters is the paper's recursion. Around a base optimizer it is `MinibatchGDPA`, made for sampled data.
+`constrain` puts any torch optimizer under limits that are known from minibatches. `GDPA` is the paper's recursion, for
+whole data in every step.
 """
 
 from gdpa.torch import terms
-from gdpa.torch.averaging import average_weights
 from gdpa.torch.certify import ModelCertificate, certify, choose
 from gdpa.torch.confidence import NewData, Statement, tighten
+from gdpa.torch.constrained import ConstrainedOptimizer, constrain
+from gdpa.torch.finish import Finished
 from gdpa.torch.limits import Limit, Limits, at_least, at_most, between, equal_to
-from gdpa.torch.minibatch import MinibatchGDPA
 from gdpa.torch.optimizer import GDPA
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.schedules import PowerLR
-from gdpa.torch.stage import NonFiniteWarning
+from gdpa.torch.staging import NonFiniteWarning
 from gdpa.torch.writers import CSVWriter, TensorBoardWriter, scalars
 
 __all__ = [
     "terms",
+    "constrain",
+    "ConstrainedOptimizer",
     "GDPA",
-    "MinibatchGDPA",
     "Limits",
     "Limit",
     "at_most",
@@ -26,13 +28,13 @@ __all__ = [
     "between",
     "equal_to",
     "PowerLR",
-    "average_weights",
     "certify",
     "choose",
     "ModelCertificate",
     "NewData",
     "Statement",
     "tighten",
+    "Finished",
     "Report",
     "Snapshot",
     "CSVWriter",

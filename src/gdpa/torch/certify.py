@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +12,17 @@ import torch
 import gdpa.kkt
 from gdpa.kkt import Certificate
 from gdpa.problem import Evaluation, Problem
+from gdpa.sets import REALS
 from gdpa.torch.confidence import NewData, estimate, judge
-from gdpa.torch.core import ConstrainedOptimizer
+from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.limits import Limits, at_most, equal_to
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster
 from gdpa.torch.terms.term import Term, has_terms, proxy
 from gdpa.units import Start
 
-#: What ``terms(model, batch)`` returns: (f, g), or (f, g, counts), or (f, g, counts, samples).
-Terms = Callable[[torch.nn.Module, Any], tuple[Any, ...]]
+#: What ``losses(model, batch)`` returns: (f, g), or (f, g, counts), or (f, g, counts, samples).
+Losses = Callable[[torch.nn.Module, Any], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class ModelCertificate:
         return max((row.violation for row in self.report.snapshot.rows), default=0.0)
 
     def __str__(self) -> str:
-        text = str(self.report).replace("(last batch)", f"({self.samples} samples)")
+        text = str(self.report)
         text = text if self.certificate is None else f"{text}\nKKT residuals  {self.certificate}"
         return text if self.new_data is None else f"{text}\n{self.new_data}"
 
@@ -63,10 +65,11 @@ class ModelCertificate:
 def certify(
     model: torch.nn.Module,
     loader: Iterable[Any],
-    terms: Terms,
+    losses: Losses,
     *,
     constraints: Constraints | None = None,
-    optimizer: ConstrainedOptimizer | None = None,
+    equalities: Sequence[str | int] = (),
+    optimizer: MultiplierOptimizer | None = None,
     combine: Callable[[torch.Tensor], tuple[Any, Any]] | None = None,
     tolerance: float = 0.0,
     stationarity: bool = True,
@@ -79,48 +82,50 @@ def certify(
 
     Args:
         model: evaluated in ``eval`` mode and left in the mode it was in.
-        loader: batches; it is gone through once for the values and once for each gradient, in the same order or not.
-        terms: ``terms(model, batch)`` returns (f, g) as for `lagrangian`, or (f, g, counts) where the g_i are
+        loader: batches; iterated once for values and once per gradient, order does not matter.
+        losses: ``losses(model, batch)`` returns (f, g) as for `lagrangian`, or (f, g, counts) if the g_i are
             means of different numbers of samples, or (f, g, counts, samples). Means are weighted by these counts, by
             default the length of the batch.
         constraints: as given to the optimizer; by default taken from ``optimizer``.
-        optimizer: brings its constraints and multipliers.
-        combine: for constraints that are not means: ``terms`` then returns (means, counts) of any statistics, and
+        equalities: with ``constraints``, the names (or positions) of those that must equal zero.
+        optimizer: brings its constraints, equalities, multipliers, and the sets X of its parameter groups.
+        combine: for constraints that are not means: ``losses`` then returns (means, counts) of any statistics, and
             ``combine`` makes (f, g) of their means over the whole data (the difference of two group means, say).
         tolerance: what counts as feasible.
         stationarity: also compute the KKT residuals, which takes backward passes over the data: one for the
-            optimizer's multipliers, and m + 1 to fit better ones where m times the parameters is not too large.
+            optimizer's multipliers, and m + 1 to fit better ones if m times the parameters is not too large.
         confidence: the probability, over the draw of the held-out data, that every statement on new data is true;
-            ``terms`` must then return a dict of `gdpa.torch.terms`. The samples must be independent of each other.
+            ``losses`` must then return a dict of `gdpa.torch.terms`. The samples must be independent of each other.
 
     Example:
         >>> _ = torch.manual_seed(0)
         >>> net, data = torch.nn.Linear(2, 1, bias=False), torch.randn(100, 2)
-        >>> def terms(net, x):
+        >>> def losses(net, x):
         ...     return net(x).square().mean(), {"mean": net(x).mean() - 1}
-        >>> found = certify(net, data.split(32), terms, constraints=["mean"])
+        >>> found = certify(net, data.split(32), losses, constraints=["mean"])
         >>> found.feasible, found.samples
         (True, 100)
     """
-    if constraints is None:
-        if optimizer is None:
-            raise TypeError("give constraints= or optimizer=: what are the constraints called?")
+    if constraints is not None:
+        roster = Roster(constraints.judged() if isinstance(constraints, Limits) else constraints, equalities)
+    elif optimizer is None or len(tuple(equalities)):
+        raise TypeError("give constraints= or optimizer=, which brings its own constraints and equalities")
+    else:
         roster = optimizer._roster
         if roster.limits is not None:
             roster = Roster(roster.limits.judged())
-    else:
-        roster = Roster(constraints.judged() if isinstance(constraints, Limits) else constraints)
-    whole = _Whole(model, loader, terms, combine, roster)
+    whole = _Whole(model, loader, losses, combine, roster)
     training = model.training
     model.eval()
     try:
         means = whole.means()
         with torch.enable_grad():
             f, g = whole.split(means.detach().requires_grad_())
-        lam = None if optimizer is None else optimizer._slot["multipliers"].to(g)
+        lam = None if optimizer is None else optimizer._entries["multipliers"].to(g)
         certificate = None
         if stationarity:
-            problem = Problem(whole.evaluate, roster.size, roster.num_equalities)
+            domain = REALS if optimizer is None else optimizer.domain_of(whole.params)
+            problem = Problem(whole.evaluate, roster.size, roster.num_equalities, domain)
             point = whole.point()
             start = Start(torch.zeros_like(point), torch.ones_like(point))  # gradients count as at least 1
             certificate = gdpa.kkt.certify(problem, point, lam, start=start)
@@ -129,48 +134,54 @@ def certify(
     shown = lam if certificate is None else certificate.multipliers
     shown = torch.zeros_like(g) if shown is None else shown
     snapshot = Snapshot.of(roster, shown, 0 if optimizer is None else optimizer.dual_steps, (f.detach(), g.detach()))
-    new = None if confidence is None else _new_data(model, loader, terms, roster, confidence, tolerance)
-    return ModelCertificate(Report(snapshot, 0, tolerance, ()), certificate, whole.samples, new)
+    new = None if confidence is None else _new_data(model, loader, losses, roster, confidence, tolerance)
+    report = Report(snapshot, 0, tolerance, (), f"{whole.samples} samples", roster.limits is not None)
+    return ModelCertificate(report, certificate, whole.samples, new)
 
 
-def _new_data(model: Any, loader: Any, terms: Any, roster: Roster, confidence: float, tolerance: float) -> NewData:
+def _new_data(model: Any, loader: Any, losses: Any, roster: Roster, confidence: float, tolerance: float) -> NewData:
     if roster.limits is not None:
         limits = roster.limits.limits
     else:
         equal = roster.order[roster.size - roster.num_equalities :]
         names = roster.names or ()
         limits = {name: equal_to(0.0) if i in equal else at_most(0.0) for i, name in enumerate(names)}
-    return judge(estimate(model, loader, terms)[0], limits, confidence, tolerance)
+    return judge(estimate(model, loader, losses)[0], limits, confidence, tolerance)
 
 
 def choose(
     models: Mapping[str, torch.nn.Module],
     loader: Iterable[Any],
-    terms: Terms,
+    losses: Losses,
     **kwargs: Any,
 ) -> tuple[str, torch.nn.Module, dict[str, ModelCertificate]]:
     """Judge several models (last iterate, averages) on the whole data and return (name, model, all certificates).
 
-    The lowest objective among the feasible ones wins; where none is feasible, the smallest violation. Other arguments
+    The lowest objective among the feasible ones wins; if none is feasible, the smallest violation. Other arguments
     are those of `certify`.
     """
     if not models:
         raise ValueError("models is empty; give e.g. {'last': model, 'average': average.module}")
     kwargs.setdefault("stationarity", False)
-    found = {name: certify(model, loader, terms, **kwargs) for name, model in models.items()}
+    found = {name: certify(model, loader, losses, **kwargs) for name, model in models.items()}
+    name = best(found)
+    return name, models[name], found
+
+
+def best(found: Mapping[str, ModelCertificate]) -> str:
+    """Return the name of the lowest objective among the feasible ones, or of the smallest violation if none is."""
     feasible = {name: c for name, c in found.items() if c.feasible}
     if feasible:
-        name = min(feasible, key=lambda key: feasible[key].objective)
-    else:
-        name = min(found, key=lambda key: found[key].violation)
-    return name, models[name], found
+        return min(feasible, key=lambda key: feasible[key].objective)
+    worst = {name: c.violation if c.violation == c.violation else math.inf for name, c in found.items()}
+    return min(worst, key=lambda key: worst[key])
 
 
 class _Whole:
     """f and g of a model over a whole data set, as functions of means that batches add up to."""
 
-    def __init__(self, model: Any, loader: Any, terms: Any, combine: Any, roster: Roster) -> None:
-        self.model, self.loader, self.terms, self.combine, self.roster = model, loader, terms, combine, roster
+    def __init__(self, model: Any, loader: Any, losses: Any, combine: Any, roster: Roster) -> None:
+        self.model, self.loader, self.losses, self.combine, self.roster = model, loader, losses, combine, roster
         self.params = [p for p in model.parameters() if p.requires_grad]
         if not self.params:
             raise ValueError("model has no parameter that requires a gradient; nothing to certify")
@@ -185,15 +196,15 @@ class _Whole:
         """Return (statistics, counts, samples) of one batch; by default the statistics are f and g themselves."""
         size = _length(batch)
         if self.combine is not None:
-            values, counts = self.terms(self.model, batch)
+            values, counts = self.losses(self.model, batch)
             return values, torch.as_tensor(counts, dtype=torch.float64, device=values.device), size
-        f, g, *rest = self.terms(self.model, batch)
+        f, g, *rest = self.losses(self.model, batch)
         if has_terms(g):
             return self.batch_of_terms(f, g, size)
         vector = self.roster.vector(g, differentiable=False)
         samples = int(rest[1]) if len(rest) > 1 else size
         like = torch.zeros(vector.shape, dtype=torch.float64, device=vector.device)
-        counts = like + samples if not rest or rest[0] is None else self.roster.counts(rest[0], like)
+        counts = like + samples if not rest or rest[0] is None else self.roster.count_tensor(rest[0], like)
         return torch.cat([f.reshape(1).to(vector), vector]), torch.cat([like.new_full((1,), samples), counts]), samples
 
     def batch_of_terms(self, f: Any, g: Mapping[str, Any], size: int) -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -270,6 +281,6 @@ def _length(batch: Any) -> int:
     first = batch
     while isinstance(first, (tuple, list, Mapping)):
         if not first:
-            raise ValueError("terms must return its counts and samples where a batch has no length")
+            raise ValueError("losses must return its counts and samples if a batch has no length")
         first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
     return len(first)

@@ -1,37 +1,31 @@
-"""The machinery that the paper's method and the minibatch method share: stage in `lagrangian`, commit in `step`."""
+"""The machinery that both optimizers share: stage in `lagrangian`, commit in `step`."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._C._autograd import _profiler_enabled
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from gdpa.sets import ConvexSet
+from gdpa.torch import _compat
 from gdpa.torch import state as dual_state
-from gdpa.torch.few import FEW, FewConstraints
-from gdpa.torch.microbatches import MicroBatches, view
-from gdpa.torch.pooling import Group, initialized
-from gdpa.torch.projection import project_
-from gdpa.torch.report import Report, Snapshot, make_report
+from gdpa.torch.dual import Dual
+from gdpa.torch.memory import FEW
+from gdpa.torch.microbatches import MicroBatches
+from gdpa.torch.pooling import Group, Pooled, initialized, mask, pack
+from gdpa.torch.projection import product_of_sets, project_
+from gdpa.torch.record import Observer, Record
+from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster, objective
-from gdpa.torch.stage import Stage, tensor, warn_skipped
+from gdpa.torch.rules import Rule
+from gdpa.torch.staging import TWICE, Phase, Stage, name_gradients, nonfinite_gradients, warn_gradients, warn_values
 from gdpa.torch.terms.term import has_terms, resolve
 
-_TWICE = (
-    "lagrangian was called twice without a step between. To add up gradients of several micro-batches build the "
-    'optimizer with accumulate="exact" or "stale"; to drop the first call use opt.zero_grad() or opt.discard()'
-)
-#: Steps that `report` looks back on.
-WINDOW = 200
 
-
-class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
-    """An optimizer with multipliers. Use `GDPA` (the paper's method) or `MinibatchGDPA` (around a base optimizer).
+class MultiplierOptimizer(torch.optim.Optimizer):
+    """An optimizer with multipliers: what `GDPA` and `ConstrainedOptimizer` have in common.
 
     One step is one forward and one backward pass::
 
@@ -41,85 +35,66 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
         opt.step()                      # commits them with the step
 
     A step that never happens (an overflow under GradScaler, an exception, a skipped batch) leaves the multipliers as
-    they were. A step with nothing staged leaves them as they are.
+    they were. A step with nothing staged leaves them as they are. A step whose objective, constraints or gradients are
+    not finite is skipped, with a `NonFiniteWarning` that names them.
     """
 
     _roster: Roster
+    _dual: Dual
     _apart: dict[str, Any] | None
     _stage: Stage | None
     _domains: list[ConvexSet | None]
 
     def _prepare(
         self,
+        rule: Rule,
         constraints: Constraints,
         equalities: Sequence[str | int],
         accumulate: str | None,
         nan: str,
         process_group: Any,
         capturable: bool,
+        sizes: Sequence[float] | None = None,
     ) -> None:
-        """Validate and set what both methods share; call before the parameter groups are built."""
+        """Validate and set what both optimizers share; call before the parameter groups are built."""
         if accumulate not in (None, "exact", "stale"):
             raise ValueError(f'accumulate must be None, "exact" or "stale", got {accumulate!r}')
         if nan not in ("skip", "absent"):
             raise ValueError(f'nan must be "skip" or "absent", got {nan!r}')
         if capturable and accumulate is not None:
             raise ValueError("capturable=True cannot be combined with accumulate=; capture whole batches")
-        self._roster = Roster(constraints, equalities)
+        self._roster = Roster(constraints, equalities, sizes)
+        self._dual = Dual(rule, self._roster, accumulate == "stale", bool(capturable))
         self._accumulate, self._nan, self._capturable = accumulate, nan, bool(capturable)
         self._group = Group(process_group)
-        self._plain = accumulate is None and nan == "skip"
-        self._quick_dtype: torch.dtype | None = None
-        self._windows = {}
-        self._first_equality = self._roster.size - self._roster.num_equalities
+        self._rounds = MicroBatches(accumulate, self._group)
+        self._record = Record(self._roster)
         self._stage = None
-        self._observed: torch.Tensor | None = None
-        self._observations = 0
         self._domains = []
-        self._observers: list[tuple[Callable[[Snapshot], None], int]] = []
-        self._history: deque[tuple[Any, Any]] = deque(maxlen=WINDOW if self._roster.size <= 1024 else 2)
-        self._last: tuple[Any, Any] | None = None
         self.skipped = 0
 
-    def _install(self, initial: dict[str, Any]) -> None:
+    def _install(self) -> None:
         """Put the initial dual state in its place; call after the parameter groups are built."""
-        roster = self._roster
-        initial = {"constraint_names": list(roster.names or ()), "constraint_order": list(roster.order), **initial}
-        if self._accumulate == "stale":
-            initial["stale_weights"] = torch.zeros(roster.size)
+        initial = self._dual.initial()
         self._awaits_duals = False
         self._keys = tuple(initial)
-        if self._capturable:
-            initial["dual_steps"] = torch.zeros(())
-        if roster.size <= dual_state.LIMIT:
+        if self._roster.size <= dual_state.LIMIT:
             self._apart = None
             self.param_groups[0].update(initial)
         else:  # the flat form of distributed checkpoints writes a group's entries once per parameter
             self._apart = initial
 
     @property
-    def _slot(self) -> dict[str, Any]:
+    def _entries(self) -> dict[str, Any]:
+        """The dual state."""
         return self.param_groups[0] if self._apart is None else self._apart
 
-    # What a method of this family defines.
-
     @abstractmethod
-    def _advance(self, values: Any, present: Any) -> tuple[dict[str, Any], Any]:
-        """Return the dual state after seeing g (``present`` masks it; None for all there) and the weights w."""
+    def _descend(self, stage: Stage | None, skip: torch.Tensor | None) -> None:
+        """Take the primal step with the gradients in ``.grad``, unless ``skip`` (on the device) is 1."""
 
-    @abstractmethod
-    def _descend(self, stage: Stage | None) -> None:
-        """Take the primal step with the gradients in ``.grad``."""
-
-    def _measuring(self) -> bool:
-        """Tell whether the next batch is for calibration only."""
-        return False
-
-    def _measure(self, f: torch.Tensor, g: torch.Tensor, counts: torch.Tensor | None) -> Stage:
-        raise NotImplementedError
-
-    def _measured(self) -> None:
-        """See whether calibration is done; called when a batch's measurements are committed."""
+    def _after(self, stage: Stage | None) -> None:
+        """Do what follows a primal step."""
 
     # The loop's three calls.
 
@@ -130,97 +105,150 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
 
         Args:
             f: the objective, a scalar tensor.
-            g: the constraints, feasible when ``<= 0``: a tensor (m,) or a dict by name, which may hold the terms of
+            g: the constraints, feasible if ``<= 0``: a tensor (m,) or a dict by name, which may hold the terms of
                 `gdpa.torch.terms`. With `Limits`, the values.
-            true: what the multipliers are to follow if it has no gradient, a 0/1 rate: in the form of g, or a dict with
-                some of its names. The gradient is then that of g, a differentiable surrogate (see `terms.proxy`).
-            samples: how many samples f is a mean of on this rank and in this micro-batch. Needed where ranks or
+            true: what the multipliers follow if it has no gradient, a 0/1 rate: in the form of g, or a dict with some
+                of its names. The gradient is then that of g, a differentiable surrogate (see `terms.proxy`). Also g
+                on a second sample, for the rule "ssl-alm".
+            samples: how many samples f is a mean of on this rank and in this micro-batch. Needed if ranks or
                 micro-batches differ in size; default: they count alike.
             counts: how many samples each g_i is a mean of, by position or name; default ``samples``. A count of 0
                 says that the constraint's group is absent from this batch: it is neither satisfied nor violated, its
                 multiplier stands still.
         """
-        if not self._roster.size:
+        roster = self._roster
+        if not roster.size:
             return torch.as_tensor(f)
         if true is not None or has_terms(g):
             g, counts = resolve(g, true, counts, samples)
-        vector = self._roster.vector(g)
-        if (
-            vector.dtype is self._quick_dtype
-            and samples is None
-            and counts is None
-            and self._stage is None
-            and type(f) is torch.Tensor
-            and not f.ndim
-            and f.is_cpu
-            and vector.is_cpu
-            and not initialized()
-        ):
-            return self._lagrangian_of_few(f, vector)
+        vector = roster.vector(g)
         f = objective(f, vector)
-        suspect = self._stage is not None and self._abandon_stage()
-        loss = self._lagrangian(f, vector, samples, counts)
-        if suspect and self._stage is not None:
-            self._stage.suspect = True
-        return loss
-
-    def _lagrangian(self, f: torch.Tensor, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
-        roster = self._roster
+        mixed = self._stage is not None and self._abandon_stage()
         if self._awaits_duals:
             raise RuntimeError(
                 f"the loaded checkpoint holds no multipliers: those of {roster.size} constraints are kept in "
                 "opt.dual_state; save and load it beside the optimizer"
             )
-        lam = self._slot["multipliers"]
-        if lam.dtype is not vector.dtype or lam.device != vector.device:
-            self._follow(vector)
-        if not (self._plain and samples is None and counts is None and self._group.size == 1):
-            return self._pooled(f, vector, samples, counts)
-        if self._measuring():
-            self._stage = self._measure(f, vector, None)
-            product = torch.dot(vector, torch.zeros_like(vector))
-            self._stage.product = product
-            return f + product
-        if vector.is_cpu and not self._capturable and roster.size <= FEW:
-            self._quick_dtype = vector.dtype  # everything looked at above holds for the calls to come
-            return self._lagrangian_of_few(f, vector)
-        values = vector.detach()
-        if vector.is_leaf or vector._is_view():  # of the parameters, perhaps, which the step will change
-            values = values.clone()
-        updates, weights = self._advance(view(values, self._capturable), None)
-        product = torch.dot(vector, tensor(weights))
+        if self._accumulate is not None or samples == 0 or (initialized() and self._group.size > 1):
+            loss = self._pooled(f, vector, samples, counts)
+        elif vector.is_cpu and roster.size <= FEW and not self._capturable:
+            loss = self._numbers(f, g, vector, counts)
+        else:
+            loss = self._arrays(f, vector, counts)
+        if mixed and self._stage is not None:
+            self._stage.mix()
+        return loss
+
+    def _numbers(self, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
+        """Stage a step of a handful of constraints on the CPU, number by number."""
+        entries, dual = self._entries, self._dual
+        values: list[float] = vector.tolist()
+        present = None
+        if counts is not None:
+            present = [count > 0 for count in self._roster.counts(counts)]
+        if self._nan == "absent" and any(value != value for value in values):
+            present = [value == value and (present is None or present[i]) for i, value in enumerate(values)]
+        if present is not None and all(present):
+            present = None
+        updates, weights = dual.advance_numbers(entries, values, present)
+        if present is not None:
+            whole = isinstance(g, torch.Tensor)
+            vector = mask(vector, torch.tensor(present)) if whole else self._roster.vector(g, present=present)
+            values = [value if here else float("nan") for value, here in zip(values, present, strict=True)]
+        product = torch.dot(vector, dual.memory.weights(weights, vector.dtype))
         total = f + product
-        self._stage = Stage(total.detach(), f.detach(), values, updates, product)
-        self._settle(self._stage)
+        updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
+        self._stage = Stage(total.item(), f.item(), values, updates, total, product)
         return total
+
+    def _arrays(self, f: torch.Tensor, vector: torch.Tensor, counts: Any) -> torch.Tensor:
+        """Stage a step of many constraints, or on another device, as vectors."""
+        entries, dual, present, seen = self._entries, self._dual, None, vector.detach()
+        if counts is not None:
+            present = self._roster.count_tensor(counts, seen) > 0
+        if self._nan == "absent":
+            present = seen == seen if present is None else present & (seen == seen)
+        if present is not None:
+            vector, seen = mask(vector, present), mask(seen, present)
+        values = dual.widen(entries, seen)
+        updates, weights = dual.advance(entries, values, present)
+        product = torch.dot(vector, weights.to(vector.dtype))
+        total = f + product
+        updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
+        if present is not None:
+            values = torch.where(present, values, torch.full_like(values, float("nan")))
+        stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, product)
+        self._settle(stage)
+        return total
+
+    def _pooled(self, f: torch.Tensor, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
+        """Stage a call whose samples are only part of the step's."""
+        n, c = self._sizes(vector.detach(), samples, counts)
+        vector, f = mask(vector, c > 0), torch.where(n > 0, f, torch.zeros_like(f))
+        seen = vector.detach()
+        stage, rounds, entries, dual = self._stage, self._rounds, self._entries, self._dual
+        packed, first = pack(f.detach(), seen, n, c), stage is None
+        if self._accumulate == "stale":
+            stage = rounds.add_stale(stage, packed, f, vector)
+            weights = entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
+            product = torch.dot(vector, torch.where(c > 0, weights, torch.zeros_like(weights)))
+            loss, known, present = f + product, seen, c > 0
+        else:
+            if stage is None:
+                stage = rounds.open(packed, vector.dtype, self._advance_pooled)
+                self._settle(stage)
+            loss, product = rounds.loss(stage, f, vector, n, c)
+            assert stage.pooled is not None
+            known, present = stage.pooled.values, stage.pooled.present
+        if first:
+            stage.updates |= dual.calibrate(entries, f, vector, known, present, c > 0, self.param_groups, self._group)
+        self._stage, stage.loss, stage.product = stage, loss, product
+        return loss
+
+    def _advance_pooled(self, pooled: Pooled) -> tuple[dict[str, Any], torch.Tensor]:
+        return self._dual.advance(self._entries, self._dual.widen(self._entries, pooled.values), pooled.present)
+
+    def _sizes(self, values: torch.Tensor, samples: int | None, counts: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        n = torch.tensor(1.0 if samples is None else float(samples), dtype=values.dtype, device=values.device)
+        c = n.expand(values.shape) if counts is None else self._roster.count_tensor(counts, values)
+        if self._nan == "absent":
+            c = torch.where(torch.isnan(values), torch.zeros_like(c), c)
+        return n, c
+
+    def observe(self, f: Any, g: Any, *, true: Any = None, samples: int | None = None, counts: Any = None) -> None:
+        """Add one micro-batch to the means that ``accumulate="exact"`` needs before the first backward pass.
+
+        Call it for every micro-batch under ``torch.no_grad()``, then `lagrangian` and ``backward`` for each again.
+        """
+        if self._accumulate != "exact":
+            raise RuntimeError('observe is for accumulate="exact"; build the optimizer with it')
+        if self._stage is not None:
+            raise RuntimeError("observe came after lagrangian; observe all micro-batches first, then train on them")
+        if true is not None or has_terms(g):
+            g, counts = resolve(g, true, counts, samples)
+        vector = self._roster.vector(g, differentiable=False).detach()
+        self._rounds.observe(pack(torch.as_tensor(f).detach(), vector, *self._sizes(vector, samples, counts)))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the primal step and commit the multipliers staged by `lagrangian`.
 
         ``closure`` is evaluated once, with gradients on, before the step; it may call `lagrangian` itself.
         """
-        if (
-            _profiler_enabled()
-            or self._optimizer_step_pre_hooks
-            or self._optimizer_step_post_hooks
-            or _global_optimizer_pre_hooks
-            or _global_optimizer_post_hooks
-        ):
-            return self._step_attended(closure)
-        # torch.no_grad() is the same at several times the cost.
+        if _compat.step_is_watched(self):
+            return self._watched_step(closure)
         enabled = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)
+        _compat.set_grad_enabled(False)
         try:
             return self._step(closure)
         finally:
-            torch._C._set_grad_enabled(enabled)
+            _compat.set_grad_enabled(enabled)
 
-    # torch wraps every optimizer's step in a profiler's label and its hooks; ours asks for it where somebody listens.
+    # Skip torch's profiling wrapper unless a profiler or a hook is active.
     step.hooked = True  # type: ignore[attr-defined]
 
     @torch.optim.Optimizer.profile_hook_step
     @torch.no_grad()
-    def _step_attended(self, closure: Callable[[], Any] | None) -> Any:
+    def _watched_step(self, closure: Callable[[], Any] | None) -> Any:
         return self._step(closure)
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
@@ -230,21 +258,34 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
                 loss = closure()
         stage, self._stage = self._stage, None
         if stage is None:
-            self._descend(None)
+            self._descend(None, None)
             self._project()
+            self._after(None)
             return loss
-        if stage.suspect:
-            raise RuntimeError(_TWICE)
+        stage.check_backward()
         if self._accumulate is not None:
-            self._close_round(stage)
+            self._rounds.close(stage, stage.values.dtype, self._advance_pooled)
         if not stage.guarded and not stage.finite():
             self.skipped += 1
-            warn_skipped(stage, self._roster)
+            warn_values(stage, self._roster)
             return loss
-        if not stage.measuring:
-            self._descend(stage)
-            self._project()
-        self._commit(stage)
+        skip = nonfinite_gradients(self.param_groups)
+        if stage.guarded:
+            if skip is not None:
+                stage.check = stage.check & (skip == 0).to(stage.check.device)
+            skip = ~stage.check
+        elif skip is not None and skip.item():
+            self.skipped += 1
+            warn_gradients(name_gradients(self.param_groups))
+            return loss
+        self._descend(stage, skip if stage.guarded else None)
+        self._project()
+        self._after(stage)
+        commit = self._dual.commit
+        if torch.compiler.is_compiling():
+            commit = _compat.uncompiled(commit)
+        commit(self._entries, stage)
+        self._record.keep(stage, self._entries, self._capturable)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -252,13 +293,9 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
 
         Between `lagrangian` and the backward pass, where many loops have it, it keeps what is staged.
         """
-        stage = self._stage
-        if stage is not None:
-            if stage.backward_ran():
-                self.discard()
-            else:
-                stage.cleared, stage.suspect = True, False
-        if not set_to_none or _profiler_enabled():
+        if self._stage is not None and self._stage.clear():
+            self.discard()
+        if not set_to_none or _compat.profiler_enabled():
             super().zero_grad(set_to_none)
             return
         for group in self.param_groups:
@@ -267,58 +304,29 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
 
     def discard(self) -> None:
         """Forget what `lagrangian` staged; the multipliers stay as they are."""
-        self._stage, self._observed, self._observations = None, None, 0
+        self._stage = None
+        self._rounds.forget()
 
-    # Stage, commit, skip.
+    # Stage, commit.
 
     def _abandon_stage(self) -> bool:
-        """Deal with what an earlier call staged; return whether its gradients may still lie in ``.grad``."""
-        stage = self._stage
-        assert stage is not None
-        ran = stage.backward_ran()
-        if self._accumulate is not None and (ran or not stage.cleared):
+        """Deal with what an earlier call staged; return whether its gradients may still be in ``.grad``."""
+        assert self._stage is not None
+        phase = self._stage.phase
+        ran = phase in (Phase.READY, Phase.MIXED)
+        if self._accumulate is not None and phase is not Phase.CLEARED:
             return False  # the next micro-batch of the same step
-        if not ran and not stage.cleared:
-            raise RuntimeError(_TWICE)
+        if phase is Phase.STAGED:
+            raise RuntimeError(TWICE)
         self.discard()
         return ran and any(p.grad is not None for group in self.param_groups for p in group["params"])
 
-    def _follow(self, vector: torch.Tensor) -> None:
-        """Move the dual state to the device and precision of g (at least single)."""
-        slot = self._slot
-        for key in self._keys:
-            value = slot[key]
-            if isinstance(value, torch.Tensor):
-                slot[key] = value.to(vector.device, vector.dtype if value.is_floating_point() else None)
-
     def _settle(self, stage: Stage) -> None:
-        """See to it that nothing that is not finite gets committed, from the host or on the device."""
+        """Prepare the test that keeps non-finite numbers from being committed, on the host or on the device."""
         if not self._capturable:
             stage.prefetch()
             return
         stage.guarded, stage.check = True, (stage.check - stage.check) == 0  # isfinite in half the kernels
-
-    def _commit(self, stage: Stage) -> None:
-        slot = self._slot
-        for key, value in stage.updates.items():
-            if type(value) is list:
-                numbers = self._numbers(key)
-                for i, number in enumerate(value):
-                    numbers[i] = number
-            elif stage.guarded:  # in place, where a captured graph will look for it
-                torch.where(stage.check, value, slot[key], out=slot[key])
-            else:
-                slot[key] = tensor(value)
-        self._last = (stage.objective, stage.values)
-        if stage.measuring:
-            self._measured()
-            return
-        if self._capturable:
-            return
-        self._history.append((stage.values, stage.updates["multipliers"]))
-        for observer, every in self._observers:
-            if slot["dual_steps"] % every == 0:
-                observer(self.snapshot())
 
     def _project(self) -> None:
         if self._domains.count(None) < len(self._domains):
@@ -331,51 +339,49 @@ class ConstrainedOptimizer(MicroBatches, FewConstraints, torch.optim.Optimizer):
                 for p in group["params"]:
                     project_(domain, p)
 
+    def domain_of(self, params: Sequence[torch.Tensor]) -> ConvexSet:
+        """Return the set X that the vector of ``params`` lies in, from the sets of their groups."""
+        return product_of_sets(self.param_groups, self._domains, params)
+
     # What is known.
 
     @property
     def multipliers(self) -> torch.Tensor:
         """The multipliers lambda_r of the last committed step, in the order the constraints were given (a copy)."""
-        return self._roster.to_user(self._slot["multipliers"])
+        return self._roster.to_user(self._entries["multipliers"])
 
     @property
     def dual_steps(self) -> int:
-        """How many steps have moved the multipliers (the paper's r)."""
-        return int(self._slot["dual_steps"])
+        """How many steps have used the constraints (the paper's r)."""
+        return int(self._entries["dual_steps"])
 
     def snapshot(self) -> Snapshot:
         """Return the state of every constraint at the last committed step, for observers and writers."""
-        return Snapshot.of(self._roster, self._slot["multipliers"], self.dual_steps, self._last)
+        return self._record.snapshot(self._entries)
 
     def report(self, tolerance: float = 0.0) -> Report:
-        """Return value, limit, violation and multiplier of each constraint, and what looks wrong in words."""
-        to_user = self._roster.to_user
-        history = [(to_user(torch.as_tensor(values)), to_user(torch.as_tensor(lam))) for values, lam in self._history]
-        return make_report(self.snapshot(), history, self.skipped, tolerance, self._advice())
+        """Return value, limit, violation and multiplier of each constraint, and what looks wrong in words.
 
-    def _advice(self) -> list[str]:
-        return []
+        Values are means over the last steps (at most 200) in which the constraint was present.
+        """
+        return self._record.report(self._entries, self.skipped, tolerance)
 
-    def observe_steps(self, observer: Callable[[Snapshot], None], every: int = 1) -> None:
+    def observe_steps(self, observer: Observer, every: int = 1) -> None:
         """Call ``observer(snapshot)`` after every ``every``-th committed step; see `gdpa.torch.writers`."""
-        if not callable(observer) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"observer must be callable and every a positive integer, got {observer!r}, {every!r}")
-        self._observers.append((observer, every))
+        self._record.observe(observer, every)
 
     # State: everything survives deepcopy and pickle; dictionaries are cloned both ways and matched by name.
 
     def __getstate__(self) -> dict[str, Any]:
-        drop = {"step", "_stage", "_observed", "_observers", "_history", "_last", "_windows"}
+        drop = {"step", "_stage", "_record"}
         return {k: v for k, v in self.__dict__.items() if k not in drop and not k.startswith("_optimizer_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._stage, self._quick_dtype, self._windows = None, None, {}
-        self._observed, self._observations = None, 0
-        if "_observers" not in self.__dict__:
-            self._observers = []
-            self._history = deque(maxlen=WINDOW if self._roster.size <= 1024 else 2)
-            self._last = None
+        self._stage = None
+        self._rounds.forget()
+        if "_record" not in self.__dict__:
+            self._record = Record(self._roster)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state: what training does later does not show in it (base optimizers: as theirs do)."""

@@ -141,6 +141,8 @@ class Limits:
             for suffix, sign, bound in limit.sides()
         ]
         self.names = tuple(side[0] for side in sides)
+        #: The size of each one-sided limit in units of its violation; 0 for a limit of 0, which has none.
+        self.sizes = tuple(1.0 if bound or scale != 1.0 else 0.0 for _, _, _, bound, scale in sides)
         self._sides = sides
 
     def judged(self) -> Limits:
@@ -158,14 +160,21 @@ class Limits:
         """The names of the equality limits."""
         return tuple(name for name, limit in self.limits.items() if limit.is_equality)
 
-    def violations(self, values: Any) -> dict[str, torch.Tensor]:
-        """Return ``sign * (value - bound) / scale`` by name, feasible when ``<= 0``."""
+    def violations(self, values: Any, differentiable: bool = True) -> dict[str, torch.Tensor]:
+        """Return ``sign * (value - bound) / scale`` by name, feasible if ``<= 0``.
+
+        Without need of gradients (``differentiable=False``) a value may be a number.
+        """
         if not isinstance(values, Mapping):
             raise TypeError(f"with Limits the values must be a dict name -> tensor, got {type(values).__name__}")
         if len(values) != len(self.limits) or any(name not in values for name in self.limits):
             missing = [name for name in self.limits if name not in values]
             unknown = [name for name in values if name not in self.limits]
             raise KeyError(f"the values miss {missing} and have unknown {unknown}; the limits are {list(self.limits)}")
+        for name, value in values.items():
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not isinstance(value, torch.Tensor) and (differentiable or not number):
+                raise TypeError(f"the value of {name!r} must be a tensor computed from the parameters, got {value!r}")
         return {side: (values[name] - bound) * (sign / scale) for side, name, sign, bound, scale in self._sides}
 
     def by_side(self, numbers: Mapping[str, Any]) -> dict[str, Any]:

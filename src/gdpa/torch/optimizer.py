@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from gdpa.arrays import namespace, positive_part
-from gdpa.perturbed import dual_update, in_gate, pressure
 from gdpa.sets import ConvexSet
-from gdpa.torch.core import ConstrainedOptimizer
+from gdpa.torch import _compat
+from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.roster import Constraints
-from gdpa.torch.stage import Stage, host
+from gdpa.torch.rules import Paper
+from gdpa.torch.staging import Stage
 
 
-class GDPA(ConstrainedOptimizer):
+class GDPA(MultiplierOptimizer):
     r"""Gradient descent and perturbed ascent, eq. (alg) of the paper, over the parameters of a model.
 
     .. math::
@@ -30,8 +30,8 @@ class GDPA(ConstrainedOptimizer):
     values it is given, then the weights of this step. With the whole data in every batch, x runs through the same
     numbers as `gdpa.solve` with `gdpa.GDPA`.
 
-    Given a base optimizer instead of parameters, ``GDPA(torch.optim.AdamW(...), constraints=...)`` returns a
-    `MinibatchGDPA`: another dual rule, made for sampled data.
+    This is the paper's method, for whole data in every step. For sampled data and any base optimizer use
+    `gdpa.torch.constrain`.
 
     Args:
         params: parameters or parameter groups. A group may have a ``domain`` (a set of `gdpa.sets`): each parameter's
@@ -77,14 +77,6 @@ class GDPA(ConstrainedOptimizer):
         Equality constraints, absent groups and skipped steps are ours.
     """
 
-    def __new__(cls, params: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Return a `MinibatchGDPA` where a base optimizer is given."""
-        if isinstance(params, torch.optim.Optimizer):
-            from gdpa.torch.minibatch import MinibatchGDPA
-
-            return MinibatchGDPA(params, *args, **kwargs)
-        return super().__new__(cls)
-
     def __init__(
         self,
         params: Iterable[Any],
@@ -103,26 +95,23 @@ class GDPA(ConstrainedOptimizer):
         foreach: bool | None = None,
         capturable: bool = False,
     ) -> None:
+        if isinstance(params, torch.optim.Optimizer):
+            raise TypeError(
+                f"GDPA is the paper's method over parameters, got the optimizer {type(params).__name__}; put an "
+                "optimizer under constraints with gdpa.torch.constrain(optimizer, constraints)"
+            )
+        if isinstance(params, torch.nn.Module):
+            raise TypeError(f"params must be parameters, got a {type(params).__name__}; pass model.parameters()")
         _check_number("lr", lr, 0.0, math.inf, closed=True)
         _check_number("beta", beta, 0.0, math.inf)
         _check_number("tau", tau, 0.0, 1.0)
         _check_number("lr_power", lr_power, -math.inf, math.inf)
         _check_number("beta_power", beta_power, -math.inf, math.inf)
-        self._prepare(constraints, equalities, accumulate, nan, process_group, capturable)
+        rule = Paper(beta, tau, beta_power)
+        self._prepare(rule, constraints, equalities, accumulate, nan, process_group, capturable)
         self._domain = check_domain(domain)
         super().__init__(params, {"lr": lr, "lr_power": lr_power, "foreach": foreach})
-        m = self._roster.size
-        self._install(
-            {
-                "multipliers": torch.zeros(m),
-                "gate": torch.zeros(m, dtype=torch.bool),
-                "dual_steps": 0,
-                "beta": beta,
-                "beta_power": beta_power,
-                "beta_r": torch.zeros(()) if capturable else 0.0,
-                "tau": tau,
-            }
-        )
+        self._install()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; its ``domain`` is the set its parameters live in."""
@@ -137,48 +126,14 @@ class GDPA(ConstrainedOptimizer):
                 for p in self.param_groups[-1]["params"]:
                     domain.check_dimension(p.shape[-1] if p.ndim else 1)
 
-    def _advance(self, values: Any, present: Any) -> tuple[dict[str, Any], Any]:
-        slot, p = self._slot, self._roster.num_equalities
-        lam, gate, done, beta, tau = (slot[key] for key in ("multipliers", "gate", "dual_steps", "beta", "tau"))
-        if not self._capturable:
-            lam, gate, beta, tau = host(lam), host(gate), _plain(beta), _plain(tau)
-        r = done + 1
-        beta = beta * r ** slot["beta_power"]
-        moved = lam
-        if self._capturable or done > 0:
-            moved = dual_update(lam, values, slot["beta_r"], tau, gate, p)  # eq. (dualupated) of iteration r - 1
-            if self._capturable:
-                moved = torch.where(done > 0, moved, lam)
-            if present is not None:
-                moved = namespace(moved).where(present, moved, lam)
-        w, inside = _weigh(moved, values, beta, tau, p)
-        if present is not None:
-            xp = namespace(w)
-            w, inside = xp.where(present, w, xp.zeros_like(w)), xp.where(present, inside, gate)
-        return {"multipliers": moved, "gate": inside, "dual_steps": r, "beta_r": beta}, w
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # a state from before these options
+            group.setdefault("foreach", None)
+            group.setdefault("lr_power", -1 / 3)
 
-    def _advance_each(self, values: list[float]) -> tuple[dict[str, Any], list[float]]:
-        slot, first = self._slot, self._first_equality
-        done, beta, tau, last = slot["dual_steps"], _plain(slot["beta"]), _plain(slot["tau"]), slot["beta_r"]
-        r = done + 1
-        beta = beta * r ** slot["beta_power"]
-        multipliers, gate = self._numbers("multipliers").tolist(), self._numbers("gate").tolist()
-        updates, w = {"multipliers": multipliers, "dual_steps": r, "beta_r": beta}, values.copy()
-        for i, g in enumerate(values):
-            lam, equality = multipliers[i], i >= first
-            if done:
-                q = pressure(lam, g, last, tau)
-                lam = multipliers[i] = q if gate[i] and (equality or q > 0) else 0.0  # `dual_update` of one number
-            q = pressure(lam, g, beta, tau)
-            inside = equality or q > 0
-            w[i] = q if inside else 0.0  # [q]_+ of one number
-            if inside is not gate[i]:
-                gate[i] = inside
-                updates["gate"] = gate
-        return updates, w
-
-    def _descend(self, stage: Stage | None) -> None:
-        r = self._slot["dual_steps"] + 1 if stage is None else stage.updates["dual_steps"]
+    def _descend(self, stage: Stage | None, skip: torch.Tensor | None) -> None:
+        r = self._entries["dual_steps"] + 1 if stage is None else stage.updates["dual_steps"]
         for group in self.param_groups:
             params: list[torch.Tensor] = []
             grads: list[torch.Tensor] = []
@@ -194,16 +149,12 @@ class GDPA(ConstrainedOptimizer):
             if not params:
                 continue
             alpha = group["lr"] * r ** group["lr_power"]
-            if stage is not None and stage.guarded:
-                _subtract_where(stage.check, params, grads, torch.as_tensor(alpha))
+            if isinstance(alpha, torch.Tensor) and alpha.ndim:
+                alpha = alpha.reshape(())
+            if skip is not None:
+                _subtract_unless(skip, params, grads, torch.as_tensor(alpha))
             else:
                 _subtract(params, grads, alpha, group["foreach"] is not False)  # eq. (primal)
-
-
-def _weigh(multipliers: Any, g: Any, beta: Any, tau: Any, num_equalities: int) -> tuple[Any, Any]:
-    """Return the weights of eq. (as) and the set S_r of eq. (defs)."""
-    q = pressure(multipliers, g, beta, tau)
-    return positive_part(q, num_equalities), in_gate(q, num_equalities)
 
 
 def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach: bool) -> None:
@@ -214,7 +165,7 @@ def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach:
     """
     if isinstance(alpha, float) and params[0].dtype != torch.float64:
         if foreach:
-            torch._foreach_add_(params, grads, alpha=-alpha)
+            _compat.multi_tensor_add_(params, grads, -alpha)
         else:
             for p, g in zip(params, grads, strict=True):
                 p.add_(g, alpha=-alpha)
@@ -223,16 +174,16 @@ def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach:
         for p, g in zip(params, grads, strict=True):  # one pass over the memory, where the tensor lr allows no foreach
             p.addcmul_(g, negative.to(p.dtype))
     elif foreach:
-        torch._foreach_sub_(params, torch._foreach_mul(grads, alpha))
+        _compat.multi_tensor_sub_(params, grads, alpha)
     else:
         for p, g in zip(params, grads, strict=True):
             p.sub_(alpha * g)
 
 
-def _subtract_where(ok: torch.Tensor, params: list[torch.Tensor], grads: list[torch.Tensor], alpha: Any) -> None:
-    """``x <- x - alpha grad`` if ``ok`` on the device, else x as it is, whatever the gradient holds.
+def _subtract_unless(skip: torch.Tensor, params: list[torch.Tensor], grads: list[torch.Tensor], alpha: Any) -> None:
+    """``x <- x - alpha grad`` unless ``skip`` on the device, else x as it is, whatever the gradient holds.
 
-    torch's fused SGD has such a switch (``found_inf``) and goes over the memory once; where its kernel does not serve
+    torch's fused SGD has such a switch (``found_inf``) and goes over the memory once. If its kernel does not serve
     (double precision, sharded parameters, odd strides, a compiler that will fuse by itself) the gradient is masked.
     """
     fused: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
@@ -243,12 +194,9 @@ def _subtract_where(ok: torch.Tensor, params: list[torch.Tensor], grads: list[to
             group[1].append(g)
         else:
             move = alpha.to(p.device) * g
-            p.sub_(torch.where(ok.to(p.device), move, torch.zeros_like(move)))
+            p.sub_(torch.where(skip.to(p.device), torch.zeros_like(move), move))
     for (device, _), (some, theirs) in fused.items():
-        torch._fused_sgd_(
-            some, theirs, [], weight_decay=0.0, momentum=0.0, dampening=0.0, nesterov=False, maximize=False,
-            is_first_step=False, lr=alpha.to(device, torch.float32), found_inf=(~ok).to(device, torch.float32),
-        )  # fmt: skip
+        _compat.fused_sgd_(some, theirs, alpha.to(device, torch.float32), skip.to(device, torch.float32))
 
 
 def _fusable(p: torch.Tensor, g: torch.Tensor) -> bool:
@@ -261,10 +209,6 @@ def _fusable(p: torch.Tensor, g: torch.Tensor) -> bool:
     ):
         return False
     return p.dtype is torch.float32 if p.is_cpu else p.is_cuda and p.dtype is not torch.float64
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if type(value) is not float and isinstance(value, torch.Tensor) else value
 
 
 def check_domain(domain: Any) -> ConvexSet | None:

@@ -80,3 +80,12 @@ class Group:
     def __getstate__(self) -> dict[str, Any]:
         # A process group belongs to its process; a copy elsewhere finds the default group there.
         return {"_group": None if self._group is None else "world"}
+
+
+def mask(values: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+    """Return ``values`` with 0 for absent constraints.
+
+    >>> mask(torch.tensor([1.0, float("nan")]), torch.tensor([True, False])).tolist()
+    [1.0, 0.0]
+    """
+    return torch.where(present, values, torch.zeros_like(values))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from gdpa.sets import ConvexSet
+from gdpa.sets import REALS, ConvexSet
 
 
 def project_(domain: ConvexSet, p: torch.Tensor) -> None:
@@ -18,3 +20,53 @@ def project_(domain: ConvexSet, p: torch.Tensor) -> None:
 
         projected = distribute_tensor(projected, p.device_mesh, p.placements)  # type: ignore[attr-defined]
     p.copy_(projected)
+
+
+@dataclass(frozen=True)
+class ParameterSet(ConvexSet):
+    """The product of the parameters' sets, for the vector of all parameters.
+
+    Attributes:
+        shapes: the shape of each parameter, in the order of the vector.
+        sets: the set that each parameter's rows (last axis) lie in; None for the whole space.
+
+    >>> from gdpa.sets import Box
+    >>> both = ParameterSet((torch.Size([2]), torch.Size([1])), (Box(0.0, 1.0), None))
+    >>> both.project(torch.tensor([2.0, -1.0, 5.0])).tolist()
+    [1.0, 0.0, 5.0]
+    """
+
+    shapes: tuple[torch.Size, ...]
+    sets: tuple[ConvexSet | None, ...]
+
+    def _each(self, change: Callable[..., torch.Tensor], *vectors: torch.Tensor) -> torch.Tensor:
+        parts, start = [], 0
+        for shape, domain in zip(self.shapes, self.sets, strict=True):
+            end = start + shape.numel()
+            pieces = [v[start:end] for v in vectors]
+            if domain is not None:
+                rows = shape if len(shape) else torch.Size((1,))
+                pieces[-1] = change(domain, *(piece.reshape(rows) for piece in pieces)).reshape(-1)
+            parts.append(pieces[-1])
+            start = end
+        return torch.cat(parts)
+
+    def project(self, x: torch.Tensor) -> torch.Tensor:
+        return self._each(lambda domain, rows: domain.project(rows), x)
+
+    def tangent(self, x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return self._each(lambda domain, rows, moves: domain.tangent(rows, moves), x, v)
+
+    def snap(self, x: torch.Tensor, tolerance: float) -> torch.Tensor:
+        return self._each(lambda domain, rows: domain.snap(rows, tolerance), x)
+
+
+def product_of_sets(
+    groups: Sequence[dict[str, Any]], domains: Sequence[ConvexSet | None], params: Sequence[torch.Tensor]
+) -> ConvexSet:
+    """Return the set that the vector of ``params`` lies in; ``domains`` are the sets of the parameter groups."""
+    pairs = zip(groups, domains, strict=True)
+    sets = {id(p): domain for group, domain in pairs if domain is not None for p in group["params"]}
+    if not any(id(p) in sets for p in params):
+        return REALS
+    return ParameterSet(tuple(p.shape for p in params), tuple(sets.get(id(p)) for p in params))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,9 @@ class Roster:
     (1, 0)
     """
 
-    def __init__(self, constraints: Constraints, equalities: Sequence[str | int] = ()) -> None:
+    def __init__(
+        self, constraints: Constraints, equalities: Sequence[str | int] = (), sizes: Sequence[float] | None = None
+    ) -> None:
         self.limits = constraints if isinstance(constraints, Limits) else None
         self.names = _names(constraints)
         if isinstance(constraints, Limits):
@@ -34,6 +37,7 @@ class Roster:
         chosen = self._positions(equalities)
         self.num_equalities = len(chosen)
         self.order = (*(i for i in range(self.size) if i not in chosen), *chosen)
+        self._sizes = self._check_sizes(sizes)
         self._shape = torch.Size((self.size,))
         self._index: torch.Tensor | None = None
         if self.order != tuple(range(self.size)):
@@ -63,8 +67,16 @@ class Roster:
 
     def name(self, internal: int) -> str:
         """Return the name of internal constraint ``internal``."""
-        position = self.order[internal]
+        return self.user_name(self.order[internal])
+
+    def user_name(self, position: int) -> str:
+        """Return the name of the constraint that the user gave at ``position``."""
         return self.names[position] if self.names is not None else f"g[{position}]"
+
+    @property
+    def equal_positions(self) -> frozenset[int]:
+        """The user's positions of the equalities."""
+        return frozenset(self.order[self.size - self.num_equalities :])
 
     def to_user(self, values: torch.Tensor) -> torch.Tensor:
         """Return a vector of internal order in the user's order, as a copy."""
@@ -78,10 +90,13 @@ class Roster:
         """Return a vector of the user's order in internal order."""
         return values if self._index is None else values[self._index.to(values.device)]
 
-    def vector(self, g: Any, differentiable: bool = True) -> torch.Tensor:
-        """Return g as one differentiable vector of internal order and at least single precision."""
+    def vector(self, g: Any, differentiable: bool = True, present: Sequence[bool] | None = None) -> torch.Tensor:
+        """Return g as one differentiable vector of internal order and at least single precision.
+
+        Values of a dict that are not ``present`` become 0 and leave the graph: 0 / 0 has no gradient to pass on.
+        """
         if self.limits is not None:
-            g = self.limits.violations(g)
+            g = self.limits.violations(g, differentiable)
         if type(g) is torch.Tensor or isinstance(g, torch.Tensor):
             if g.shape != self._shape:
                 self._refuse_shape(g)
@@ -89,7 +104,10 @@ class Roster:
                 raise ValueError(_NO_GRADIENT.format("g"))
             vector = g if self._index is None else g[self._index.to(g.device)]
         elif isinstance(g, Mapping):
-            vector = torch.stack(self._pick(g, differentiable))
+            values = self._pick(g, differentiable)
+            if present is not None:
+                values = [v if here else torch.zeros_like(v) for v, here in zip(values, present, strict=True)]
+            vector = torch.stack(values)
         else:
             raise TypeError(
                 f"g must be a tensor of shape ({self.size},) or a dict name -> value, got {type(g).__name__}; "
@@ -119,12 +137,14 @@ class Roster:
             name = self.names[position]
             value = g[name]
             if not isinstance(value, torch.Tensor):
-                raise TypeError(f"g[{name!r}] must be a tensor computed from the parameters, got {value!r}")
+                if differentiable or isinstance(value, bool) or not isinstance(value, (int, float)):
+                    raise TypeError(f"g[{name!r}] must be a tensor computed from the parameters, got {value!r}")
+                value = torch.tensor(float(value))
             if value.numel() != 1:
                 raise ValueError(f"g[{name!r}] has shape {tuple(value.shape)}; give one number per name")
             if differentiable and not value.requires_grad:
                 raise ValueError(_NO_GRADIENT.format(f"g[{name!r}]"))
-            values.append(value.reshape(()))
+            values.append(value.reshape(()) if value.ndim else value)
         return values
 
     def _refuse_shape(self, g: torch.Tensor) -> None:
@@ -136,22 +156,47 @@ class Roster:
             f"g has shape {tuple(g.shape)}, expected ({self.size},): one number for each of the constraints"
         )
 
-    def counts(self, counts: Any, like: torch.Tensor) -> torch.Tensor:
-        """Return sample counts, given by position or by name, as a vector of internal order."""
+    @property
+    def limit_sizes(self) -> list[float]:
+        """The size of each limit in units of g, in internal order; 0 if it is not known."""
+        return [self._sizes[position] for position in self.order]
+
+    def _check_sizes(self, sizes: Sequence[float] | None) -> list[float]:
+        if self.limits is not None:
+            if sizes is not None:
+                raise ValueError("sizes= is for constraints without Limits, which know their own")
+            return list(self.limits.sizes)
+        if sizes is None:
+            return [0.0] * self.size
+        numbers = [float(size) for size in sizes]
+        if len(numbers) != self.size or not all(0 <= size < math.inf for size in numbers):
+            raise ValueError(f"sizes must be {self.size} finite numbers at least 0, got {numbers[:8]}")
+        return numbers
+
+    def counts(self, counts: Any) -> list[float]:
+        """Return sample counts, given by position or by name, as a list of internal order."""
         if isinstance(counts, Mapping):
-            if self.limits is not None:
-                counts = self.limits.by_side(counts)
-            if self.names is None or set(counts) != set(self.names):
+            counts = counts if self.limits is None else self.limits.by_side(counts)
+            if self.names is None or len(counts) != self.size or any(name not in counts for name in self.names):
                 raise KeyError(f"counts must have one entry for each of {self.describe()}, got {list(counts)}")
-            counts = [counts[name] for name in self.names]
-            if any(isinstance(one, torch.Tensor) for one in counts):  # stays on the device
-                counts = torch.stack([torch.as_tensor(one, dtype=like.dtype, device=like.device) for one in counts])
-        values = torch.as_tensor(counts, dtype=like.dtype, device=like.device)
-        if values.ndim == 0:
-            values = values.expand(self.size)
-        if values.shape != self._shape:
-            raise ValueError(f"counts has shape {tuple(values.shape)}, expected ({self.size},)")
-        return self.to_internal(values)
+            listed = [float(counts[name]) for name in self.names]
+        else:
+            listed = list(counts) if isinstance(counts, (list, tuple)) else torch.as_tensor(counts).tolist()
+        listed = listed if isinstance(listed, list) else [listed] * self.size
+        if len(listed) != self.size:
+            raise ValueError(f"counts has shape ({len(listed)},), expected ({self.size},)")
+        return listed if self._index is None else [listed[position] for position in self.order]
+
+    def count_tensor(self, counts: Any, like: torch.Tensor) -> torch.Tensor:
+        """Return sample counts as a vector of internal order on the device of ``like``."""
+        if isinstance(counts, Mapping) and not like.is_cpu and self.names is not None:  # stays on the device
+            counts = counts if self.limits is None else self.limits.by_side(counts)
+            if len(counts) == self.size and all(name in counts for name in self.names):
+                each = [torch.as_tensor(counts[name], dtype=like.dtype, device=like.device) for name in self.names]
+                counts = torch.stack(each)
+        if not isinstance(counts, torch.Tensor) or counts.shape != self._shape:
+            return torch.tensor(self.counts(counts), dtype=like.dtype, device=like.device)
+        return self.to_internal(counts.to(like.device, like.dtype))
 
 
 _NO_GRADIENT = (
@@ -181,7 +226,9 @@ def _names(constraints: Constraints) -> tuple[str, ...] | None:
 
 
 def objective(f: Any, vector: torch.Tensor) -> torch.Tensor:
-    """Return f as a scalar tensor on the device of g."""
+    """Return the objective as a scalar tensor on the device of ``vector``, or refuse it."""
+    if type(f) is torch.Tensor and not f.ndim and f.dtype.is_floating_point and f.device == vector.device:
+        return f
     if isinstance(f, (int, float)) and not isinstance(f, bool):
         return torch.as_tensor(float(f), dtype=vector.dtype, device=vector.device)
     if not isinstance(f, torch.Tensor) or not f.is_floating_point():

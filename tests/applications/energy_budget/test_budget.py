@@ -121,7 +121,7 @@ def test_training_with_the_optimizer_meets_every_constraint_nearly():
     train(net, data, epochs=30, lr=1e-2)
     subject = EnergyBudget(net, measure_model(net, meter), 0.3 * meter(net))
     optimizer = train_within(subject, data, epochs=200, lr=1e-2, dual_rate=1.0)
-    assert isinstance(optimizer, gdpa.torch.MinibatchGDPA)
+    assert isinstance(optimizer, gdpa.torch.ConstrainedOptimizer)
     assert subject.violations().max() < 0.02
     lower, upper = 1 / 32, 1.0
     assert lower <= subject.shares.min()

@@ -27,7 +27,7 @@ class ActorCritic:
               \nabla g_i = E[A_{c_i} \nabla\log\pi]
 
     where the advantages A of the reward and of every cost come from one critic with a head for each
-    (generalised advantage estimation), and the weights w from `gdpa.torch.MinibatchGDPA` around Adam: the value of
+    (generalised advantage estimation), and the weights w from `gdpa.torch.constrain` around Adam: the value of
     g_i is a running mean of the cost per step minus its budget.
 
     Args:
@@ -40,7 +40,7 @@ class ActorCritic:
         num_envs, horizon: steps of an update are ``num_envs * horizon``.
         lr, critic_lr: Adam's steps; the policy's falls linearly to a tenth.
         critic_steps: how often the critic is fitted to the targets of a batch.
-        dual_rate: of `gdpa.torch.MinibatchGDPA`.
+        dual_rate: of `gdpa.torch.constrain`.
         smoothing: the share of the old in the running mean of the costs, which is the value of g. One batch sees only a
             piece of each episode, and copies of an environment tend to be in the same piece.
         discount, trace: gamma, and lambda of the advantage estimates.
@@ -61,7 +61,7 @@ class ActorCritic:
     lr: float = 3e-3
     critic_lr: float = 3e-3
     critic_steps: int = 8
-    dual_rate: float = 0.1
+    dual_rate: float = 1.0
     smoothing: float = 0.9
     discount: float = 0.99
     trace: float = 0.95
@@ -84,7 +84,7 @@ class ActorCritic:
         size, actions = players.observations.shape[1], int(players.envs[0].action_space.n)
         actor, critic = _network(size, self.width, actions), _network(size, self.width, 1 + len(self.budgets))
         base = torch.optim.Adam(actor.parameters(), lr=self.lr)
-        optimizer = gdpa.torch.MinibatchGDPA(base, list(self.budgets), self.dual_rate)
+        optimizer = gdpa.torch.constrain(base, list(self.budgets), self.dual_rate, rule="damped")
         critic_optimizer = torch.optim.Adam(critic.parameters(), lr=self.critic_lr)
         rows: Rows = []
         smooth: Tensor | None = None
@@ -138,7 +138,7 @@ class ActorCritic:
         limits = torch.tensor(list(self.budgets.values()))
         g = costs - limits + gains[1:] - gains[1:].detach()
         optimizer.zero_grad()
-        constrained = isinstance(optimizer, gdpa.torch.MinibatchGDPA)
+        constrained = isinstance(optimizer, gdpa.torch.ConstrainedOptimizer)
         loss = optimizer.lagrangian(f, dict(zip(self.budgets, g, strict=True))) if constrained else f
         loss.backward()
         optimizer.step()

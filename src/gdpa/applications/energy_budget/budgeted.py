@@ -16,7 +16,7 @@ from gdpa.sets import REALS, Box, Product
 #: d_u relative to the median norm of the channels at the start; see docs/energy.md for what it decides.
 SMOOTHING = 0.5
 #: The start's psi relative to the limit. Twice the limit makes the energy's violation 1 there, which is the unit that
-#: `gdpa.torch.MinibatchGDPA` scales its multiplier by; and it is near: from S the shares overshoot the budget.
+#: the "damped" rule of `gdpa.torch` scales its multiplier by; and it is near: from S the shares overshoot the budget.
 START = 2.0
 
 
@@ -60,7 +60,7 @@ class EnergyBudget(nn.Module):
     The weights start as they are, the shares alike at twice the budget. Calling it gives the network's outputs and the
     constraints. It trains by the PyTorch optimizer (`train_within` does it),
 
-        opt = gdpa.torch.GDPA(torch.optim.Adam(budgeted.parameter_groups(1e-3)), budgeted.names)
+        opt = gdpa.torch.constrain(torch.optim.Adam(budgeted.parameter_groups(1e-3)), budgeted.names)
         outputs, g = budgeted(images)
         opt.lagrangian(loss(outputs), g).backward()
         opt.step()

@@ -15,12 +15,12 @@ from gdpa.applications.energy_budget.chain import Chain
 from gdpa.applications.energy_budget.counting import Meter
 from gdpa.applications.energy_budget.model import EnergyModel, fit_energy, sample_widths
 from gdpa.applications.energy_budget.pruning import OverBudgetError, Pruned, prune
-from gdpa.torch import MinibatchGDPA
+from gdpa.torch import ConstrainedOptimizer, constrain
 
 #: Networks measured to fit psi; a chain of L layers has L + 1 coefficients.
 MEASUREMENTS = 200
 #: Of the multipliers. The constraints are known exactly at every step, so it may be larger than for sampled ones.
-DUAL_RATE = 0.3
+DUAL_RATE = 3.0
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -91,8 +91,8 @@ def train_within(
     dual_rate: float = DUAL_RATE,
     loss: Loss = nn.functional.cross_entropy,
     watch: Callable[[float], None] = lambda done: None,
-) -> MinibatchGDPA:
-    """Train (W, S) under the budget by `gdpa.torch.MinibatchGDPA` around Adam and return the optimizer.
+) -> ConstrainedOptimizer:
+    """Train (W, S) under the budget by `gdpa.torch.constrain` around Adam and return the optimizer.
 
     Args:
         budgeted: the network and its budget, changed in place.
@@ -103,9 +103,8 @@ def train_within(
         loss: maps outputs and targets to the objective.
         watch: hears the share of steps done.
     """
-    optimizer = MinibatchGDPA(
-        torch.optim.Adam(budgeted.parameter_groups(lr, shares_lr), fused=True), budgeted.names, dual_rate=dual_rate
-    )
+    base = torch.optim.Adam(budgeted.parameter_groups(lr, shares_lr), fused=True)
+    optimizer = constrain(base, budgeted.names, dual_rate, rule="damped", average=False)
     steps = epochs * len(data)
     for step, (inputs, targets) in enumerate(_epochs(data, epochs)):
         optimizer.zero_grad()

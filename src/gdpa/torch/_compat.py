@@ -1,0 +1,119 @@
+"""Every private interface of torch that the package uses, one function each.
+
+Each function says what it does and why the public way does not serve; `tests/torch/test_compat.py` calls them all.
+If a torch release moves one of them, this file is the only one to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._C._autograd import _profiler_enabled
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+#: Whether a profiler records. The public wrapper of ``Optimizer.step`` asks the same at several microseconds a step.
+profiler_enabled: Callable[[], bool] = _profiler_enabled
+
+#: Switch gradients on or off. ``torch.no_grad()`` does the same at several times the cost.
+set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
+
+
+def step_is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a profiler or a hook listens to the optimizer's ``step``."""
+    return bool(
+        _profiler_enabled()
+        or optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks
+        or _global_optimizer_post_hooks
+    )
+
+
+def restore_hooks(optimizer: torch.optim.Optimizer) -> None:
+    """Give an optimizer whose ``__init__`` does not run the hooks and the patched ``step`` of every torch optimizer."""
+    torch.optim.Optimizer.__setstate__(optimizer, {})
+
+
+def is_unshared(value: torch.Tensor) -> bool:
+    """Return whether nothing but the caller's variable refers to ``value``, a graph included."""
+    return bool(value._use_count() == 1)  # type: ignore[attr-defined]
+
+
+def saved_tensors_freed(value: torch.Tensor) -> bool:
+    """Return whether a backward pass has freed the graph behind ``value``, a result of ``torch.dot``."""
+    try:
+        _ = value.grad_fn._saved_tensor  # type: ignore[union-attr]
+    except RuntimeError:
+        return True
+    return False
+
+
+def graph_partly_freed(value: torch.Tensor, nodes: int = 1000) -> bool:
+    """Return whether a backward pass has freed any of the first ``nodes`` nodes of the graph behind ``value``."""
+    return any(_freed(node) for node in _graph(value, nodes))
+
+
+def _graph(value: torch.Tensor, nodes: int) -> Iterator[Any]:
+    seen: set[Any] = set()
+    pending: list[Any] = [value.grad_fn]
+    while pending and len(seen) < nodes:
+        node = pending.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            pending.extend(following for following, _ in node.next_functions)
+
+
+def _freed(node: Any) -> bool:
+    for name in dir(node):
+        if name.startswith("_saved_"):
+            try:
+                getattr(node, name)
+            except RuntimeError:
+                return True
+    return False
+
+
+def add_nonfinite_(grads: Sequence[torch.Tensor], found: torch.Tensor) -> None:
+    """Set ``found`` (one float32 on the gradients' device) to 1 if a gradient is not finite.
+
+    The kernel of ``torch.amp.GradScaler``, with a scale of one: a single call for all gradients of a device and dtype.
+    Sharded gradients (DTensor) are reduced over their ranks. The compiler's functional form of the kernel does not hand
+    its answer back (torch 2.13), so compiled code tests each gradient.
+    """
+    if torch.compiler.is_compiling():
+        for grad in grads:
+            found += (~torch.isfinite(grad).all()).to(found.dtype)
+        return
+    torch._amp_foreach_non_finite_check_and_unscale_(list(grads), found, torch.ones_like(found))
+
+
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` kept out of the compiled graph, which loses writes into the dual state (torch 2.13)."""
+    disabled: Callable[..., Any] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    return disabled
+
+
+def multi_tensor_add_(params: list[torch.Tensor], grads: list[torch.Tensor], alpha: float) -> None:
+    """``p += alpha grad`` for all parameters in one call."""
+    torch._foreach_add_(params, grads, alpha=alpha)
+
+
+def multi_tensor_sub_(params: list[torch.Tensor], grads: list[torch.Tensor], alpha: Any) -> None:
+    """``p -= alpha grad``, rounded as two operations."""
+    torch._foreach_sub_(params, torch._foreach_mul(grads, alpha))
+
+
+def multi_tensor_lerp_(averages: list[torch.Tensor], params: list[torch.Tensor], weight: float) -> None:
+    """``average += weight (p - average)`` for all parameters in one call."""
+    torch._foreach_lerp_(averages, params, weight)
+
+
+def fused_sgd_(params: list[torch.Tensor], grads: list[torch.Tensor], lr: torch.Tensor, skip: torch.Tensor) -> None:
+    """``p -= lr grad`` unless ``skip`` is 1, decided on the device."""
+    torch._fused_sgd_(
+        params, grads, [], weight_decay=0.0, momentum=0.0, dampening=0.0, nesterov=False, maximize=False,
+        is_first_step=False, lr=lr, found_inf=skip,
+    )  # fmt: skip

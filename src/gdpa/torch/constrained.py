@@ -1,0 +1,226 @@
+"""Any torch optimizer under constraints that are known from minibatches."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from gdpa.torch import _compat
+from gdpa.torch.averaging import Averages
+from gdpa.torch.core import MultiplierOptimizer
+from gdpa.torch.finish import Finished, finish
+from gdpa.torch.optimizer import check_domain
+from gdpa.torch.roster import Constraints
+from gdpa.torch.rules import Rule, make_rule
+from gdpa.torch.staging import Stage
+
+
+def constrain(
+    optimizer: torch.optim.Optimizer,
+    constraints: Constraints,
+    dual_rate: float | None = None,
+    *,
+    rule: str | Rule = "feedback",
+    equalities: Sequence[str | int] = (),
+    sizes: Sequence[float] | None = None,
+    average: bool | None = None,
+    accumulate: str | None = None,
+    nan: str = "skip",
+    process_group: Any = "world",
+    capturable: bool = False,
+) -> ConstrainedOptimizer:
+    """Put a torch optimizer under constraints.
+
+    Args:
+        optimizer: takes the primal steps, e.g. ``torch.optim.AdamW(model.parameters())``. A parameter group's
+            ``domain`` (a set of `gdpa.sets`) is projected on after every step.
+        constraints: `Limits`, or names, or how many there are. `Limits` also tell the rule the size of each limit.
+        dual_rate: k, the one knob (default 1): larger is sooner feasible, and over-tightens more.
+        rule: how multipliers follow the constraints: "feedback" (ours, scales itself), "damped", "paper", "nupi",
+            "spbm", "ssl-alm", or a `gdpa.torch.rules.Rule`.
+        equalities: names (or positions) of the constraints that must equal zero.
+        sizes: the sizes of the limits behind a g without `Limits`, in the order of the constraints; 0 if not known.
+            The rule "feedback" measures violations in them.
+        average: keep an average of the weights for `ConstrainedOptimizer.finish`; default: yes, unless ``capturable``.
+        accumulate: what several calls of `lagrangian` before one `step` mean: None refuses them, "exact" takes the
+            weights of the whole batch (`observe` first), "stale" those of the step before.
+        nan: "skip": a step with a value that is not finite is skipped, with a warning that names it.
+            "absent": NaN in g says that the constraint's group is absent from this batch.
+        process_group: the ranks whose samples are pooled: "world", None, or a process group.
+        capturable: keep every number on the device, for CUDA graphs and ``torch.compile``. A step that is not finite
+            is skipped by the base optimizer's own kernels if it is built with ``fused=True``; another one is given
+            gradients of zero, and its momentum goes on. Call `calibrate` before capturing.
+
+    Example:
+        >>> import gdpa.torch
+        >>> _ = torch.manual_seed(0)
+        >>> net, data = torch.nn.Linear(3, 1), torch.randn(64, 3)
+        >>> opt = gdpa.torch.constrain(torch.optim.Adam(net.parameters(), lr=0.01), ["mean"])
+        >>> for _ in range(1000):
+        ...     opt.zero_grad()
+        ...     out = net(data[torch.randint(64, (16,))])
+        ...     loss = opt.lagrangian(out.square().mean(), {"mean": 1 - out.mean()})   # mean output at least 1
+        ...     loss.backward()
+        ...     opt.step()
+        >>> bool((net(data).mean() - 1).abs() < 0.1)
+        True
+    """
+    made = make_rule(rule, dual_rate)
+    return ConstrainedOptimizer(
+        optimizer, constraints, made, equalities=equalities, sizes=sizes, average=average, accumulate=accumulate,
+        nan=nan, process_group=process_group, capturable=capturable,
+    )  # fmt: skip
+
+
+class ConstrainedOptimizer(MultiplierOptimizer):
+    """A base optimizer with multipliers; made by `constrain`, which says what the arguments are.
+
+    It shares parameter groups and state with its base, so that schedulers, scalers and checkpoints see one optimizer.
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        constraints: Constraints,
+        rule: Rule,
+        *,
+        equalities: Sequence[str | int] = (),
+        sizes: Sequence[float] | None = None,
+        average: bool | None = None,
+        accumulate: str | None = None,
+        nan: str = "skip",
+        process_group: Any = "world",
+        capturable: bool = False,
+    ) -> None:
+        _check_base(base)
+        if average and capturable:
+            raise ValueError(
+                "average=True cannot be combined with capturable=True: the average takes in every tenth iterate, which "
+                "a captured graph cannot count; average outside it with torch.optim.swa_utils"
+            )
+        self.base = base
+        self._prepare(rule, constraints, equalities, accumulate, nan, process_group, capturable, sizes)
+        if rule.name == "spbm" and self._roster.num_equalities:
+            raise ValueError('the rule "spbm" has no equalities; use another one, or two inequalities')
+        self._domains = [check_domain(group.pop("domain", None)) for group in base.param_groups]
+        _compat.restore_hooks(self)
+        self._averages = Averages() if (not capturable if average is None else average) else None
+        self._install()
+
+    # The base optimizer's groups and state are ours: schedulers, scalers and checkpoints see one optimizer.
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The base optimizer's parameter groups; the first also holds the dual state."""
+        return self.base.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The base optimizer's state, with the average of each parameter."""
+        return self.base.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The base optimizer's defaults."""
+        return self.base.defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the base optimizer; its ``domain`` is the set its parameters live in."""
+        group = dict(param_group)
+        self._domains.append(check_domain(group.pop("domain", None)))
+        self.base.add_param_group(group)
+
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> Any:
+        """Register a hook before every step of the base optimizer; it is called with this optimizer."""
+        return self.base.register_step_pre_hook(lambda _, args, kwargs: hook(self, args, kwargs))
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> Any:
+        """Register a hook after every step of the base optimizer; it is called with this optimizer."""
+        return self.base.register_step_post_hook(lambda _, args, kwargs: hook(self, args, kwargs))
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step the base optimizer and commit the multipliers staged by `lagrangian`."""
+        return self._step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # hooks run with the base optimizer's step, not twice
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        rest = dict(state)
+        loaded: dict[str, Any] = {key: rest.pop(key) for key in ("state", "param_groups") if key in rest}
+        if loaded:  # from load_state_dict: the base optimizer fills in what its older states lack
+            self.base.__setstate__(loaded)
+        super().__setstate__(rest)
+
+    def _descend(self, stage: Stage | None, skip: torch.Tensor | None) -> None:
+        if skip is None:
+            self.base.step()
+        elif all(group.get("fused") for group in self.param_groups):
+            base: Any = self.base
+            base.found_inf = skip.float()  # the switch that fused kernels have
+            try:
+                base.step()
+            finally:
+                del base.found_inf
+        else:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        p.grad.masked_fill_(skip.to(p.device), 0.0)
+            self.base.step()
+
+    @torch.no_grad()
+    def _after(self, stage: Stage | None) -> None:
+        if self._averages is not None:
+            step = 0 if stage is None else stage.updates["dual_steps"]
+            self._averages.take_in(self.param_groups, self.state, step)
+
+    def calibrate(self, values: Iterable[tuple[Any, Any]]) -> None:
+        """Measure the gradient ratios of all constraints from pairs (f, g) of batches before training.
+
+        It is not needed: a constraint's ratio is measured in the first batches that violate it. It serves captured
+        graphs, whose steps cannot measure.
+
+        >>> import gdpa.torch
+        >>> net = torch.nn.Linear(2, 1)
+        >>> opt = gdpa.torch.constrain(torch.optim.SGD(net.parameters(), lr=0.1), 1)
+        >>> batches = (net(torch.randn(8, 2)) for _ in range(8))
+        >>> opt.calibrate((out.square().mean(), 1 - out.mean(dim=0)) for out in batches)
+        >>> bool(opt.param_groups[0]["ratio"] > 0)
+        True
+        """
+        entries, dual = self._entries, self._dual
+        if "ratio" not in dual.vectors:
+            raise RuntimeError(f"the rule {dual.rule.name!r} has nothing to calibrate")
+        for f, g in values:
+            vector = self._roster.vector(g)
+            seen = dual.widen(entries, vector.detach())
+            dual.measures_everything = True
+            try:
+                changes = dual.calibrate(entries, f, vector, seen, None, None, self.param_groups, self._group)
+            finally:
+                dual.measures_everything = False
+            dual.commit(entries, Stage(0.0, 0.0, seen, changes))
+        dual.settle(entries)
+
+    def finish(self, model: torch.nn.Module, loader: Iterable[Any], losses: Any, **kwargs: Any) -> Finished:
+        """Load the better of the last and the averaged weights into ``model``; see `gdpa.torch.finish.finish`."""
+        return finish(self, self._averages, model, loader, losses, **kwargs)
+
+
+def _check_base(base: Any) -> None:
+    if not isinstance(base, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer must be a torch optimizer, got {base!r}; for the paper's method over parameters use "
+            "gdpa.torch.GDPA(params, constraints)"
+        )
+    if isinstance(base, MultiplierOptimizer):
+        raise TypeError(f"optimizer is a {type(base).__name__}, which has constraints already; give a plain optimizer")
+    closure = inspect.signature(base.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(
+            f"{type(base).__name__} evaluates its closure several times a step, in which the multipliers would "
+            "have to stand still; use an optimizer of one gradient a step (SGD, Adam, AdamW, ...)"
+        )

@@ -1,0 +1,153 @@
+"""The dual side of a step: the rule, its state, its calibration, and how new state is written."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from gdpa.torch import calibration
+from gdpa.torch.memory import Memory
+from gdpa.torch.pooling import Group
+from gdpa.torch.roster import Roster
+from gdpa.torch.rules.base import Part, Rule, Scalar, Vector, advance, advance_each, advance_few
+from gdpa.torch.staging import Stage
+
+#: `advance_few` serves if at most this share of the constraints is present.
+SPARSE = 0.2
+
+Entries = dict[str, Any]
+
+
+class Dual:
+    """Forms new dual states by a rule. The state itself (``entries``) is kept by the optimizer and handed in.
+
+    Args:
+        rule: the dual rule.
+        roster: the constraints.
+        weights: keep the weights of the last step in the state (micro-batches in the stale mode).
+        capturable: every entry that changes is a tensor on the device, written in place.
+    """
+
+    def __init__(self, rule: Rule, roster: Roster, weights: bool, capturable: bool) -> None:
+        self.rule, self.roster, self.capturable = rule, roster, capturable
+        self.vectors: dict[str, Vector] = dict(rule.vectors)
+        self.scalars: dict[str, Scalar] = {"dual_steps": Scalar(0), **rule.scalars()}
+        if "ratio" in rule.given:
+            self.vectors |= calibration.VECTORS
+            self.scalars |= calibration.SCALARS
+        if weights and not rule.lagged:
+            self.vectors["stale_weights"] = Vector(0.0, -math.inf)
+        self.limit = torch.tensor(roster.limit_sizes, dtype=torch.float64)
+        self.measures_everything = False
+        self.memory = Memory()
+        self._read = (*rule.vectors, *rule.given)
+
+    def initial(self) -> Entries:
+        """Return the entries of the state at the start. Numbers are kept in double precision."""
+        roster = self.roster
+        entries: Entries = {"constraint_names": list(roster.names or ()), "constraint_order": list(roster.order)}
+        for key, vector in self.vectors.items():
+            kind = torch.bool if vector.start is False else torch.float64
+            entries[key] = torch.full((roster.size,), vector.start, dtype=kind)
+        for key, scalar in self.scalars.items():
+            moves = self.capturable and key in ("dual_steps", "beta_r")
+            entries[key] = torch.zeros((), dtype=torch.float64) if moves else scalar.start
+        return entries
+
+    def advance_numbers(
+        self, entries: Entries, values: list[float], present: list[bool] | None
+    ) -> tuple[Entries, list[float]]:
+        """Return (changed entries, weights) for a handful of constraints on the CPU."""
+        roster = self.roster
+        view = self.memory.lists(entries, self._read, self.limit)
+        return advance_each(self.rule, view, values, present, roster.size - roster.num_equalities)
+
+    def advance(
+        self, entries: Entries, values: torch.Tensor, present: torch.Tensor | None
+    ) -> tuple[Entries, torch.Tensor]:
+        """Return (changed entries, weights) for values from `widen`."""
+        p = self.roster.num_equalities
+        if self.capturable or not values.is_cpu:
+            return advance(self.rule, {**entries, "limit": self.limit}, values, present, p)
+        view = self.memory.arrays(entries, self._read, self.limit)
+        here = None if present is None else present.numpy()
+        sparse = here is not None and np.count_nonzero(here) <= SPARSE * len(here)
+        updates, w = (advance_few if sparse else advance)(self.rule, view, values.numpy(), here, p)
+        return updates, torch.from_numpy(w)
+
+    def widen(self, entries: Entries, values: torch.Tensor) -> torch.Tensor:
+        """Return a copy of ``values`` in the state's precision, with the state moved to their device.
+
+        It is a copy because g may share the memory of a parameter, which the step changes.
+        """
+        wide = torch.float32 if values.device.type == "mps" else torch.float64  # mps has no double precision
+        if entries["multipliers"].device != values.device:
+            for key in (*self.vectors, *self.scalars):
+                entry = entries[key]
+                if isinstance(entry, torch.Tensor):
+                    entries[key] = entry.to(values.device, wide if entry.is_floating_point() else None)
+            self.limit = self.limit.to(values.device, wide)
+        return values.to(wide, copy=True)
+
+    def calibrate(
+        self,
+        entries: Entries,
+        f: torch.Tensor,
+        g: torch.Tensor,
+        values: Any,
+        present: Any,
+        here: Any,
+        groups: list[dict[str, Any]],
+        ranks: Group,
+    ) -> Entries:
+        """Measure gradient ratios if one is missing, and return the changed entries.
+
+        Args:
+            entries: the dual state.
+            f, g: of this rank's samples, with their graph.
+            values, present: g over all samples, and which constraints have any (None for all).
+            here: which constraints have samples on this rank.
+            groups: the parameter groups.
+            ranks: who measures together.
+        """
+        if "ratio" not in self.vectors or not self.memory.unmeasured(entries["ratio"]):
+            return {}
+        if isinstance(values, torch.Tensor):
+            if values.is_cuda and torch.cuda.is_current_stream_capturing():
+                return {}  # the host cannot look at g: call `calibrate` before capturing
+            values = values.detach().cpu().double().numpy()
+            present, here = (None if t is None else t.cpu().numpy() for t in (present, here))
+        view = {**entries, "limit": self.limit}
+        which = calibration.candidates(self.roster, view, values, present, self.measures_everything)
+        if not which:
+            return {}
+        params = [p for group in groups for p in group["params"] if p.requires_grad]
+        return calibration.measure(self.roster, ranks, view, f, g, values, here, which, params)
+
+    def settle(self, entries: Entries) -> None:
+        """Turn measurements of fewer batches than asked for into ratios."""
+        slope_f, slope_g, ratio = (entries[key] for key in ("slope_f", "slope_g", "ratio"))
+        known = (ratio == 0) & (slope_f > 0) & (slope_g > 0)
+        ratio[known] = (slope_f[known] / slope_g[known]).sqrt()
+
+    def commit(self, entries: Entries, stage: Stage) -> None:
+        """Write what a stage holds into the state."""
+        for key, value in stage.updates.items():
+            kind = type(value)
+            if kind is list:
+                self.memory.write(entries, key, value)
+            elif kind is Part:
+                entry = entries[key]
+                numbers = torch.as_tensor(value.numbers, dtype=entry.dtype, device=entry.device)
+                positions = torch.as_tensor(value.positions, device=entry.device)
+                if stage.guarded:
+                    numbers = torch.where(stage.check, numbers, entry[positions])
+                entry[positions] = numbers
+            elif stage.guarded and isinstance(value, torch.Tensor):  # in place, where a captured graph looks for it
+                entry = entries[key]
+                torch.where(stage.check, value.to(entry.dtype), entry, out=entry)
+            else:
+                entries[key] = torch.from_numpy(value) if kind is np.ndarray else value

@@ -1,0 +1,104 @@
+"""The model to keep: the better of the last and the averaged weights, by certificate on whole data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gdpa.torch.averaging import Averages, copy_
+from gdpa.torch.certify import Losses, ModelCertificate, best, certify
+from gdpa.torch.core import MultiplierOptimizer
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What `ConstrainedOptimizer.finish` chose; ``print`` it.
+
+    Attributes:
+        chosen: "last" or "average", whose weights are now in the model.
+        certificates: what whole data says of each.
+    """
+
+    chosen: str
+    certificates: dict[str, ModelCertificate]
+
+    @property
+    def certificate(self) -> ModelCertificate:
+        """The certificate of the weights that were loaded."""
+        return self.certificates[self.chosen]
+
+    def __str__(self) -> str:
+        lines = []
+        for name, found in self.certificates.items():
+            met = "limits met" if found.feasible else f"largest violation {found.violation:.3g}"
+            loaded = "  <- loaded" if name == self.chosen else ""
+            lines.append(f"{name} weights: objective {found.objective:.6g}, {met}{loaded}")
+        return "\n".join([*lines, str(self.certificate)])
+
+
+def finish(
+    optimizer: MultiplierOptimizer,
+    averages: Averages | None,
+    model: torch.nn.Module,
+    loader: Iterable[Any],
+    losses: Losses,
+    *,
+    tolerance: float = 0.01,
+    **kwargs: Any,
+) -> Finished:
+    """Judge the last and the averaged weights on all of ``loader`` and load the better ones into ``model``.
+
+    The lowest objective among those that meet every constraint to ``tolerance`` wins; if none does, the smallest
+    violation. Running statistics (batch norm) of the averaged weights are measured anew on ``loader``.
+
+    Args:
+        optimizer: the optimizer that trained the model.
+        averages: its averages; None if it keeps none.
+        model: the model whose parameters the optimizer holds.
+        loader: batches of the whole data; it must be possible to go through it several times.
+        losses: as for `certify`.
+        tolerance: what counts as met: a share of the limit with `Limits`, else in units of g.
+        kwargs: further arguments of `certify`; ``stationarity=True`` adds the KKT residuals.
+    """
+    groups, state = optimizer.param_groups, optimizer.state
+    kwargs.setdefault("stationarity", False)
+    found = {"last": certify(model, loader, losses, optimizer=optimizer, tolerance=tolerance, **kwargs)}
+    pairs = [] if averages is None else averages.pairs(groups, state)
+    if averages is None or not pairs:
+        return Finished("last", found)
+    own = {id(p) for p in model.parameters()}
+    if not any(id(p) in own for p, _ in pairs):
+        raise ValueError("model holds none of the optimizer's parameters; give the model that was trained")
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    with averages.swapped(groups, state):
+        _measure_statistics(model, loader, losses)
+        found["average"] = certify(model, loader, losses, optimizer=optimizer, tolerance=tolerance, **kwargs)
+        measured = {name: value.clone() for name, value in model.named_buffers()}
+    chosen = best(found)
+    if chosen == "average":
+        copy_(pairs)
+    kept = measured if chosen == "average" else buffers
+    copy_((value, kept[name]) for name, value in model.named_buffers())
+    return Finished(chosen, found)
+
+
+@torch.no_grad()
+def _measure_statistics(model: torch.nn.Module, loader: Iterable[Any], losses: Losses) -> None:
+    """Measure running means and variances of batch norm layers for the weights now in the model."""
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    layers = [layer for layer in layers if layer.track_running_stats]
+    if not layers:
+        return
+    momenta, training = [layer.momentum for layer in layers], model.training
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # a plain mean over the batches
+    model.train()
+    for batch in loader:
+        losses(model, batch)
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum
+    model.train(training)

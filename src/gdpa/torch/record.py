@@ -1,0 +1,85 @@
+"""What an optimizer remembers of its last steps, and whom it tells."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gdpa.torch.report import Report, Snapshot, diagnose, make_report
+from gdpa.torch.roster import Roster
+from gdpa.torch.staging import Stage
+
+_logger = logging.getLogger("gdpa.torch")
+
+#: Steps that `report` looks back on, and after which limits that look unattainable are logged.
+WINDOW = 200
+#: With more constraints than this only the last two steps are kept.
+MANY = 1024
+
+Observer = Callable[[Snapshot], None]
+
+
+class Record:
+    """The last steps of a run. It is not part of the state: a resumed run starts a new one."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._steps: deque[tuple[Any, Any]] = deque(maxlen=WINDOW if roster.size <= MANY else 2)
+        self._last: tuple[Any, Any] | None = None
+        self._observers: list[tuple[Observer, int]] = []
+        self._told: set[str] = set()
+
+    def observe(self, observer: Observer, every: int) -> None:
+        """Call ``observer`` after every ``every``-th committed step."""
+        if not callable(observer) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"observer must be callable and every a positive integer, got {observer!r}, {every!r}")
+        self._observers.append((observer, every))
+
+    def keep(self, stage: Stage, entries: dict[str, Any], on_device: bool) -> None:
+        """Remember a committed step."""
+        self._last = (stage.objective, stage.values)
+        if on_device:
+            return
+        moved = stage.updates.get("multipliers")
+        self._steps.append((stage.values, moved if type(moved) is list else entries["multipliers"].clone()))
+        done = entries["dual_steps"]
+        if done % WINDOW == 0 and self._roster.size <= MANY:
+            self._tell(done, entries)
+        for observer, every in self._observers:
+            if done % every == 0:
+                observer(self.snapshot(entries))
+
+    def snapshot(self, entries: dict[str, Any]) -> Snapshot:
+        """Return the constraints as the last committed step's batch showed them."""
+        return Snapshot.of(self._roster, entries["multipliers"], int(entries["dual_steps"]), self._last)
+
+    def report(self, entries: dict[str, Any], skipped: int, tolerance: float) -> Report:
+        """Return the means over the last steps, with advice."""
+        ratio = self._ratio(entries)
+        return make_report(self._roster, self.snapshot(entries), self._recent(), ratio, skipped, tolerance)
+
+    def _recent(self) -> tuple[Any, Any] | None:
+        """Return (g, multipliers) of the last steps, one row a step, in the user's order."""
+        if not self._steps:
+            return None
+        columns = []
+        for column in zip(*self._steps, strict=True):
+            rows = torch.stack([torch.as_tensor(row, dtype=torch.float64).cpu() for row in column])
+            columns.append(self._roster.to_user(rows.T).T.numpy())
+        return columns[0], columns[1]
+
+    def _ratio(self, entries: dict[str, Any]) -> Any:
+        return self._roster.to_user(entries["ratio"]).cpu().numpy() if "ratio" in entries else None
+
+    def _tell(self, step: int, entries: dict[str, Any]) -> None:
+        """Log once, while training runs, which limits look unattainable."""
+        recent = self._recent()
+        if recent is not None:
+            for name, note in diagnose(self._roster, *recent, self._ratio(entries)):
+                if "unattainable" in note and name not in self._told:
+                    self._told.add(name)
+                    _logger.warning("step %d: %s", step, note)

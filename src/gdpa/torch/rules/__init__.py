@@ -1,0 +1,39 @@
+"""Dual rules by name, all with one interface; see `gdpa.torch.rules.base.Rule`."""
+
+from __future__ import annotations
+
+import math
+
+from gdpa.torch.rules.base import Rule
+from gdpa.torch.rules.damped import Damped
+from gdpa.torch.rules.feedback import Feedback
+from gdpa.torch.rules.paper import Paper
+from gdpa.torch.rules.peers import NuPI, PenaltyBarrier, TwoSample
+
+#: What ``constrain(..., rule=name)`` knows; the first is the default.
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Feedback, Damped, Paper, NuPI, PenaltyBarrier, TwoSample)}
+
+
+def make_rule(rule: str | Rule, dual_rate: float | None) -> Rule:
+    """Return the rule called ``rule``, or ``rule`` itself if it is one.
+
+    >>> make_rule("nupi", 2.0)
+    NuPI(dual_rate=2.0, integral=0.01, proportional=0.1, nu=0.9)
+    """
+    number = isinstance(dual_rate, (int, float)) and not isinstance(dual_rate, bool)
+    if dual_rate is not None and not (number and 0 < dual_rate < math.inf):
+        raise ValueError(f"dual_rate must be a positive finite number, got {dual_rate!r}; 1 is the default")
+    if isinstance(rule, Rule):
+        if dual_rate is not None:
+            raise ValueError("dual_rate= goes with the name of a rule; give it to the rule itself instead")
+        return rule
+    if not isinstance(rule, str) or rule not in RULES:
+        raise ValueError(f"rule must be one of {list(RULES)} or a gdpa.torch.rules.Rule, got {rule!r}")
+    if dual_rate is None:
+        return RULES[rule]()
+    if rule == Paper.name:
+        raise ValueError('the rule "paper" has no dual_rate; give rule=Paper(beta=..., tau=...) instead')
+    return RULES[rule](dual_rate=float(dual_rate))  # type: ignore[call-arg]
+
+
+__all__ = ["RULES", "Damped", "Feedback", "NuPI", "Paper", "PenaltyBarrier", "Rule", "TwoSample", "make_rule"]

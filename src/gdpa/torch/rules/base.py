@@ -1,0 +1,187 @@
+"""What a dual rule is, and the two ways to apply one: to whole vectors, or to one number after another.
+
+A rule is a pure function of one constraint: from its state, its value g and what all constraints share in this step it
+makes the new state and the weight w of its gradient. The formula is elementwise, so it is written once and applied to
+NumPy arrays, torch tensors and Python floats alike. A tensor operation costs microseconds whatever its size, so a
+handful of constraints is cheaper as Python floats.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+#: One constraint's entry of a state: a float, or the vector of all constraints.
+Number = Any
+Dual = dict[str, Any]
+
+
+class Vector(NamedTuple):
+    """An entry of the dual state with one number per constraint: its start, and the range a saved one must lie in."""
+
+    start: float | bool = 0.0
+    low: float = 0.0
+    high: float = math.inf
+
+
+class Scalar(NamedTuple):
+    """An entry of the dual state with one number for all constraints, and the range a saved one must lie in.
+
+    ``open_low`` excludes the lower end.
+    """
+
+    start: Any
+    low: float = 0.0
+    high: float = math.inf
+    open_low: bool = False
+
+
+class Numbers:
+    """The functions that rules need besides arithmetic, for Python floats."""
+
+    maximum = staticmethod(max)
+    at_least = staticmethod(max)
+    abs = staticmethod(abs)
+    sqrt = staticmethod(math.sqrt)
+
+    @staticmethod
+    def clip(x: float, low: float, high: float) -> float:
+        return low if x < low else high if x > high else x
+
+    @staticmethod
+    def where(condition: bool, yes: float, no: float) -> float:
+        return yes if condition else no
+
+
+class Arrays:
+    """The same for NumPy arrays."""
+
+    maximum = np.maximum
+    at_least = np.maximum
+    abs = np.abs
+    sqrt = np.sqrt
+    clip = np.clip
+    where = np.where
+
+
+class Tensors:
+    """The same for torch tensors."""
+
+    maximum = staticmethod(torch.maximum)
+    at_least = staticmethod(torch.clamp_min)
+    abs = staticmethod(torch.abs)
+    sqrt = staticmethod(torch.sqrt)
+    clip = staticmethod(torch.clamp)
+    where = staticmethod(torch.where)
+
+
+def functions(g: Number) -> Any:
+    """Return the functions for numbers of the type of ``g``.
+
+    >>> functions(1.0).clip(5.0, 0.0, 2.0), functions(np.ones(1)).clip(np.array([5.0]), 0.0, 2.0).tolist()
+    (2.0, [2.0])
+    """
+    return Numbers if type(g) is float else Arrays if type(g) is np.ndarray else Tensors
+
+
+class Rule(ABC):
+    """How multipliers follow the constraints, and the weights they give.
+
+    Attributes:
+        name: what ``constrain(..., rule=name)`` calls it.
+        vectors: the entries of the state that `update` reads and returns, in its order; the first is "multipliers".
+        given: entries that `update` reads and somebody else writes: "ratio" (calibration) and "limit" (`Limits`).
+        lagged: the weights are the multipliers from before the batch, so they are known before the forward pass.
+    """
+
+    name: ClassVar[str]
+    vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector()}
+    given: ClassVar[tuple[str, ...]] = ()
+    lagged: ClassVar[bool] = False
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return the rule's own entries with one number for all constraints, "dual_steps" excepted."""
+        return {}
+
+    @abstractmethod
+    def begin(self, dual: Dual) -> tuple[Any, dict[str, Any]]:
+        """Return (what all constraints share in this step, the new scalars besides "dual_steps")."""
+
+    @abstractmethod
+    def update(
+        self, state: tuple[Number, ...], given: tuple[Number, ...], g: Number, shared: Any, num_equalities: int
+    ) -> tuple[tuple[Number, ...], Number]:
+        """Return (new state, weight) of one constraint, or of all of them as vectors.
+
+        Args:
+            state, given: in the order of ``vectors`` and ``given``.
+            g: the value seen; feasible if ``<= 0``.
+            shared: from `begin`.
+            num_equalities: how many of the last constraints are equalities; for one float 0 or 1.
+        """
+
+
+def advance(rule: Rule, dual: Dual, g: Any, present: Any, num_equalities: int) -> tuple[Dual, Any]:
+    """Return (the entries of the dual state that change, the weights w) after seeing the vector g.
+
+    Args:
+        rule: the dual rule.
+        dual: the dual state; it is not changed.
+        g: one value per constraint, a NumPy array or a torch tensor.
+        present: True for constraints with samples in this batch, None for all. An absent constraint keeps its state and
+            has the weight 0.
+        num_equalities: how many of the last constraints are equalities.
+    """
+    shared, scalars = rule.begin(dual)
+    state, given = tuple(dual[key] for key in rule.vectors), tuple(dual[key] for key in rule.given)
+    new, w = rule.update(state, given, g, shared, num_equalities)
+    if present is not None:
+        where = functions(g).where
+        new = tuple(n if n is old else where(present, n, old) for n, old in zip(new, state, strict=True))
+        w = where(present, w, 0.0 * state[0])
+    changed = {key: n for key, n, old in zip(rule.vectors, new, state, strict=True) if n is not old}
+    return {"dual_steps": dual["dual_steps"] + 1, **scalars, **changed}, w
+
+
+class Part(NamedTuple):
+    """New numbers for some positions of a vector, the others stay."""
+
+    positions: Any
+    numbers: Any
+
+
+def advance_few(rule: Rule, dual: Dual, g: Any, present: Any, num_equalities: int) -> tuple[Dual, Any]:
+    """Do as `advance` does for NumPy vectors of which few are present: only those are computed."""
+    positions = np.flatnonzero(present)
+    equalities = int(np.count_nonzero(positions >= len(g) - num_equalities))
+    part = {**dual, **{key: dual[key][positions] for key in (*rule.vectors, *rule.given)}}
+    updates, some = advance(rule, part, g[positions], None, equalities)
+    for key in rule.vectors:
+        if key in updates:
+            updates[key] = Part(positions, updates[key])
+    w = np.zeros_like(g)
+    w[positions] = some
+    return updates, w
+
+
+def advance_each(
+    rule: Rule, dual: Dual, values: Sequence[float], present: Sequence[bool] | None, first_equality: int
+) -> tuple[Dual, list[float]]:
+    """Do as `advance` does, number by number: ``dual`` holds lists for the rule's vectors."""
+    shared, scalars = rule.begin(dual)
+    columns = [dual[key] for key in rule.vectors]
+    states = list(zip(*columns, strict=True))
+    givens = list(zip(*(dual[key] for key in rule.given), strict=True)) if rule.given else [()] * len(values)
+    w = [0.0] * len(values)
+    update = rule.update
+    for i, g in enumerate(values):
+        if present is None or present[i]:
+            states[i], w[i] = update(states[i], givens[i], g, shared, 1 if i >= first_equality else 0)
+    updates = {"dual_steps": dual["dual_steps"] + 1, **scalars}
+    updates.update(zip(rule.vectors, map(list, zip(*states, strict=True)), strict=True))
+    return updates, w

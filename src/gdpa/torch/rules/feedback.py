@@ -1,0 +1,105 @@
+"""The library's own rule for sampled data: proportional-integral feedback in units of limit, noise and gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gdpa.lagrangian import AugmentedLagrangian
+from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Every constant of `Feedback`. See docs/torch.md for the runs that chose them."""
+
+    #: Share of the unit u by which an error of one moves the multiplier in a step.
+    integral: float = 0.01
+    #: The same for a change of the smoothed error. 0.3 / 0.01: the rule looks 30 steps ahead.
+    proportional: float = 0.3
+    #: Share of the newest error in the smoothed error.
+    smoothing: float = 0.1
+    #: Errors are cut at this size, so that a start far off does not wind the multiplier up.
+    largest_error: float = 3.0
+    #: An error of one is at least this many standard deviations of the batch values.
+    deviations: float = 2.0
+    #: Share of the newest batch in the running variance of the batch values.
+    newest_variance: float = 0.02
+    #: Share of the newest batch in the running square of g.
+    newest_square: float = 0.002
+    #: The running square never counts as less than this share of its largest value.
+    least_square: float = 1e-3
+
+
+GAINS = Gains()
+#: Keeps 0 / 0 from arising for a constraint that is exactly 0 in every batch so far.
+TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Feedback(Rule):
+    r"""Velocity-form PI control of each multiplier, with errors and steps that have no units.
+
+    .. math::
+        S_i &= \max(c_i,\ 2 \sigma_i), \qquad e_i = \operatorname{clip}(g_i / S_i, -3, 3) \\
+        \xi_i &\leftarrow 0.9\, \xi_i + 0.1\, e_i \\
+        u_i &= (\rho_i + |\lambda_i|) / 2 \\
+        \lambda_i &\leftarrow [\lambda_i + k\, u_i\, (0.01\, e_i + 0.3\, \Delta\xi_i)]_+, \qquad w_i = \lambda_i
+            \text{ from before the batch}
+
+    :math:`c_i` is the size of the limit (`Limits` gives it) or the running root mean square of g, whichever is smaller,
+    :math:`\sigma_i` the standard deviation of the batch values, estimated from differences of successive batches, and
+    :math:`\rho_i` the ratio of gradient norms of f and :math:`g_i`, measured in the first batches that violate the
+    constraint. Before it is measured, :math:`\lambda_i = 0`. The step grows with the multiplier, so a wrong
+    :math:`\rho_i` costs steps and not feasibility. The weights do not depend on the batch whose gradient they
+    multiply, so rectified noise does not add up over many constraints.
+
+    PI control of multipliers is Sohrabi et al., "On PI controllers for updating Lagrange multipliers in constrained
+    optimization", ICML 2024; the calibration and the units are ours.
+
+    Args:
+        dual_rate: k. It multiplies both gains.
+    """
+
+    dual_rate: float = 1.0
+    name: ClassVar[str] = "feedback"
+    lagged: ClassVar[bool] = True
+    vectors: ClassVar[dict[str, Vector]] = {
+        "multipliers": Vector(),
+        "smoothed": Vector(0.0, -GAINS.largest_error, GAINS.largest_error),
+        "last": Vector(0.0, -math.inf),
+        "variance": Vector(),
+        "square": Vector(),
+        "largest_square": Vector(),
+        "seen": Vector(),
+    }
+    given: ClassVar[tuple[str, ...]] = ("ratio", "limit")
+
+    def scalars(self) -> dict[str, Scalar]:
+        return {"dual_rate": Scalar(float(self.dual_rate), open_low=True)}
+
+    def begin(self, dual: Dual) -> tuple[Any, dict[str, Any]]:
+        return dual["dual_rate"], {}
+
+    def update(
+        self, state: tuple[Number, ...], given: tuple[Number, ...], g: Number, shared: Any, num_equalities: int
+    ) -> tuple[tuple[Number, ...], Number]:
+        multipliers, smoothed, last, variance, square, largest_square, seen = state
+        (ratio, limit), k, xp = given, shared, functions(g)
+        # S, the size of one unit of error. Running means are plain means until their shares are reached.
+        jump = xp.where(seen > 0, 0.5 * (g - last) ** 2, variance)
+        variance = variance + xp.at_least(1 / xp.at_least(seen, 1.0), GAINS.newest_variance) * (jump - variance)
+        seen = seen + 1.0
+        square = square + xp.at_least(1 / seen, GAINS.newest_square) * (g * g - square)
+        largest_square = xp.maximum(largest_square, square)
+        size = xp.maximum(square, GAINS.least_square * largest_square)
+        size = xp.where((limit > 0) & (limit * limit < size), limit * limit, size)
+        unit = xp.sqrt(xp.at_least(xp.maximum(size, GAINS.deviations**2 * variance), TINY))
+        # The controller.
+        error = xp.clip(g / unit, -GAINS.largest_error, GAINS.largest_error)
+        change = GAINS.smoothing * (error - smoothed)
+        drive = GAINS.integral * error + GAINS.proportional * change
+        step = 0.5 * k * (ratio + xp.abs(multipliers))
+        moved = AugmentedLagrangian(multipliers, step, 0.0, num_equalities).ascend(drive)
+        return (moved, smoothed + change, g, variance, square, largest_square, seen), multipliers

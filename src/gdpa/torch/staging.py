@@ -1,0 +1,192 @@
+"""The staging protocol: what `lagrangian` leaves for `step`. Nothing is committed before the step really happens."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from enum import Enum
+from typing import Any
+
+import torch
+
+from gdpa.torch import _compat
+from gdpa.torch.pooling import Pooled
+from gdpa.torch.roster import Roster
+
+
+class NonFiniteWarning(RuntimeWarning):
+    """A step was skipped because the objective, a constraint or a gradient was not a finite number."""
+
+
+class Phase(Enum):
+    """Where a staged step stands.
+
+    ::
+
+        lagrangian ---> STAGED ---backward---> READY ---step---> committed
+                          |                      ^
+                          +--zero_grad--> CLEARED --backward
+
+    `lagrangian` again: from CLEARED it replaces the stage, from READY it replaces it too if the gradients are gone;
+    if they are not, the new stage is MIXED, and only ``zero_grad`` can save it. From STAGED it is an error.
+    """
+
+    STAGED = "the backward pass has not run"
+    CLEARED = "gradients were cleared since, before the backward pass"
+    READY = "the backward pass has run"
+    MIXED = "gradients of an earlier call may still be in .grad"
+
+
+class Stage:
+    """A step in waiting.
+
+    Attributes:
+        check: a number that is finite exactly if the objective and all constraints are; if ``guarded``, whether it
+            is, as a tensor on the device.
+        objective, values: f and g of the step (means over all its samples), g in internal order, NaN if absent.
+        updates: what `step` writes into the dual state.
+        loss, product: what `lagrangian` returned, and its part w . g.
+        weights: w of grad f + J^T w.
+        pooled: sums over ranks and micro-batches, if there are several.
+        packed: this rank's running sums (``accumulate="stale"``).
+        calls: calls of ``lagrangian`` so far.
+        guarded: the host does not look at ``check``; if it is False, the kernels of the step change nothing.
+    """
+
+    weights: torch.Tensor | None = None
+    pooled: Pooled | None = None
+    packed: torch.Tensor | None = None
+    calls = 1
+    guarded = False
+    _phase = Phase.STAGED
+    _arrived: Any = None
+
+    def __init__(
+        self,
+        check: Any,
+        objective: Any,
+        values: Any,
+        updates: dict[str, Any],
+        loss: torch.Tensor | None = None,
+        product: torch.Tensor | None = None,
+    ) -> None:
+        # One is made at every step: what most of them leave at its default stays on the class.
+        self.check, self.objective, self.values, self.updates = check, objective, values, updates
+        self.loss, self.product = loss, product
+
+    @property
+    def phase(self) -> Phase:
+        """Where the step stands now."""
+        if self._phase is Phase.MIXED or self.product is None or not _compat.saved_tensors_freed(self.product):
+            return self._phase
+        return Phase.READY
+
+    def clear(self) -> bool:
+        """Note that gradients were cleared; return whether the stage is over with that."""
+        if self.phase is Phase.READY:
+            return True
+        self._phase = Phase.CLEARED
+        return False
+
+    def mix(self) -> None:
+        """Note that gradients of an earlier call may still be there."""
+        self._phase = Phase.MIXED
+
+    def check_backward(self) -> None:
+        """Raise if the gradients at hand are not those of the staged loss."""
+        if self._phase is Phase.MIXED:
+            raise RuntimeError(TWICE)
+        if torch.compiler.is_compiling():
+            return  # the compiler does not see graphs of others
+        phase = self.phase
+        # A graph that was kept (retain_graph=True) looks unused. One of which only the objective's part was used
+        # shows that backward was called on something else.
+        if phase is not Phase.READY and self.loss is not None and _compat.graph_partly_freed(self.loss):
+            raise RuntimeError(
+                "the backward pass did not go through the loss that lagrangian returned, so the constraints have no "
+                "part in the gradients; write loss = opt.lagrangian(f, g), then loss.backward(). Nothing was changed"
+            )
+
+    def prefetch(self) -> None:
+        """Start copying ``check`` to the host, so that `finite` waits for the forward pass alone."""
+        if isinstance(self.check, torch.Tensor) and self.check.is_cuda:
+            self.check = self.check.to("cpu", non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
+
+    def finite(self) -> bool:
+        """Return whether objective and constraints are all finite."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return math.isfinite(self.check)
+
+
+TWICE = (
+    "lagrangian was called twice without a step between. To add up gradients of several micro-batches build the "
+    'optimizer with accumulate="exact" or "stale"; to drop the first call use opt.zero_grad() or opt.discard()'
+)
+
+
+def warn_values(stage: Stage, roster: Roster) -> None:
+    """Name the numbers of a skipped step that were not finite."""
+    values = torch.as_tensor(stage.values)
+    if stage.pooled is not None:
+        values = torch.where(stage.pooled.present, values, torch.zeros_like(values))
+    bad = [roster.name(i) for i in torch.nonzero(~torch.isfinite(values)).flatten().tolist()]
+    if not math.isfinite(float(stage.objective)):
+        bad.insert(0, "the objective")
+    text = ", ".join(bad[:8]) or "the weighted sum of objective and constraints"
+    _warn(f"{text} was not a finite number", ' A group absent from a batch is declared with counts= or nan="absent"')
+
+
+def warn_gradients(names: list[str]) -> None:
+    """Name the parameters of a skipped step whose gradients were not finite."""
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    _warn(f"the gradient of {', '.join(names[:8])}{more} was not finite", "")
+
+
+def _warn(what: str, hint: str) -> None:
+    warnings.warn(
+        f"step skipped: {what}; parameters and multipliers are as they were.{hint}", NonFiniteWarning, stacklevel=5
+    )
+
+
+def nonfinite_gradients(groups: list[dict[str, Any]]) -> torch.Tensor | None:
+    """Return 1 on the device (as a tensor of one number) if any gradient is not finite, else 0; None without gradients.
+
+    All gradients of a device and dtype take one kernel; see `_compat.add_nonfinite_`.
+    """
+    sorts: dict[Any, list[torch.Tensor]] = {}
+    for group in groups:
+        for p in group["params"]:
+            grad = p.grad
+            if grad is not None:
+                grad = grad._values() if grad.is_sparse else grad
+                key = (grad.dtype, grad.device)
+                if key in sorts:
+                    sorts[key].append(grad)
+                else:
+                    sorts[key] = [grad]
+    found: torch.Tensor | None = None
+    for (_, device), grads in sorts.items():
+        if found is None or found.device != device:
+            before, found = found, torch.zeros((), device=device)
+            if before is not None:
+                found += before.to(device)
+        _compat.add_nonfinite_(grads, found)
+    return found
+
+
+def name_gradients(groups: list[dict[str, Any]]) -> list[str]:
+    """Return the names of the parameters whose gradients are not finite."""
+    names = []
+    for j, group in enumerate(groups):
+        known = group.get("param_names")
+        for i, p in enumerate(group["params"]):
+            grad: Any = p.grad
+            if grad is None:
+                continue
+            grad = grad.to_local() if hasattr(grad, "to_local") else grad._values() if grad.is_sparse else grad
+            if not bool(torch.isfinite(grad).all()):
+                names.append(known[i] if known else f"parameter {i} of group {j}, shape {tuple(p.shape)}")
+    return names or ["a parameter of another rank"]

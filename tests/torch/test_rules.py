@@ -1,0 +1,200 @@
+"""Dual rules: by hand, and the same for numbers, vectors and tensors, whole or masked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdpa.torch.rules import RULES, Damped, Feedback, NuPI, Paper, PenaltyBarrier, TwoSample, make_rule
+from gdpa.torch.rules.base import Part, advance, advance_each, advance_few
+
+NAMES = list(RULES)
+
+
+def state(rule, m, seed=0, **entries):
+    """A dual state in the middle of a run."""
+    rng = np.random.default_rng(seed)
+    dual = {"dual_steps": 25, "ratio": rng.uniform(0.1, 2, m), "limit": np.where(rng.random(m) < 0.5, 1.0, 0.0)}
+    for key, vector in rule.vectors.items():
+        dual[key] = rng.random(m) < 0.5 if vector.start is False else rng.uniform(0.1, 2, m)
+    dual |= {key: scalar.start for key, scalar in rule.scalars().items()}
+    return {**dual, **entries}
+
+
+def as_lists(dual):
+    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in dual.items()}
+
+
+def as_tensors(dual):
+    return {key: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for key, value in dual.items()}
+
+
+def whole(updates, dual, key):
+    """The vector ``key`` after the updates."""
+    value = updates.get(key, dual[key])
+    if isinstance(value, Part):
+        full = np.array(dual[key])
+        full[value.positions] = value.numbers
+        return full
+    return np.asarray(value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=15)
+@given(
+    g=st.lists(st.floats(-3, 3, width=32), min_size=2, max_size=12),
+    seed=st.integers(0, 1000),
+    equalities=st.integers(0, 1),
+    masked=st.booleans(),
+)
+def test_numbers_vectors_and_tensors_agree(name, g, seed, equalities, masked):
+    rule, m, values = RULES[name](), len(g), np.array(g)
+    dual = state(rule, m, seed)
+    present = np.random.default_rng(seed).random(m) < 0.6 if masked else None
+    updates, w = advance(rule, dual, values, present, equalities)
+    mask = None if present is None else present.tolist()
+    each, w_each = advance_each(rule, as_lists(dual), g, mask, m - equalities)
+    tensors, w_tensors = advance(
+        rule, as_tensors(dual), torch.tensor(g, dtype=torch.float64),
+        None if present is None else torch.from_numpy(present), equalities,
+    )  # fmt: skip
+    assert w_each == pytest.approx(w.tolist(), rel=1e-12)
+    assert w_tensors.tolist() == pytest.approx(w.tolist(), rel=1e-12)
+    few = advance_few(rule, dual, values, np.ones(m, bool) if present is None else present, equalities)
+    assert few[1].tolist() == pytest.approx(w.tolist(), rel=1e-12)
+    for key in rule.vectors:
+        expected = pytest.approx(whole(updates, dual, key).astype(float).tolist(), rel=1e-12)
+        for other in (each, tensors, few[0]):
+            assert whole(other, dual, key).astype(float).tolist() == expected
+        if masked:
+            assert np.array_equal(whole(updates, dual, key)[~present], dual[key][~present])  # absent stands still
+    if masked:
+        assert (w[~present] == 0).all()
+    assert updates["dual_steps"] == 26
+    assert (whole(updates, dual, "multipliers")[: m - equalities] >= 0).all()
+    # and permuting the constraints permutes the answer
+    if not equalities and not masked:
+        order = np.random.default_rng(seed).permutation(m)
+        shuffled = {k: v[order] if isinstance(v, np.ndarray) else v for k, v in dual.items()}
+        assert advance(rule, shuffled, values[order], None, 0)[1].tolist() == pytest.approx(w[order].tolist())
+
+
+def run(rule, gs, **entries):
+    """Weights and multipliers of one constraint through the values ``gs``, from the rule's own start."""
+    dual = {key: [float(vector.start)] for key, vector in rule.vectors.items()}
+    dual |= {key: scalar.start for key, scalar in rule.scalars().items()}
+    dual |= {"dual_steps": 0, **{key: [value] for key, value in entries.items()}}
+    if "gate" in dual:
+        dual["gate"] = [False]
+    trail = []
+    for g in gs:
+        updates, (w,) = advance_each(rule, dual, [g], None, 1)
+        dual |= updates
+        trail.append((w, dual["multipliers"][0]))
+    return trail, dual
+
+
+def test_paper_by_hand():
+    # tau = .5, beta = 2 constant, g = 2, 1.5: w_1 = 2 * 2; lambda_2 = 0 + 2 * 1.5 = 3, w_2 = .5 * 3 + 2 * 1.5
+    trail, _ = run(Paper(beta=2.0, tau=0.5, beta_power=0.0), [2.0, 1.5])
+    assert trail == [(4.0, 0.0), (4.5, 3.0)]
+
+
+def test_damped_by_hand():
+    # rho = 2, G = 4: beta = .1 * 2 / 4 = .05; lambda = .1 * .05 * 4 = .02, w = .02 + .05 * 4 = .22.
+    # then g = 2: lambda = .02 + .1 (.02 + .05 * 2 - .02) = .03, w = .03 + .1
+    trail, dual = run(Damped(), [4.0, 2.0], ratio=2.0)
+    assert [x for pair in trail for x in pair] == pytest.approx([0.22, 0.02, 0.13, 0.03])
+    assert dual["size"] == [4.0]
+    assert run(Damped(), [4.0], ratio=0.0)[0] == [(0.0, 0.0)]  # not calibrated: no weight
+
+
+def test_nupi_by_hand():
+    # xi = .1 * 2 = .2: lambda = .01 * 2 + .1 * .2 = .04; then g = -1, xi = .2 + .1 (-1.2) = .08:
+    # lambda = .04 - .01 - .1 * .12 = .018. The gains of Lemma 2 of the paper.
+    trail, _ = run(NuPI(), [2.0, -1.0])
+    assert [lam for _, lam in trail] == pytest.approx([0.04, 0.018])
+    assert [w for w, _ in trail] == pytest.approx([0.04, 0.018])
+
+
+def test_penalty_barrier_by_hand():
+    # lambda = .01, p = 1. g = 1: w = .01 (1 + 1) = .02, lambda = .01 + .1 * .01 = .011, p = .999.
+    # g = -.999: t = -1, slope = 1/4: w = .00275, lambda = .011 - .1 * .00825 = .010175
+    trail, dual = run(PenaltyBarrier(), [1.0, -0.999])
+    assert [x for pair in trail for x in pair] == pytest.approx([0.02, 0.011, 0.00275, 0.010175])
+    assert dual["penalties"] == pytest.approx([0.999**2])
+
+
+def test_two_samples_by_hand():
+    # rho = 1, eta = .01: w = 2, lambda = .02; then g = -.01: w = .01, lambda = .02 - .0001
+    trail, _ = run(TwoSample(), [2.0, -0.01])
+    assert [x for pair in trail for x in pair] == pytest.approx([2.0, 0.02, 0.01, 0.0199])
+
+
+class TestFeedback:
+    def test_by_hand_with_a_known_limit(self):
+        # limit 1, rho = 2. g = 2 is above it: e = 2, change = .2, drive = .02 + .06 = .08, u = 1: lambda = .08, w = 0.
+        # g = 1.8: variance = .5 * .2^2 = .02, 2 sigma = .28 < 1; e = 1.8, change = .1 (1.8 - .2) = .16,
+        # drive = .018 + .048 = .066, u = (2 + .08) / 2: lambda = .08 + .066 * 1.04; the weight lags by one batch.
+        trail, dual = run(Feedback(), [2.0, 1.8], ratio=2.0, limit=1.0)
+        assert trail[0] == pytest.approx((0.0, 0.08))
+        assert trail[1] == pytest.approx((0.08, 0.08 + 0.066 * 1.04))
+        assert dual["variance"] == pytest.approx([0.02])
+        assert dual["seen"] == [2.0]
+
+    def test_by_hand_without_a_limit(self):
+        # the size is the root mean square of g: 4, then sqrt((16 + 4) / 2); the noise is smaller: 2 sigma = 2 sqrt(2).
+        trail, dual = run(Feedback(), [4.0, 2.0], ratio=1.0, limit=0.0)
+        assert trail[0][1] == pytest.approx(0.5 * (0.01 + 0.3 * 0.1))  # e = 1
+        error = 2 / 10**0.5
+        step = 0.5 * (1 + trail[0][1])
+        assert trail[1][1] == pytest.approx(trail[0][1] + step * (0.01 * error + 0.3 * 0.1 * (error - 0.1)))
+        assert dual["square"] == [10.0]
+
+    def test_errors_are_cut_and_noise_is_a_unit(self):
+        trail, _ = run(Feedback(), [100.0], ratio=1.0, limit=1.0)
+        assert trail[0][1] == pytest.approx(0.5 * (0.01 * 3 + 0.3 * 0.3))
+        # g = +-10 in turn: sigma^2 = 200, 2 sigma = 28: the error is 10 / 28, not the cut 3
+        _, dual = run(Feedback(), [10.0, -10.0] * 20, ratio=1.0, limit=1.0)
+        assert dual["variance"] == pytest.approx([200.0])
+        assert abs(dual["smoothed"][0]) < 0.1
+
+    def test_no_ratio_no_weight(self):
+        trail, _ = run(Feedback(), [1.0] * 5, ratio=0.0, limit=1.0)
+        assert trail == [(0.0, 0.0)] * 5
+
+    def test_a_constraint_that_is_zero_is_no_trouble(self):
+        assert run(Feedback(), [0.0] * 3, ratio=1.0, limit=0.0)[0][-1] == (0.0, 0.0)
+
+    @pytest.mark.parametrize("scale", [1e-4, 1e4])
+    def test_units_of_g_cancel(self, scale):
+        gs = np.random.default_rng(0).normal(0.3, 1, 200)
+        plain, _ = run(Feedback(), gs.tolist(), ratio=2.0, limit=0.0)
+        scaled, _ = run(Feedback(), (gs * scale).tolist(), ratio=2.0 / scale, limit=0.0)
+        assert [w * scale for w, _ in scaled] == pytest.approx([w for w, _ in plain], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fast", None), "rule must be one of"),
+        ((Feedback, None), "rule must be one of"),
+        (("feedback", 0.0), "dual_rate must be a positive finite number, got 0.0"),
+        (("feedback", float("inf")), "dual_rate must be a positive"),
+        (("feedback", True), "dual_rate must be a positive"),
+        (("paper", 2.0), 'the rule "paper" has no dual_rate'),
+        ((Feedback(), 2.0), "give it to the rule itself"),
+    ],
+)
+def test_bad_rules(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_rule(*arguments)
+
+
+@pytest.mark.parametrize("damping", [0.0, 1.5, "much"])
+def test_bad_damping(damping):
+    with pytest.raises(ValueError, match=r"damping must lie in \(0, 1\]"):
+        Damped(damping=damping)
