@@ -28,7 +28,7 @@ def main():
         loss = opt.lagrangian((out - x[:, 0]).square().mean(), {"mean": 1 - out.mean()}, samples=len(x))
         loss.backward()
         opt.step()
-    lam = [torch.zeros(1) for _ in range(dist.get_world_size())]
+    lam = [torch.zeros_like(opt.multipliers) for _ in range(dist.get_world_size())]
     dist.all_gather(lam, opt.multipliers)
     if rank == 0:
         print(opt.report(tolerance=0.2))
