@@ -21,7 +21,7 @@ def main():
     net = DistributedDataParallel(torch.nn.Linear(4, 1))
     opt = gdpa.torch.constrain(torch.optim.Adam(net.parameters(), lr=0.02), ["mean"])
     rng = torch.Generator().manual_seed(rank)
-    for _ in range(250):
+    for _ in range(500):
         x = torch.randn(16 + 16 * rank, 4, generator=rng)
         opt.zero_grad()
         out = net(x).squeeze(-1)
