@@ -36,13 +36,10 @@ PARAMETERS = {"beta": None, "tau": 0.0, "memory": 1}
 #: Constants of the numerics: module, name, and what switches it off.
 NUMERICS = (
     ("gdpa.numerics.lbfgs", "POWELL", None),
-    ("gdpa.numerics.lbfgs", "FLAT", -np.inf),
-    ("gdpa.numerics.lbfgs", "SHRINKING", 0.0),
-    ("gdpa.numerics.lbfgs", "SMALLEST_SIGMA", 0.0),
+    ("gdpa.numerics.lbfgs", "DENSE", 0),
     ("gdpa.numerics.model", "ROUNDS", 1),
-    ("gdpa.numerics.qp", "PATIENCE", 0),
+    ("gdpa.numerics.small_qp", "PRIMAL_TOLERANCE", None),
     ("gdpa.numerics.qp", "WORKING_SET", 10**9),
-    ("gdpa.numerics.qp", "ROUNDING", 0.0),
 )
 #: Runs that one task of a process makes.
 CHUNK = 40

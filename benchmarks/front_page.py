@@ -39,7 +39,7 @@ def train(limited: bool, seed: int) -> dict[str, Any]:
     x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels == 8, dtype=torch.float32)
     net = torch.nn.Linear(64, 1)
     base = torch.optim.AdamW(net.parameters(), lr=RATE)
-    opt = gdpa.torch.constrain(base, Limits(recall=at_least(LIMIT)), nan="absent") if limited else base
+    opt: Any = gdpa.torch.constrain(base, Limits(recall=at_least(LIMIT)), nan="absent") if limited else base
 
     def values(x: Any, y: Any) -> tuple[Any, Any]:
         scores = net(x).squeeze(1)

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from gdpa import GDPA
-from gdpa.compare import compare, draw, report, table1, tuned
+from gdpa.compare import compare, draw, report, tuned
 from gdpa.methods import method_names
 from gdpa.problems import get
 
@@ -64,13 +64,6 @@ def test_the_figure_has_a_curve_for_every_method_that_ran() -> None:
 def test_tuned_falls_back_on_the_defaults() -> None:
     assert tuned("gdpa").tau == 0.01  # type: ignore[attr-defined]
     assert type(tuned("adaptive-gdpa")).__name__ == "AdaptiveGDPA"
-
-
-def test_the_documented_table_is_made_from_the_classes() -> None:
-    text = (ROOT / "docs" / "methods.md").read_text()
-    _, _, rest = text.partition("<!-- table 1: made by gdpa.compare.table1() -->\n\n")
-    documented, _, _ = rest.partition("\n\n<!-- end of table 1 -->")
-    assert documented == table1()
 
 
 def test_the_example_prints_a_table_and_draws_a_figure(tmp_path: Path, capsys: Any) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,13 +124,13 @@ def test_a_method_without_a_probe_ends_by_a_certificate():
     result = solve(problem, np.ones(2), PlainDescent(), tolerance=1e-4)
     assert result.success
     assert result.steps < 100
-    (row,) = gdpa.compare(problem, np.ones(2), [PlainDescent()], tolerance=1e-4)
+    start = SimpleNamespace(problem=problem, x0=np.ones(2))  # a problem that brings its start, as from_module returns
+    (row,) = gdpa.compare(start, methods=[PlainDescent()], tolerance=1e-4)
     assert row.passes_to(1e-4) == row.result.forwards + row.result.backwards
 
 
 def test_the_registry_and_the_typed_imports_name_the_same_classes():
     source = ast.parse(Path(methods.__file__).read_text())
     (block,) = [node for node in source.body if isinstance(node, ast.If)]
-    typed = {f"{line.module}:{line.names[0].asname}" for line in block.body}
-    named = {f"{cls.__module__}:{cls.__name__}" for cls in map(gdpa.get_method, gdpa.method_names())}
-    assert typed == named
+    typed = {getattr(import_module(line.module), line.names[0].asname) for line in block.body}
+    assert typed == {gdpa.get_method(name) for name in gdpa.method_names()}

@@ -12,7 +12,7 @@ import numpy as np
 from gdpa.algorithms.base import Algorithm
 from gdpa.algorithms.method import MethodCard, UnsupportedProblemError
 from gdpa.methods import get_method, method_names
-from gdpa.problem import Problem
+from gdpa.problem import Problem, WithStart
 from gdpa.progress import Progress
 from gdpa.result import Result, Status
 from gdpa.solve import solve
@@ -69,8 +69,8 @@ class Comparison:
 
 
 def compare(
-    problem: Problem,
-    x0: Array,
+    problem: Problem | WithStart,
+    x0: Array | None = None,
     methods: Iterable[str | Algorithm[Any] | tuple[str, Algorithm[Any]]] | None = None,
     *,
     passes: int = 10_000,
@@ -79,7 +79,7 @@ def compare(
     """Run every method on one problem from one start within one budget.
 
     Args:
-        problem: the problem.
+        problem: the problem, or one that brings its start, as in `gdpa.solve`.
         x0: the start.
         methods: names (run with their tuned constants), methods such as ``GDPA()``, or (label, method) pairs; default
             all that `gdpa.methods.method_names` lists.

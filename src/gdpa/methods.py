@@ -130,21 +130,11 @@ def register(name: str, cls: Any = None) -> Any:
         cls: a frozen dataclass with ``init`` and ``update`` and a default for every field, see `gdpa.Algorithm` and
             `gdpa.Method`. Its values can then be stored, too; register its state by `gdpa.storage.register`.
 
-    Example:
-        Gradient descent on the Lagrangian at fixed multipliers, as bad a method as there is.
+    Write ``@gdpa.register("my-method")`` above ``@dataclass(frozen=True)`` above your class; ``gdpa.minimize(...,
+    method="my-method")`` then runs it. CONTRIBUTING.md has a worked example.
 
-        >>> from dataclasses import dataclass, replace
-        >>> import gdpa
-        >>> @gdpa.register("frozen-multipliers")
-        ... @dataclass(frozen=True)
-        ... class FrozenMultipliers(gdpa.Method):
-        ...     alpha: float = 0.1
-        ...     def update(self, problem, state):
-        ...         now = state.evaluation or problem.evaluate(state.x)
-        ...         x = problem.domain.project(state.x - self.alpha * now.pullback(state.multipliers))
-        ...         return replace(state, step=state.step + 1, x=x, evaluation=problem.evaluate(x))
-        >>> gdpa.minimize(lambda x: x @ x, [1.0], method="frozen-multipliers").success
-        True
+    >>> register("gdpa", get_method("gdpa"))  # known already: nothing changes
+    <class 'gdpa.algorithms.gdpa.GDPA'>
     """
     if cls is None:
         return lambda decorated: register(name, decorated)

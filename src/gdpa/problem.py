@@ -196,11 +196,19 @@ def unit_vectors(constraints: Array) -> Iterator[Array]:
     >>> [e.tolist() for e in unit_vectors(np.zeros(2))]
     [[1.0, 0.0], [0.0, 1.0]]
     """
+    return (unit_vector(constraints, i) for i in range(constraints.shape[-1]))
+
+
+def unit_vector(constraints: Array, i: int) -> Array:
+    """Return e_i with the shape, dtype and device of g: the weights that pull back row i of J.
+
+    >>> import numpy as np
+    >>> unit_vector(np.zeros(3), 1).tolist()
+    [0.0, 1.0, 0.0]
+    """
     xp = namespace(constraints)
     index = xp.arange(constraints.shape[-1], device=array_api_compat.device(constraints))
-    zero = xp.zeros_like(constraints)
-    for i in range(constraints.shape[-1]):
-        yield zero + xp.astype(index == i, constraints.dtype)
+    return xp.zeros_like(constraints) + xp.astype(index == i, constraints.dtype)
 
 
 def _rows(evaluation: Evaluation) -> Array:

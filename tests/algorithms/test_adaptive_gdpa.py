@@ -272,7 +272,7 @@ def test_a_saved_run_goes_on_bit_for_bit(name, step, tmp_path):
 def test_a_run_saved_in_the_feasibility_phase_goes_on_bit_for_bit(tmp_path):
     case = next(c for c in INFEASIBLE if c.name == "two discs")
     method, problem = AdaptiveGDPA(), case.problem()
-    straight = walk(method, problem, case.start(), 60)
+    straight = walk(method, problem, case.start(), 160)
     inside = [i for i, s in enumerate(straight) if isinstance(s.phase, Restoration) and s.verdict is None]
     assert inside
     for cut in (inside[0] - 1, inside[0], inside[-1]):

@@ -73,15 +73,20 @@ def test_curvature_above_a_fifth_is_taken_as_it_is():
     assert memory.changes[0].tolist() == [0.3, 0.7]
 
 
-def test_steps_along_a_flat_direction_grow_but_only_while_they_do_not_shrink():
+def test_steps_along_a_flat_direction_grow_fivefold():
     s = np.array([1.0, 0.0])
-    growing = memory = LBFGS()
+    memory = LBFGS()
     for k in range(4):
-        growing = growing.updated(2.0**k * s, 0 * s)
-    assert s @ growing.inverse_product(s) == pytest.approx(5.0**4)
-    for k in range(4):
-        memory = memory.updated(4.0**-k * s, 0 * s)
-    assert s @ memory.inverse_product(s) == pytest.approx(5.0)
+        memory = memory.updated(2.0**k * s, 0 * s)
+    assert s @ memory.inverse_product(s) == pytest.approx(5.0**4)
+
+
+def test_a_spectral_step_has_the_curvature_of_the_last_pair_or_a_fifth_of_the_one_before():
+    s = np.array([1.0, 2.0])
+    memory = LBFGS().spectral(s, 3 * s)
+    assert memory.sigma == pytest.approx(3.0)
+    assert memory.spectral(s, -s).sigma == pytest.approx(0.6)
+    assert LBFGS().spectral(s, 1e-30 * s).sigma == 2.0**-26
 
 
 def test_a_step_of_length_zero_is_no_news():

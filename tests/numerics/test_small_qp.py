@@ -6,6 +6,7 @@ import pytest
 from gdpa.numerics import model, small_qp
 from gdpa.numerics.lbfgs import DENSE, LBFGS
 from gdpa.numerics.model import model_step
+from gdpa.numerics.qp import WORKING_SET
 from gdpa.numerics.small_qp import elastic_qp
 
 
@@ -55,7 +56,7 @@ def test_it_gives_up_on_large_programs_numbers_that_are_not_finite_and_without_t
     B, c, J, r, _ = program(0, 3, 2, False)
     assert elastic_qp(B, c * np.nan, J, r, 10.0, 0, None) is None
     assert elastic_qp(-B, c, J, r, 10.0, 0, None) is None
-    wide = np.zeros((1, small_qp.LARGEST + 1))
+    wide = np.zeros((1, WORKING_SET + 1))
     assert elastic_qp(np.eye(wide.shape[1]), wide[0], wide, r[:1], 10.0, 0, None) is None
     monkeypatch.setattr(small_qp, "_library", lambda: None)
     assert elastic_qp(B, c, J, r, 10.0, 0, None) is None

@@ -47,18 +47,10 @@ def test_is_unshared():
     assert _compat.is_unshared(value)
     graph = torch.dot(torch.ones(2, requires_grad=True), value)
     assert not _compat.is_unshared(value)
-    del graph
+    graph.backward(retain_graph=True)
+    assert not _compat.is_unshared(value)
+    graph.backward()
     assert _compat.is_unshared(value)
-
-
-def test_saved_tensors_freed():
-    x = torch.ones(2, requires_grad=True)
-    product = torch.dot(x, torch.ones(2))
-    assert not _compat.saved_tensors_freed(product)
-    product.backward(retain_graph=True)
-    assert not _compat.saved_tensors_freed(product)
-    product.backward()
-    assert _compat.saved_tensors_freed(product)
 
 
 def test_graph_partly_freed():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -76,7 +76,8 @@ def test_a_run_by_hand():
     """f = 2 x, g = x - 1 with plain gradient steps: calibration, lagged weights, commit with the step."""
     x = torch.nn.Parameter(torch.tensor([4.0], dtype=torch.float64))
     opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.01), gdpa.torch.Limits(x=gdpa.torch.at_most(1.0)))
-    rule, dual = Feedback(), {key: [float(v.start)] for key, v in Feedback.vectors.items()}
+    rule = Feedback()
+    dual: dict[str, Any] = {key: [float(v.start)] for key, v in Feedback.vectors.items()}
     dual |= {"dual_steps": 0, "dual_rate": 1.0, "ratio": [0.0], "limit": [1.0]}
     position = 4.0
     for i in range(20):

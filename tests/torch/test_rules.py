@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ NAMES = list(RULES)
 def state(rule, m, seed=0, **entries):
     """A dual state in the middle of a run."""
     rng = np.random.default_rng(seed)
-    dual = {"dual_steps": 25, "ratio": rng.uniform(0.1, 2, m), "limit": np.where(rng.random(m) < 0.5, 1.0, 0.0)}
+    dual = {"dual_steps": 25, "ratio": rng.uniform(0.1, 2, m), "limit": np.where(rng.random(m) < 0.5, 1.0, np.inf)}
     for key, vector in rule.vectors.items():
         dual[key] = rng.random(m) < 0.5 if vector.start is False else rng.uniform(0.1, 2, m)
     dual |= {key: scalar.start for key, scalar in rule.scalars().items()}
@@ -84,7 +86,7 @@ def test_numbers_vectors_and_tensors_agree(name, g, seed, equalities, masked):
 
 def run(rule, gs, **entries):
     """Weights and multipliers of one constraint through the values ``gs``, from the rule's own start."""
-    dual = {key: [float(vector.start)] for key, vector in rule.vectors.items()}
+    dual: dict[str, Any] = {key: [float(vector.start)] for key, vector in rule.vectors.items()}
     dual |= {key: scalar.start for key, scalar in rule.scalars().items()}
     dual |= {"dual_steps": 0, **{key: [value] for key, value in entries.items()}}
     if "gate" in dual:
@@ -137,17 +139,17 @@ def test_two_samples_by_hand():
 class TestFeedback:
     def test_by_hand_with_a_known_limit(self):
         # limit 1, rho = 2. g = 2 is above it: e = 2, change = .2, drive = .02 + .06 = .08, u = 1: lambda = .08, w = 0.
-        # g = 1.8: variance = .5 * .2^2 = .02, 2 sigma = .28 < 1; e = 1.8, change = .1 (1.8 - .2) = .16,
+        # g = 1.8: variance = .5 * .2^2 / 2 = .01, 2 sigma = .2 < 1; e = 1.8, change = .1 (1.8 - .2) = .16,
         # drive = .018 + .048 = .066, u = (2 + .08) / 2: lambda = .08 + .066 * 1.04; the weight lags by one batch.
         trail, dual = run(Feedback(), [2.0, 1.8], ratio=2.0, limit=1.0)
         assert trail[0] == pytest.approx((0.0, 0.08))
         assert trail[1] == pytest.approx((0.08, 0.08 + 0.066 * 1.04))
-        assert dual["variance"] == pytest.approx([0.02])
+        assert dual["variance"] == pytest.approx([0.01])
         assert dual["seen"] == [2.0]
 
     def test_by_hand_without_a_limit(self):
-        # the size is the root mean square of g: 4, then sqrt((16 + 4) / 2); the noise is smaller: 2 sigma = 2 sqrt(2).
-        trail, dual = run(Feedback(), [4.0, 2.0], ratio=1.0, limit=0.0)
+        # the size is the root mean square of g: 4, then sqrt((16 + 4) / 2); the noise is smaller: 2 sigma = 2.
+        trail, dual = run(Feedback(), [4.0, 2.0], ratio=1.0, limit=float("inf"))
         assert trail[0][1] == pytest.approx(0.5 * (0.01 + 0.3 * 0.1))  # e = 1
         error = 2 / 10**0.5
         step = 0.5 * (1 + trail[0][1])
@@ -159,7 +161,7 @@ class TestFeedback:
         assert trail[0][1] == pytest.approx(0.5 * (0.01 * 3 + 0.3 * 0.3))
         # g = +-10 in turn: sigma^2 = 200, 2 sigma = 28: the error is 10 / 28, not the cut 3
         _, dual = run(Feedback(), [10.0, -10.0] * 20, ratio=1.0, limit=1.0)
-        assert dual["variance"] == pytest.approx([200.0])
+        assert dual["variance"] == pytest.approx([200.0], rel=0.05)
         assert abs(dual["smoothed"][0]) < 0.1
 
     def test_no_ratio_no_weight(self):
@@ -167,13 +169,13 @@ class TestFeedback:
         assert trail == [(0.0, 0.0)] * 5
 
     def test_a_constraint_that_is_zero_is_no_trouble(self):
-        assert run(Feedback(), [0.0] * 3, ratio=1.0, limit=0.0)[0][-1] == (0.0, 0.0)
+        assert run(Feedback(), [0.0] * 3, ratio=1.0, limit=float("inf"))[0][-1] == (0.0, 0.0)
 
     @pytest.mark.parametrize("scale", [1e-4, 1e4])
     def test_units_of_g_cancel(self, scale):
         gs = np.random.default_rng(0).normal(0.3, 1, 200)
-        plain, _ = run(Feedback(), gs.tolist(), ratio=2.0, limit=0.0)
-        scaled, _ = run(Feedback(), (gs * scale).tolist(), ratio=2.0 / scale, limit=0.0)
+        plain, _ = run(Feedback(), gs.tolist(), ratio=2.0, limit=float("inf"))
+        scaled, _ = run(Feedback(), (gs * scale).tolist(), ratio=2.0 / scale, limit=float("inf"))
         assert [w * scale for w, _ in scaled] == pytest.approx([w for w, _ in plain], rel=1e-9)
 
 

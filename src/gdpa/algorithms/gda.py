@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from gdpa.algorithms.inner import Subproblem, descend
@@ -63,7 +63,7 @@ class GDA(Method):
         check_minmax(self.alpha, self.augmentation, beta=self.beta, bound=self.bound, lipschitz=self.lipschitz)
 
     def init(self, problem: Problem, x0: Array) -> MinMaxState:
-        return replace(minmax_start(x0, self.begin(problem, x0), self.lipschitz), center=None)
+        return minmax_start(self, problem, x0, self.lipschitz)
 
     def update(self, problem: Problem, state: MinMaxState) -> MinMaxState:
         now = state.evaluation or problem.evaluate(state.x)

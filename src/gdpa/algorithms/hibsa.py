@@ -74,7 +74,7 @@ class HiBSA(Method):
             object.__setattr__(self, "b", as_schedule("b", self.b, 1 / 2))
 
     def init(self, problem: Problem, x0: Array) -> MinMaxState:
-        return replace(minmax_start(x0, self.begin(problem, x0), self.lipschitz), center=None)
+        return minmax_start(self, problem, x0, self.lipschitz)
 
     def update(self, problem: Problem, state: MinMaxState) -> MinMaxState:
         r = state.step + 1

@@ -10,8 +10,9 @@ from gdpa.algorithms.inner import Subproblem, solved
 from gdpa.algorithms.inner.augmented import AugmentedMethod, AugmentedState, damping, printed
 from gdpa.algorithms.inner.state import inner_step
 from gdpa.algorithms.method import MethodCard
-from gdpa.arrays import norm, positive_part
+from gdpa.arrays import norm
 from gdpa.checks import check_positive
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.problem import Problem
 from gdpa.typing import Array
 
@@ -32,11 +33,10 @@ class IALMLi(AugmentedMethod):
     With c(x) = 0 the constraints, for k = 0, 1, ... and beta_k = beta_0 growth^k
 
     .. math::
-        x^{k+1} &= \text{iPPM}(L_{\beta_k}(\cdot, y^k), x^k): \quad
-            x^{t+1} \approx \arg\min_{x \in X} L_{\beta_k}(x, y^k) + \rho \|x - x^t\|^2 \text{ to } \epsilon/4,
+        x^{t+1} &\approx \arg\min_{x \in X} L_{\beta_k}(x, y^k) + \rho \|x - x^t\|^2 \text{ to } \epsilon/4,
             \text{ until } 2\rho\|x^{t+1} - x^t\| \le \epsilon/2 \\
-        y^{k+1} &= y^k + w_k c(x^{k+1}), \qquad
-            w_k = w_0 \min\Bigl(1, \frac{\log^2 2 \, \|c(x^1)\|}{(k+1)\log^2(k+2) \|c(x^{k+1})\|}\Bigr)
+        y^{k+1} &= y^k + w_k c(x^{k+1}) \\
+        w_k &= w_0 \min\Bigl(1, \frac{\log^2 2 \, \|c(x^1)\|}{(k+1)\log^2(k+2) \|c(x^{k+1})\|}\Bigr)
 
     An update is one accelerated gradient step; the middle and outer lines run in the update that ends a subproblem.
 
@@ -112,7 +112,7 @@ class IALMLi(AugmentedMethod):
         w = self.w * damping(reference, size, k)
         return replace(
             state,
-            multipliers=positive_part(y + w * c, form.problem.num_equalities),
+            multipliers=AugmentedLagrangian(y, w, num_equalities=form.problem.num_equalities).weights(c),
             evaluation=form.keep(then),
             outer=k + 1,
             middle=0,

@@ -10,8 +10,9 @@ from gdpa.algorithms.inner import Subproblem, solved
 from gdpa.algorithms.inner.augmented import AugmentedMethod, AugmentedState, damping, printed
 from gdpa.algorithms.inner.state import inner_step
 from gdpa.algorithms.method import MethodCard
-from gdpa.arrays import namespace, norm, positive_part
+from gdpa.arrays import namespace, norm
 from gdpa.checks import check_positive
+from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.problem import Problem
 from gdpa.typing import Array
 
@@ -96,7 +97,7 @@ class IALMSahin(AugmentedMethod):
         return replace(
             state,
             # With slacks eliminated a dual step longer than beta could leave the nonnegative numbers.
-            multipliers=positive_part(y + sigma * A, form.problem.num_equalities),
+            multipliers=AugmentedLagrangian(y, sigma, num_equalities=form.problem.num_equalities).weights(A),
             evaluation=form.keep(then),
             inner=state.inner.restart(),
             outer=k,

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
-import array_api_compat
-
 from gdpa.algorithms.base import Probe, State
 from gdpa.algorithms.method import Method, MethodCard
 from gdpa.arrays import namespace, norm
 from gdpa.checks import check_at_least, check_positive
-from gdpa.problem import Evaluation, Problem
+from gdpa.problem import Evaluation, Problem, unit_vector
 from gdpa.typing import Array
 
 
@@ -138,7 +136,7 @@ class IQRC(Method):
         g, offset = now.constraints, z - state.center
         xp = namespace(z)
         worst = int(xp.argmax(g))
-        unit = xp.astype(xp.arange(g.shape[-1], device=array_api_compat.device(g)) == worst, g.dtype)
+        unit = unit_vector(g, worst)
         level = g[worst] + self.rho / 2 * xp.sum(offset * offset)
         level = float(xp.where(xp.isfinite(now.objective), level, level * math.nan))
         if not math.isfinite(level):  # let the loop see it: most steps yield no probe

@@ -69,7 +69,7 @@ class SmoothedGDA(Method):
             raise ValueError(f"beta must lie in (0, 1], got {self.beta!r}: the center moves towards x, not past it")
 
     def init(self, problem: Problem, x0: Array) -> MinMaxState:
-        return minmax_start(x0, self.begin(problem, x0), self.lipschitz)
+        return minmax_start(self, problem, x0, self.lipschitz, center=True)
 
     def update(self, problem: Problem, state: MinMaxState) -> MinMaxState:
         x, z = state.x, state.center

@@ -6,13 +6,12 @@ import csv
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gdpa.experiments.data import fetch
-
-Column = np.ndarray[Any, np.dtype[Any]]
+from gdpa.typing import Vector
 
 #: Columns of the files that are numbers, and those that are words. Left out: the census weight, education in words
 #: (it repeats education in years), and sex, which is the group.
@@ -32,12 +31,12 @@ class Adult(NamedTuple):
         names: of the features.
     """
 
-    train_x: Column
-    train_y: Column
-    train_sex: Column
-    test_x: Column
-    test_y: Column
-    test_sex: Column
+    train_x: Vector
+    train_y: Vector
+    train_sex: Vector
+    test_x: Vector
+    test_y: Vector
+    test_sex: Vector
     names: tuple[str, ...]
 
 
@@ -66,7 +65,7 @@ def load_adult(cache: Path | str | None = None, progress: Callable[[str], None] 
     return Adult(train_x, train_y, train[:, SEX], test_x, test_y, test[:, SEX], tuple(names))
 
 
-def _rows(text: str) -> Column:
+def _rows(text: str) -> Vector:
     """Return the table of a file as strings; the test file begins with a remark and ends its labels with a full stop.
 
     >>> rows = _rows("|remark\\n39, State-gov, 7, B, 13, N, A, N, White, Male, 2, 0, 40, US, <=50K.\\n\\n")

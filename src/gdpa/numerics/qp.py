@@ -16,10 +16,9 @@ import numpy as np
 
 from gdpa.numerics.dense import Matrix, diagonal_sizes, solve_symmetric
 
-#: With more multipliers than this, solve on a working set that grows by this many at a time.
+#: With more multipliers than this, solve on a working set that grows by this many at a time. daqp is used up to this
+#: many variables and constraints: at 100 of each it takes as long as `gdpa.numerics.model`.
 WORKING_SET = 100
-#: A derivative above minus this, relative to the data, counts as zero.
-ROUNDING = 1e-13
 
 
 def nonnegative_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
@@ -43,7 +42,7 @@ def nonnegative_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
         size = diagonal_sizes(part)
         return _nnls(*_root(part / np.outer(size, size), b[inside] / size), 0) / size
 
-    floor = np.full(n, ROUNDING * (1 + np.abs(b).max(initial=0.0)))
+    floor = np.full(n, _rounding(n) * (1 + np.abs(b).max(initial=0.0)))
     return _on_working_set(solve_on, lambda y: A @ y - b, floor, np.argsort(-b), 0)
 
 
@@ -58,7 +57,7 @@ def nonnegative_least_squares(D: Matrix, slack: Matrix, b: Matrix, num_equalitie
         A = np.vstack([D[inside].T, np.diag(slack[inside])])
         return _nnls(A, np.concatenate([b, np.zeros(len(A) - len(b))]), num_equalities)
 
-    floor = ROUNDING * np.linalg.norm(D, axis=1) * (1 + np.linalg.norm(b))
+    floor = _rounding(len(slack)) * np.linalg.norm(D, axis=1) * (1 + np.linalg.norm(b))
     return _on_working_set(solve_on, lambda y: D @ (D.T @ y - b), floor, np.argsort(slack), num_equalities)
 
 
@@ -90,6 +89,11 @@ def _on_working_set(
         inside[joining] = True
 
 
+def _rounding(m: int) -> float:
+    """Return the relative rounding of a sum of m terms: a derivative above minus this counts as zero."""
+    return m * float(np.finfo(float).eps)
+
+
 def _root(A: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
     """Return R and R^-T b with A = R'R; eigenvalues that rounding has made negative count as zero."""
     try:
@@ -114,6 +118,6 @@ def _nnls(A: Matrix, b: Matrix, p: int) -> Matrix:
     size = np.linalg.norm(A, axis=0)
     size[size == 0] = 1.0
     A = A / size
-    y, _ = nnls(np.column_stack([A, -A[:, m - p :]]), b, maxiter=max(100, 30 * m))
+    y, _ = nnls(np.column_stack([A, -A[:, m - p :]]), b, maxiter=(m + 2) ** 2)
     y[m - p : m] -= y[m:]
     return np.asarray(y[:m] / size)

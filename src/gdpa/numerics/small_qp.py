@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 
 from gdpa.numerics.dense import Matrix
+from gdpa.numerics.qp import WORKING_SET
 
-#: Variables and constraints up to which daqp is used. At 100 of each it takes as long as `gdpa.numerics.model`.
-LARGEST = 100
-#: What daqp takes for infinity.
-INFINITE = 1e30
 #: daqp's tolerance on the constraints. Its own 1e-6 would hide the last digits of a step near a solution.
 PRIMAL_TOLERANCE = 1e-14
 
@@ -52,11 +49,11 @@ def elastic_qp(
     library = _library()
     m, d = J.shape
     n = d + m
-    if library is None or max(d, m) > LARGEST:
+    if library is None or max(d, m) > WORKING_SET:
         return None
     H = np.eye(n)
     H[:d, :d] = B
-    f, upper, lower = np.zeros(n), np.full(n + m, INFINITE), np.full(n + m, -INFINITE)
+    f, upper, lower = np.zeros(n), np.full(n + m, np.inf), np.full(n + m, -np.inf)
     f[:d] = c
     A = np.zeros((m, n))
     A[:, :d] = J

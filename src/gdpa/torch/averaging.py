@@ -25,6 +25,7 @@ class Averages:
     newest iterate is ``2 / (k + 1)`` at the k-th one until that falls below that of the decay.
     """
 
+    @torch.no_grad()
     def take_in(self, groups: list[dict[str, Any]], state: Any, step: int) -> None:
         """Take the iterate in if it is due at this step; 0 for a step that does not count."""
         due = step > 0 and step % EVERY == 0
@@ -40,8 +41,6 @@ class Averages:
                 elif due:
                     averages.append(entry[_KEY])
                     params.append(p.detach())
-                else:
-                    return  # entries are made together: nothing to do at most steps
         share = max(1 - DECAY**EVERY, 2 / (step // EVERY + 1))
         for some, theirs in _by_kind(averages, params):
             _compat.multi_tensor_lerp_(some, theirs, share)

@@ -110,7 +110,7 @@ def measure(
             common = _common(dual, new)
             _logger.info("the other constraints: gradient ratio %.4g over their limits", common)
         for i in which:
-            size = float(dual["limit"][i]) or abs(float(values[i]))
+            size = min(float(dual["limit"][i]), abs(float(values[i])))
             if new["ratio"][i] == 0 and size > 0:
                 new["ratio"][i] = common / size
     parts = {key: Part(which, list(numbers.values())) for key, numbers in new.items()}
@@ -127,7 +127,7 @@ def _common(dual: dict[str, Any], new: dict[str, dict[int, float]]) -> float:
     if not seen.any():
         return 0.0
     limit = np.array([float(x) for x in dual["limit"]])[seen]
-    size = np.where(limit > 0, limit, np.sqrt(vectors["squares"][seen] / n[seen]))
+    size = np.minimum(limit, np.sqrt(vectors["squares"][seen] / n[seen]))
     return float(np.median(np.sqrt(vectors["slope_f"][seen] / vectors["slope_g"][seen]) * size))
 
 

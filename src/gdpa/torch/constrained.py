@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gdpa.torch import _compat
-from gdpa.torch.averaging import Averages
+from gdpa.torch.averaging import EVERY, Averages
 from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.finish import Finished, finish
 from gdpa.torch.optimizer import check_domain
@@ -42,8 +42,8 @@ def constrain(
         rule: how multipliers follow the constraints: "feedback" (ours, scales itself), "damped", "paper", "nupi",
             "spbm", "ssl-alm", or a `gdpa.torch.rules.Rule`.
         equalities: names (or positions) of the constraints that must equal zero.
-        sizes: the sizes of the limits behind a g without `Limits`, in the order of the constraints; 0 if not known.
-            The rule "feedback" measures violations in them.
+        sizes: the sizes of the limits behind a g without `Limits`, in the order of the constraints; infinite if
+            unknown. The rule "feedback" measures violations in them.
         average: keep an average of the weights for `ConstrainedOptimizer.finish`; default: yes, unless ``capturable``.
         accumulate: what several calls of `lagrangian` before one `step` mean: None refuses them, "exact" takes the
             weights of the whole batch (`observe` first), "stale" those of the step before.
@@ -171,11 +171,11 @@ class ConstrainedOptimizer(MultiplierOptimizer):
                         p.grad.masked_fill_(skip.to(p.device), 0.0)
             self.base.step()
 
-    @torch.no_grad()
     def _after(self, stage: Stage | None) -> None:
         if self._averages is not None:
             step = 0 if stage is None else stage.updates["dual_steps"]
-            self._averages.take_in(self.param_groups, self.state, step)
+            if step <= 1 or step % EVERY == 0:
+                self._averages.take_in(self.param_groups, self.state, step)
 
     def calibrate(self, values: Iterable[tuple[Any, Any]]) -> None:
         """Measure the gradient ratios of all constraints from pairs (f, g) of batches before training.

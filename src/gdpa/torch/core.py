@@ -155,10 +155,10 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             whole = isinstance(g, torch.Tensor)
             vector = mask(vector, torch.tensor(present)) if whole else self._roster.vector(g, present=present)
             values = [value if here else float("nan") for value, here in zip(values, present, strict=True)]
-        product = torch.dot(vector, dual.memory.weights(weights, vector.dtype))
-        total = f + product
+        w = dual.memory.weights(weights, vector.dtype)
+        total = f + torch.dot(vector, w)
         updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
-        self._stage = Stage(total.item(), f.item(), values, updates, total, product)
+        self._stage = Stage(total.item(), f.item(), values, updates, total, w)
         return total
 
     def _arrays(self, f: torch.Tensor, vector: torch.Tensor, counts: Any) -> torch.Tensor:
@@ -172,12 +172,12 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             vector, seen = mask(vector, present), mask(seen, present)
         values = dual.widen(entries, seen)
         updates, weights = dual.advance(entries, values, present)
-        product = torch.dot(vector, weights.to(vector.dtype))
-        total = f + product
+        w = weights.to(vector.dtype)
+        total = f + torch.dot(vector, w)
         updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
         if present is not None:
             values = torch.where(present, values, torch.full_like(values, float("nan")))
-        stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, product)
+        stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, w)
         self._settle(stage)
         return total
 
@@ -191,18 +191,18 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if self._accumulate == "stale":
             stage = rounds.add_stale(stage, packed, f, vector)
             weights = entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
-            product = torch.dot(vector, torch.where(c > 0, weights, torch.zeros_like(weights)))
-            loss, known, present = f + product, seen, c > 0
+            w = torch.where(c > 0, weights, torch.zeros_like(weights))
+            loss, known, present = f + torch.dot(vector, w), seen, c > 0
         else:
             if stage is None:
                 stage = rounds.open(packed, vector.dtype, self._advance_pooled)
                 self._settle(stage)
-            loss, product = rounds.loss(stage, f, vector, n, c)
+            loss, w = rounds.loss(stage, f, vector, n, c)
             assert stage.pooled is not None
             known, present = stage.pooled.values, stage.pooled.present
         if first:
             stage.updates |= dual.calibrate(entries, f, vector, known, present, c > 0, self.param_groups, self._group)
-        self._stage, stage.loss, stage.product = stage, loss, product
+        self._stage, stage.loss, stage.saved = stage, loss, w
         return loss
 
     def _advance_pooled(self, pooled: Pooled) -> tuple[dict[str, Any], torch.Tensor]:

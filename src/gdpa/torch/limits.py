@@ -141,8 +141,8 @@ class Limits:
             for suffix, sign, bound in limit.sides()
         ]
         self.names = tuple(side[0] for side in sides)
-        #: The size of each one-sided limit in units of its violation; 0 for a limit of 0, which has none.
-        self.sizes = tuple(1.0 if bound or scale != 1.0 else 0.0 for _, _, _, bound, scale in sides)
+        #: The size of each one-sided limit in units of its violation; infinite for a limit of 0, which has none.
+        self.sizes = tuple(1.0 if bound or scale != 1.0 else math.inf for _, _, _, bound, scale in sides)
         self._sides = sides
 
     def judged(self) -> Limits:

@@ -55,12 +55,12 @@ class MicroBatches:
     def loss(
         self, stage: Stage, f: torch.Tensor, g: torch.Tensor, n: torch.Tensor, c: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (loss, w . g) of one call: its share in the step's means."""
+        """Return (loss, weights) of one call: its share in the step's means."""
         assert stage.pooled is not None
         assert stage.weights is not None
         stage.calls += 1
-        product = torch.dot(g, stage.weights * share(c, stage.pooled.counts, self.group.size))
-        return f * share(n, stage.pooled.samples, self.group.size) + product, product
+        w = stage.weights * share(c, stage.pooled.counts, self.group.size)
+        return f * share(n, stage.pooled.samples, self.group.size) + torch.dot(g, w), w
 
     def close(self, stage: Stage, dtype: torch.dtype, advance: Advance) -> None:
         """Finish a step of several micro-batches."""

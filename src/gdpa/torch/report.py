@@ -24,7 +24,7 @@ STAYS = 0.9
 RISES = 0.02
 #: A limit looks unattainable only if its weighted gradient has this many times the norm of that of f. Without measured
 #: gradients the multiplier must have grown by this factor within the window.
-OUTWEIGHS = 5.0
+OUTWEIGHS = 20.0
 #: Lines that a printed report shows.
 SHOWN = 20
 

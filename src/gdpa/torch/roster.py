@@ -158,7 +158,7 @@ class Roster:
 
     @property
     def limit_sizes(self) -> list[float]:
-        """The size of each limit in units of g, in internal order; 0 if it is not known."""
+        """The size of each limit in units of g, in internal order; infinite if it is not known."""
         return [self._sizes[position] for position in self.order]
 
     def _check_sizes(self, sizes: Sequence[float] | None) -> list[float]:
@@ -167,10 +167,10 @@ class Roster:
                 raise ValueError("sizes= is for constraints without Limits, which know their own")
             return list(self.limits.sizes)
         if sizes is None:
-            return [0.0] * self.size
+            return [math.inf] * self.size
         numbers = [float(size) for size in sizes]
-        if len(numbers) != self.size or not all(0 <= size < math.inf for size in numbers):
-            raise ValueError(f"sizes must be {self.size} finite numbers at least 0, got {numbers[:8]}")
+        if len(numbers) != self.size or not all(size > 0 for size in numbers):
+            raise ValueError(f"sizes must be {self.size} positive numbers, got {numbers[:8]}")
         return numbers
 
     def counts(self, counts: Any) -> list[float]:

@@ -45,7 +45,8 @@ class Stage:
             is, as a tensor on the device.
         objective, values: f and g of the step (means over all its samples), g in internal order, NaN if absent.
         updates: what `step` writes into the dual state.
-        loss, product: what `lagrangian` returned, and its part w . g.
+        loss: what `lagrangian` returned.
+        saved: a tensor that only the graph of the loss holds besides.
         weights: w of grad f + J^T w.
         pooled: sums over ranks and micro-batches, if there are several.
         packed: this rank's running sums (``accumulate="stale"``).
@@ -68,16 +69,16 @@ class Stage:
         values: Any,
         updates: dict[str, Any],
         loss: torch.Tensor | None = None,
-        product: torch.Tensor | None = None,
+        saved: torch.Tensor | None = None,
     ) -> None:
         # One is made at every step: what most of them leave at its default stays on the class.
         self.check, self.objective, self.values, self.updates = check, objective, values, updates
-        self.loss, self.product = loss, product
+        self.loss, self.saved = loss, saved
 
     @property
     def phase(self) -> Phase:
         """Where the step stands now."""
-        if self._phase is Phase.MIXED or self.product is None or not _compat.saved_tensors_freed(self.product):
+        if self._phase is Phase.MIXED or self.saved is None or not _compat.is_unshared(self.saved):
             return self._phase
         return Phase.READY
 
@@ -156,24 +157,30 @@ def nonfinite_gradients(groups: list[dict[str, Any]]) -> torch.Tensor | None:
 
     All gradients of a device and dtype take one kernel; see `_compat.add_nonfinite_`.
     """
-    sorts: dict[Any, list[torch.Tensor]] = {}
+    grads: list[torch.Tensor] = []
+    dtype = device = None
+    uniform = True
     for group in groups:
         for p in group["params"]:
             grad = p.grad
             if grad is not None:
-                grad = grad._values() if grad.is_sparse else grad
-                key = (grad.dtype, grad.device)
-                if key in sorts:
-                    sorts[key].append(grad)
-                else:
-                    sorts[key] = [grad]
-    found: torch.Tensor | None = None
-    for (_, device), grads in sorts.items():
-        if found is None or found.device != device:
-            before, found = found, torch.zeros((), device=device)
-            if before is not None:
-                found += before.to(device)
+                if grad.is_sparse:
+                    grad = grad._values()
+                if dtype is None:
+                    dtype, device = grad.dtype, grad.device
+                elif grad.dtype is not dtype or grad.device != device:
+                    uniform = False
+                grads.append(grad)
+    if not grads:
+        return None
+    found = torch.zeros((), device=device)
+    if uniform:
         _compat.add_nonfinite_(grads, found)
+        return found
+    for kind in {(g.dtype, g.device) for g in grads}:
+        part = torch.zeros((), device=kind[1])
+        _compat.add_nonfinite_([g for g in grads if (g.dtype, g.device) == kind], part)
+        found += part.to(found.device)
     return found
 
 

@@ -74,7 +74,7 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Quasi
     if not (complementarity > 0 and (stationarity <= complementarity or phase.points >= rules.longest_wait)):
         return replace(state, phase=phase)
     due = stationarity <= complementarity
-    stagnates = due and complementarity > rules.enough_progress * phase.complementarity
+    stagnates = due and complementarity > phase.complementarity / rules.beta_factor
     beta = rules.beta_factor * F.beta if stagnates and F.beta < rules.largest_beta else F.beta
     multipliers = F.ascend(g)
     monitor = state.monitor._replace(points=state.monitor.points + (rules.update_weight if due else 1))

@@ -6,14 +6,15 @@ problem in other units of x takes the same steps.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from gdpa.algorithms.adaptive.rules import Rules
-from gdpa.algorithms.adaptive.state import AdaptiveState
+from gdpa.algorithms.adaptive.state import AdaptiveState, sqrt_eps
 from gdpa.algorithms.adaptive.units import measures_rows
-from gdpa.arrays import from_numpy, to_numpy
+from gdpa.arrays import from_numpy, namespace, to_numpy
 from gdpa.problem import Evaluation, Problem
 from gdpa.sets import Box, Reals
 from gdpa.typing import Array
@@ -69,13 +70,14 @@ def lengths(problem: Problem, x0: Array, now: Evaluation, rules: Rules) -> Array
         if not known.any() and measures_rows(now, rules):
             g, J = (np.abs(np.asarray(to_numpy(a), dtype=float)) for a in (now.constraints, now.jacobian()))
             slopes = J.max(axis=1)
-            telling = (slopes > rules.least_slope * g) & (g > 0)
+            telling = (slopes > sqrt_eps(x0) * g) & (g > 0)
             known[:] = np.min(g[telling] / slopes[telling], initial=np.inf) if telling.any() else 1.0
         known = np.where(known > 0, known, known.max() if known.any() else 1.0)
     many = problem.x_scale is None and len(known) > rules.few_variables
     known = np.full_like(known, known.max()) if many else known
-    powers = np.clip(np.round(np.log2(known)), -300, 300)
-    powers[np.abs(powers) <= np.log2(rules.ordinary_many if many else rules.ordinary)] = 0.0
+    most = -math.log2(float(namespace(x0).finfo(x0.dtype).smallest_normal)) // 4  # products stay finite
+    powers = np.clip(np.round(np.log2(known)), -most, most)
+    powers[np.abs(powers) <= np.log2(rules.ordinary)] = 0.0
     return from_numpy(2.0**powers, x0) if powers.any() else None
 
 

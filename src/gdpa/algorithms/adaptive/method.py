@@ -39,7 +39,7 @@ class AdaptiveGDPA(Method):
     .. math::
         p = \arg\min_{x + p \in X} \nabla f^T p + \tfrac12 p^T B p
             + \tfrac\beta2 \|[g + J p + (1 - \tau) \lambda / \beta]_+\|^2,
-        \quad \lambda \leftarrow \lambda + t (l - \lambda) \\
+        \quad \lambda \leftarrow \lambda + t (l - \lambda)
 
     Otherwise p is a quasi-Newton direction of F_beta, an *inexact augmented Lagrangian* method:
 
@@ -179,6 +179,6 @@ def _assess(state: AdaptiveState, now: Evaluation, rules: Rules) -> _Outcome:
     current, reference = state.reference.values(merit)
     if isinstance(trial, Trial) and trial.forced and math.isfinite(value):
         return _Outcome(Reference(f[None], g[None, :]), value - current, True)
-    rounding = rules.value_roundings * float(namespace(g).finfo(g.dtype).eps)
+    rounding = rules.roundings * float(namespace(g).finfo(g.dtype).eps)
     accepted = sufficient(value, current, reference, trial.length * trial.slope, rounding, rules)
     return _Outcome(state.reference.push(f, g, rules.reference_points), value - current, accepted)

@@ -21,7 +21,8 @@ from gdpa.algorithms.adaptive.state import (
     sqrt_eps,
 )
 from gdpa.algorithms.base import Probe
-from gdpa.arrays import max_norm, namespace
+from gdpa.arrays import namespace
+from gdpa.kkt import JACOBIAN_LIMIT
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.problem import Evaluation, Problem
 from gdpa.result import Status
@@ -34,7 +35,7 @@ def begins_with_sqp(problem: Problem, now: Evaluation, d: int, step: str, rules:
     m = now.constraints.shape[-1]
     if m == 0 or not isinstance(problem.domain, (Reals, Box)):
         return False
-    cheap = (now.has_cheap_jacobian or m <= rules.few_rows) and m * d <= rules.largest_jacobian
+    cheap = (now.has_cheap_jacobian or m <= rules.few_rows) and m * d <= JACOBIAN_LIMIT
     return step == "jacobian" or (step == "auto" and cheap)
 
 
@@ -48,7 +49,7 @@ def arrive(
         over = isinstance(state.phase, QuasiNewton)
         sqp = over and begins_with_sqp(problem, now, x.shape[-1], step, rules)
         return to_sqp(problem, state, now, rules) if sqp else state
-    violated = state.violation > sqrt_eps(x) * (1 + float(max_norm(x)))
+    violated = state.violation > sqrt_eps(x)
     if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
         return restoration.begin(problem, state, now) if violated else replace(state, verdict=Status.DIVERGING)
     state = replace(state, unmoved_points=0 if _moved(old.x, x, rules) else old.unmoved_points + 1)
@@ -59,11 +60,10 @@ def arrive(
     if step == "auto":
         state = choose(problem, state, now, rules)
     state = _monitored(state, rules)
-    monitor = state.monitor
-    stuck = state.unmoved_points >= rules.unmoved_restore or monitor.points >= monitor.patience(rules.patience)
-    if violated and stuck:
+    still, monitor = state.unmoved_points >= rules.unmoved, state.monitor
+    if violated and (still or monitor.points >= monitor.patience(rules.patience)):
         return restoration.begin(problem, state, now)
-    return replace(state, verdict=Status.STALLED) if state.unmoved_points >= rules.unmoved_stall else state
+    return replace(state, verdict=Status.STALLED) if still else state
 
 
 def refuse(
@@ -87,7 +87,7 @@ def refuse(
         correction = sqp_step.correct(problem, state, state.phase, trial, constraints)
         return replace(state, trial=Correction(correction, trial))
     length = shorten(trial.length, trial.slope, rise, rules)
-    if length >= sqrt_eps(state.x) ** rules.shortest_step:
+    if length >= sqrt_eps(state.x) ** (2 * rules.shortest_step):
         return replace(state, trial=trial._replace(length=length))
     if state.curvature.steps:  # once more along the projected gradient
         curvature = LBFGS.fresh(state.gradient, state.curvature.limit)
@@ -108,13 +108,13 @@ def choose(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules
     """
     m, d = state.constraints.shape[0], state.x.shape[0]
     whole = m <= rules.few_rows or now.has_cheap_jacobian
-    if whole or m * d > rules.largest_jacobian or not isinstance(problem.domain, (Reals, Box)):
+    if whole or m * d > JACOBIAN_LIMIT or not isinstance(problem.domain, (Reals, Box)):
         return state
-    rows = int(namespace(state.x).sum(sqp_step.nearly_active(state, rules)))
+    rows = int(namespace(state.x).sum(sqp_step.nearly_active(state)))
     if isinstance(state.phase, SQP):
-        return to_quasi_newton(problem, state, now) if rows > 2 * rules.near_rows else state
+        return to_quasi_newton(problem, state, now) if rows > rules.few_rows else state
     made = 2 * (state.step - state.phase_since)  # one forward and one backward pass at each point
-    if rows > rules.near_rows or made < rules.trial_points * (rows + 2):
+    if rows > rules.few_rows or made < rules.trial_points * (rows + 2):
         return state
     return to_sqp(problem, replace(state, curvature=state.curvature.cleared()), now, rules)
 
@@ -122,9 +122,7 @@ def choose(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules
 def to_sqp(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules) -> AdaptiveState:
     """Return the state at the same x in the SQP phase."""
     state = replace(state, phase_since=state.step)
-    return sqp_step.plan(
-        problem, state, now, state.scaling.gradient(now), sqp_step.scaled_rows(state, now, rules), rules
-    )
+    return sqp_step.plan(problem, state, now, state.scaling.gradient(now), sqp_step.scaled_rows(state, now), rules)
 
 
 def to_quasi_newton(problem: Problem, state: AdaptiveState, now: Evaluation) -> AdaptiveState:
@@ -138,7 +136,7 @@ def to_quasi_newton(problem: Problem, state: AdaptiveState, now: Evaluation) -> 
 def _moved(old: Array, new: Array, rules: Rules) -> bool:
     """Tell whether a coordinate has changed by more than rounding."""
     xp = namespace(new)
-    return bool(xp.any(xp.abs(new - old) > rules.move_roundings * float(xp.finfo(new.dtype).eps) * xp.abs(new)))
+    return bool(xp.any(xp.abs(new - old) > rules.roundings * float(xp.finfo(new.dtype).eps) * xp.abs(new)))
 
 
 def _monitored(state: AdaptiveState, rules: Rules) -> AdaptiveState:

@@ -10,7 +10,6 @@ lead off that plateau.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from gdpa.algorithms.adaptive import al_step
@@ -36,10 +35,9 @@ from gdpa.units import asymmetric_direction
 
 def begin(problem: Problem, state: AdaptiveState, now: Evaluation) -> AdaptiveState:
     """Return the state at the start of the phase, at the same x."""
-    before = state.phase.complementarity if isinstance(state.phase, QuasiNewton) else math.inf
     state = replace(
         state,
-        phase=Restoration(state.violation, before),
+        phase=Restoration(state.violation),
         curvature=state.curvature.cleared(),
         reference=state.reference.newest(),
         probe=None,
@@ -54,17 +52,12 @@ def arrive(
     state = al_step.measured(problem, old, state, now)
     trial = al_step.plan(problem.domain, state.x, state.gradient, state.curvature)
     reach = 1 + float(max_norm(state.x))
-    size = float(max_norm(trial.direction))
-    trial = trial._replace(length=min(1.0, rules.farthest * reach / size) if size > 0 else 1.0)
     stage = phase.stage
     if not isinstance(stage, Descending):
         stage = stage._replace(points=stage.points + 1)
-    phase = phase._replace(points=phase.points + 1, stage=stage)
+    phase = phase._replace(stage=stage)
     state = replace(state, phase=phase, trial=trial)
-    if (
-        state.violation <= max(rules.restored * phase.violation, sqrt_eps(state.x))
-        or phase.points > rules.longest_phase
-    ):
+    if state.violation <= max(rules.restored * phase.violation, sqrt_eps(state.x)):
         return end(problem, state, now, phase, rules)
     if not _is_flat(problem, state, reach, rules):
         return state
@@ -72,9 +65,9 @@ def arrive(
         return _step_down_the_slope(problem, state, phase, reach)
     if isinstance(stage, AfterShove) and stage.points == 1 and state.monitor.restorations < rules.plateaus:
         return end(problem, state, now, phase, rules)  # as flat as before the shove: a plateau, no minimum
-    if stage.points < rules.judged_after:
+    if stage.points < rules.patience:
         return state
-    if state.violation <= rules.way_down * stage.violation:  # there was a way down
+    if state.violation <= rules.fallen * stage.violation:  # there was a way down
         return replace(state, phase=phase._replace(stage=Descending()))
     if isinstance(stage, AfterShove):
         return replace(state, verdict=Status.LOCALLY_INFEASIBLE)
@@ -100,17 +93,17 @@ def _is_flat(problem: Problem, state: AdaptiveState, reach: float, rules: Rules)
     """Tell whether the violation is stationary: moving x by its size changes it by a millionth to first order."""
     size = float(norm(violation(state.constraints, state.lagrangian.num_equalities)))
     stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
-    share = max(rules.stationary, 10 * sqrt_eps(state.x) ** 1.5)
+    share = max(rules.stationary, rules.roundings * sqrt_eps(state.x) ** 1.5)
     return bool(stationarity * reach <= share * size * min(size, 1.0))
 
 
 def end(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Restoration, rules: Rules) -> AdaptiveState:
     """Return the state back in the problem at the phase's point, with multipliers zero and another penalty."""
     monitor = state.monitor
-    beta = min(rules.restart_factor * state.lagrangian.beta, rules.restart_beta * 2**monitor.restorations)
+    beta = min(rules.restart_factor * state.lagrangian.beta, rules.largest_beta)
     state = replace(
         state,
-        phase=QuasiNewton(phase.complementarity),
+        phase=QuasiNewton(),
         lagrangian=state.lagrangian._replace(multipliers=0 * state.constraints, beta=beta),
         reference=state.reference.newest(),
         monitor=Monitor(restorations=monitor.restorations + 1),

@@ -25,6 +25,7 @@ from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.multipliers import fit
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.model import ModelStep, model_step
+from gdpa.numerics.qp import WORKING_SET
 from gdpa.problem import Evaluation, Problem, unit_vectors
 from gdpa.typing import Array
 from gdpa.units import Units
@@ -50,7 +51,7 @@ def arrive(
     if t < 1 and F.beta > least_beta:
         F = F._replace(beta=F.beta / rules.beta_factor)  # too stiff a penalty shortens steps; `plan` undoes a mistake
     state = replace(state, lagrangian=F)
-    c, J = state.scaling.gradient(now), scaled_rows(state, now, rules)
+    c, J = state.scaling.gradient(now), scaled_rows(state, now)
     change = c + dual @ J - (phase.gradient + dual @ phase.jacobian)
     state = replace(
         state,
@@ -61,26 +62,26 @@ def arrive(
     return plan(problem, state, now, c, J, rules)
 
 
-def nearly_active(state: AdaptiveState, rules: Rules) -> Array:
+def nearly_active(state: AdaptiveState) -> Array:
     """Return which constraints may matter in the next step; the rows of the others are not pulled back.
 
-    With more than `Rules.all_rows` constraints, one is left out if it is no equality, its multiplier is zero, and it is
-    farther from active than twice the largest change of a constraint in the last step.
+    One is left out if it is no equality, its multiplier is zero, and it is farther from active than the largest change
+    of a constraint in the last step.
     """
     g, xp = state.reference.constraints, namespace(state.x)
     m = g.shape[1]
-    if m <= rules.all_rows or g.shape[0] < 2:
+    if g.shape[0] < 2:
         return g[-1] >= -math.inf
     moved = float(max_norm(g[-1] - g[-2]))
     index = xp.arange(m, device=array_api_compat.device(g))
     F = state.lagrangian
-    return (F.multipliers != 0) | (g[-1] >= -2 * moved) | (index >= m - F.num_equalities)
+    return (F.multipliers != 0) | (g[-1] >= -moved) | (index >= m - F.num_equalities)
 
 
-def scaled_rows(state: AdaptiveState, now: Evaluation, rules: Rules) -> Array:
+def scaled_rows(state: AdaptiveState, now: Evaluation) -> Array:
     """Return J' at x: whole if it is cheap or all rows are needed, else one backward pass for each row needed."""
     units = state.scaling.constraints
-    wanted = to_numpy(nearly_active(state, rules))
+    wanted = to_numpy(nearly_active(state))
     if now.has_cheap_jacobian or wanted.all():
         return now.jacobian() * units[:, None]
     zero = namespace(units).zeros_like(state.x)
@@ -117,14 +118,12 @@ def _penalized(
     problem: Problem, state: AdaptiveState, c: Array, J: Array, rules: Rules
 ) -> tuple[AugmentedLagrangian, ModelStep]:
     """Return F_beta and the model's step, with beta raised until the step removes enough of the violation."""
-    F, g, domain = state.lagrangian, state.constraints, problem.domain
+    F, g = state.lagrangian, state.constraints
     violation, goal = state.violation, rules.violation_left * state.violation
     step = _solve(problem, state, F, c, J, g)
     for _ in range(rules.raises):
         left = largest_violation(g + J @ step.direction, F.num_equalities)
-        stationarity = float(max_norm(state.x - domain.project(state.x - c - step.multipliers @ J)))
-        minor = violation <= max(sqrt_eps(c), rules.minor_violation * stationarity)
-        if left <= goal or minor or F.beta >= rules.largest_beta:
+        if left <= goal or violation <= sqrt_eps(c) or F.beta >= rules.largest_beta:
             break
         F = F._replace(beta=rules.beta_factor * F.beta)
         step = _solve(problem, state, F, c, J, g)
@@ -134,9 +133,13 @@ def _penalized(
 def _best_multipliers(
     problem: Problem, x: Array, c: Array, J: Array, g: Array, multipliers: Array
 ) -> tuple[Array, float]:
-    """Return the model's multipliers, or the best ones by `gdpa.multipliers.fit` if they certify x better, and by which
-    factor. Without a constraint qualification the model's multipliers lag behind.
+    """Return the model's multipliers and 1, or those of `gdpa.multipliers.fit` and their share of the residual.
+
+    Without a constraint qualification the model's multipliers lag behind. More multipliers than a working set holds
+    take longer to fit than a step takes; certificates fit them anyway.
     """
+    if g.shape[-1] > WORKING_SET:
+        return multipliers, 1.0
     p = problem.num_equalities
     gradient = c + multipliers @ J
     one, ones = namespace(c).ones_like(c), namespace(g).ones_like(g)
@@ -161,7 +164,7 @@ def correct(problem: Problem, state: AdaptiveState, phase: SQP, trial: Trial, co
 
 def _solve(problem: Problem, state: AdaptiveState, F: AugmentedLagrangian, c: Array, J: Array, g: Array) -> ModelStep:
     """Return the model's step. Rows of zeros are no part of it: their constraints' multipliers are beta [r]_+."""
-    r = g + (1 - F.tau) * F.multipliers / F.beta
+    r = F.shifted(g) / F.beta
     p, bounds = F.num_equalities, step_bounds(problem.domain, state.x)
     evaluated = to_numpy(max_norm(J) != 0) | (np.arange(len(r)) >= len(r) - p)
     if evaluated.all():

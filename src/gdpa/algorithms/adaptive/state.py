@@ -65,14 +65,10 @@ class Restoration(NamedTuple):
 
     Attributes:
         violation: the violation at the entry.
-        complementarity: that of the quasi-Newton phase before, if there was one.
-        points: accepted points of the phase.
         stage: what the phase is doing.
     """
 
     violation: float
-    complementarity: float
-    points: int = 0
     stage: Descending | AfterSlope | AfterShove = Descending()
 
 

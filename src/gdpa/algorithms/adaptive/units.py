@@ -45,7 +45,7 @@ class Scaling(NamedTuple):
 def measures_rows(now: Evaluation, rules: Rules) -> bool:
     """Tell whether the gradient of every constraint at the start is worth its passes."""
     m = now.constraints.shape[-1]
-    return m > 0 and (now.has_cheap_jacobian or m <= rules.measured_rows)
+    return m > 0 and (now.has_cheap_jacobian or m <= rules.few_rows)
 
 
 def scaling_from(

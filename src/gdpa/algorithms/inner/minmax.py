@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gdpa.algorithms.base import State
+from gdpa.algorithms.method import Method
 from gdpa.arrays import namespace
 from gdpa.checks import check_at_least, check_positive
-from gdpa.problem import Evaluation
+from gdpa.problem import Problem
 from gdpa.typing import Array
 
 
@@ -51,19 +52,13 @@ class DualSet:
         return namespace(multipliers).abs(multipliers) >= self.bound
 
 
-def minmax_start(x0: Array, start: Evaluation, lipschitz: float) -> MinMaxState:
-    """Return the state at ``x0`` with zero multipliers."""
-    zeros = namespace(x0).zeros_like(start.constraints)
-    return MinMaxState(
-        step=0,
-        x=x0,
-        multipliers=zeros,
-        evaluation=start,
-        probe=None,
-        at_bound=zeros > 0,
-        lipschitz=namespace(x0).ones_like(x0[..., 0]) * lipschitz,
-        center=x0,
-    )
+def minmax_start(method: Method, problem: Problem, x0: Array, lipschitz: float, center: bool = False) -> MinMaxState:
+    """Return the state of ``method`` at ``x0`` with zero multipliers; with ``center``, z = x0."""
+    start = method.begin(problem, x0)
+    free = namespace(x0).zeros_like(start.constraints) > 0  # no multiplier is at its bound
+    curvature = namespace(x0).ones_like(x0[..., 0]) * lipschitz
+    z = x0 if center else None
+    return method.first_state(MinMaxState, x0, start, at_bound=free, lipschitz=curvature, center=z)
 
 
 def check_minmax(step: float | None, augmentation: float, /, **positive: float) -> None:

@@ -45,6 +45,7 @@ class Numbers:
     """The functions that rules need besides arithmetic, for Python floats."""
 
     maximum = staticmethod(max)
+    minimum = staticmethod(min)
     at_least = staticmethod(max)
     abs = staticmethod(abs)
     sqrt = staticmethod(math.sqrt)
@@ -62,6 +63,7 @@ class Arrays:
     """The same for NumPy arrays."""
 
     maximum = np.maximum
+    minimum = np.minimum
     at_least = np.maximum
     abs = np.abs
     sqrt = np.sqrt
@@ -73,6 +75,7 @@ class Tensors:
     """The same for torch tensors."""
 
     maximum = staticmethod(torch.maximum)
+    minimum = staticmethod(torch.minimum)
     at_least = staticmethod(torch.clamp_min)
     abs = staticmethod(torch.abs)
     sqrt = staticmethod(torch.sqrt)
@@ -174,14 +177,14 @@ def advance_each(
 ) -> tuple[Dual, list[float]]:
     """Do as `advance` does, number by number: ``dual`` holds lists for the rule's vectors."""
     shared, scalars = rule.begin(dual)
-    columns = [dual[key] for key in rule.vectors]
-    states = list(zip(*columns, strict=True))
-    givens = list(zip(*(dual[key] for key in rule.given), strict=True)) if rule.given else [()] * len(values)
+    states = list(zip(*[dual[key] for key in rule.vectors]))  # noqa: B905 - equally long, and strict costs time
+    givens = list(zip(*[dual[key] for key in rule.given])) if rule.given else [()] * len(values)  # noqa: B905
     w = [0.0] * len(values)
     update = rule.update
     for i, g in enumerate(values):
         if present is None or present[i]:
             states[i], w[i] = update(states[i], givens[i], g, shared, 1 if i >= first_equality else 0)
-    updates = {"dual_steps": dual["dual_steps"] + 1, **scalars}
-    updates.update(zip(rule.vectors, map(list, zip(*states, strict=True)), strict=True))
+    updates = dict(zip(rule.vectors, map(list, zip(*states)))) if states else {}  # noqa: B905
+    updates["dual_steps"] = dual["dual_steps"] + 1
+    updates.update(scalars)
     return updates, w

@@ -9,32 +9,28 @@ from typing import Any, ClassVar
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
 
+# Every constant of the rule; see docs/torch.md for the runs that chose them.
 
-@dataclass(frozen=True)
-class Gains:
-    """Every constant of `Feedback`. See docs/torch.md for the runs that chose them."""
-
-    #: Share of the unit u by which an error of one moves the multiplier in a step.
-    integral: float = 0.01
-    #: The same for a change of the smoothed error. 0.3 / 0.01: the rule looks 30 steps ahead.
-    proportional: float = 0.3
-    #: Share of the newest error in the smoothed error.
-    smoothing: float = 0.1
-    #: Errors are cut at this size, so that a start far off does not wind the multiplier up.
-    largest_error: float = 3.0
-    #: An error of one is at least this many standard deviations of the batch values.
-    deviations: float = 2.0
-    #: Share of the newest batch in the running variance of the batch values.
-    newest_variance: float = 0.02
-    #: Share of the newest batch in the running square of g.
-    newest_square: float = 0.002
-    #: The running square never counts as less than this share of its largest value.
-    least_square: float = 1e-3
-
-
-GAINS = Gains()
-#: Keeps 0 / 0 from arising for a constraint that is exactly 0 in every batch so far.
+#: Share of the unit u by which an error of one moves the multiplier in a step.
+INTEGRAL = 0.01
+#: The same for a change of the smoothed error. 0.3 / 0.01: the rule looks 30 steps ahead.
+PROPORTIONAL = 0.3
+#: Share of the newest error in the smoothed error.
+SMOOTHING = 0.1
+#: Errors are cut at this size, so that a start far off does not wind the multiplier up.
+LARGEST_ERROR = 3.0
+#: An error of one is at least this many standard deviations of the batch values.
+DEVIATIONS = 2.0
+#: Share of the newest batch in the running variance of the batch values.
+NEWEST_VARIANCE = 0.02
+#: Share of the newest batch in the running square of g.
+NEWEST_SQUARE = 0.002
+#: The running square never counts as less than this share of its largest value.
+LEAST_SQUARE = 1e-3
+#: The first "largest square": keeps 0 / 0 from arising for a constraint that is exactly 0 in every batch so far.
 TINY = 1e-300
+
+_SQUARED_DEVIATIONS = DEVIATIONS**2
 
 
 @dataclass(frozen=True)
@@ -67,11 +63,11 @@ class Feedback(Rule):
     lagged: ClassVar[bool] = True
     vectors: ClassVar[dict[str, Vector]] = {
         "multipliers": Vector(),
-        "smoothed": Vector(0.0, -GAINS.largest_error, GAINS.largest_error),
+        "smoothed": Vector(0.0, -LARGEST_ERROR, LARGEST_ERROR),
         "last": Vector(0.0, -math.inf),
         "variance": Vector(),
         "square": Vector(),
-        "largest_square": Vector(),
+        "largest_square": Vector(TINY),
         "seen": Vector(),
     }
     given: ClassVar[tuple[str, ...]] = ("ratio", "limit")
@@ -88,18 +84,17 @@ class Feedback(Rule):
         multipliers, smoothed, last, variance, square, largest_square, seen = state
         (ratio, limit), k, xp = given, shared, functions(g)
         # S, the size of one unit of error. Running means are plain means until their shares are reached.
-        jump = xp.where(seen > 0, 0.5 * (g - last) ** 2, variance)
-        variance = variance + xp.at_least(1 / xp.at_least(seen, 1.0), GAINS.newest_variance) * (jump - variance)
+        jump = (seen > 0) * (0.5 * (g - last) ** 2)
         seen = seen + 1.0
-        square = square + xp.at_least(1 / seen, GAINS.newest_square) * (g * g - square)
+        variance = variance + xp.at_least(1 / seen, NEWEST_VARIANCE) * (jump - variance)
+        square = square + xp.at_least(1 / seen, NEWEST_SQUARE) * (g * g - square)
         largest_square = xp.maximum(largest_square, square)
-        size = xp.maximum(square, GAINS.least_square * largest_square)
-        size = xp.where((limit > 0) & (limit * limit < size), limit * limit, size)
-        unit = xp.sqrt(xp.at_least(xp.maximum(size, GAINS.deviations**2 * variance), TINY))
+        size = xp.minimum(xp.maximum(square, LEAST_SQUARE * largest_square), limit * limit)
+        unit = xp.sqrt(xp.maximum(size, _SQUARED_DEVIATIONS * variance))
         # The controller.
-        error = xp.clip(g / unit, -GAINS.largest_error, GAINS.largest_error)
-        change = GAINS.smoothing * (error - smoothed)
-        drive = GAINS.integral * error + GAINS.proportional * change
-        step = 0.5 * k * (ratio + xp.abs(multipliers))
-        moved = AugmentedLagrangian(multipliers, step, 0.0, num_equalities).ascend(drive)
+        error = xp.clip(g / unit, -LARGEST_ERROR, LARGEST_ERROR)
+        change = SMOOTHING * (error - smoothed)
+        step = 0.5 * k * (ratio + abs(multipliers))
+        law = AugmentedLagrangian(multipliers, step, 0.0, num_equalities)
+        moved = law.ascend(INTEGRAL * error + PROPORTIONAL * change)
         return (moved, smoothed + change, g, variance, square, largest_square, seen), multipliers

@@ -1,0 +1,41 @@
+"""A Markdown extension that fills pages from the registry of methods, so that a new method needs no line in them.
+
+A line ``[[methods]]`` becomes one ``:::`` entry per method, a line ``[[table 1]]`` the table of the methods' cards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from markdown import Extension, Markdown
+from markdown.preprocessors import Preprocessor
+
+from gdpa.compare import table1
+from gdpa.methods import get_method, method_names
+
+
+def entries() -> str:
+    """Return the reference of every method, in the order of the registry."""
+    classes = [get_method(name) for name in method_names()]
+    return "\n\n".join(f"::: {cls.__module__}.{cls.__name__}" for cls in classes)
+
+
+PLACES = {"[[methods]]": entries, "[[table 1]]": table1}
+
+
+class _Fill(Preprocessor):
+    def run(self, lines: list[str]) -> list[str]:
+        filled: list[str] = []
+        for line in lines:
+            make = PLACES.get(line.strip())
+            filled += [line] if make is None else make().splitlines()
+        return filled
+
+
+class RegistryExtension(Extension):
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+        md.preprocessors.register(_Fill(md), "registry", 40)  # before HTML blocks are taken out, which have 20
+
+
+def makeExtension(**settings: Any) -> RegistryExtension:  # noqa: N802
+    return RegistryExtension(**settings)
