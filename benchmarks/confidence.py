@@ -72,7 +72,7 @@ def repetition(kind: str, m: int, seed: int) -> tuple[bool, float]:
     net = torch.nn.Linear(1, 1)
     found = certify(
         net,
-        x.split(200),
+        [x],
         lambda net, x: (net.get_parameter("weight").sum(), {name: term(x, i) for i, name in enumerate(names)}),
         constraints=Limits(dict.fromkeys(names, limit)),
         confidence=CONFIDENCE,
@@ -194,7 +194,7 @@ def main() -> None:
     torch.set_num_threads(1)
     about = {"about": origin("benchmarks.confidence")}
     rows = [{**row, **about} for row in simulate(arguments.repetitions)]
-    training = [{**row, **about} for row in train_all(max(1, arguments.repetitions // 5))]
+    training = [{**row, **about} for row in train_all(max(1, arguments.repetitions // 20))]
     text = table(rows, training)
     print(text)
     if arguments.repetitions >= 500:

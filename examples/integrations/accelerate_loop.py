@@ -22,7 +22,7 @@ def main():
     model, stepper, loader = accelerator.prepare(
         net, opt, DataLoader(TensorDataset(x, x[:, 0]), batch_size=32, shuffle=True)
     )
-    for _ in range(30):
+    for _ in range(60):
         for inputs, labels in loader:
             stepper.zero_grad()
             out = model(inputs).squeeze(-1)

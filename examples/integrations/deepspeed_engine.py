@@ -36,7 +36,7 @@ def main():
     net = torch.nn.Linear(4, 1)
     opt = gdpa.torch.constrain(torch.optim.Adam(net.parameters(), lr=0.02), ["mean"])
     engine, *_ = deepspeed.initialize(model=net, optimizer=opt, config=CONFIG)
-    for _ in range(30):
+    for _ in range(60):
         for part in torch.randperm(256).split(32):
             inputs = x[part].to(engine.device)
             out = engine.module(inputs).squeeze(-1)  # calibration takes gradients, which the engine's forward refuses

@@ -62,7 +62,7 @@ def main(steps=800):
     policy = torch.nn.Embedding(VOCABULARY, VOCABULARY)
     torch.nn.init.normal_(policy.weight, std=0.1)
     reference = copy.deepcopy(policy)
-    opt = gdpa.torch.constrain(torch.optim.Adam(policy.parameters(), lr=0.02), LIMITS, dual_rate=1.0)
+    opt = gdpa.torch.constrain(torch.optim.Adam(policy.parameters(), lr=0.02), LIMITS)
     for _ in range(steps):
         prompts = torch.randint(3, VOCABULARY, (PROMPTS,)).repeat_interleave(GROUP)
         with torch.no_grad():

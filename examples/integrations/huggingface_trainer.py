@@ -41,7 +41,7 @@ def main(folder="."):
     net = Net()
     opt = gdpa.torch.constrain(torch.optim.AdamW(net.parameters(), lr=0.02), ["mean"])
     args = TrainingArguments(
-        folder, num_train_epochs=30, per_device_train_batch_size=32, report_to=[], save_strategy="no", use_cpu=True,
+        folder, num_train_epochs=60, per_device_train_batch_size=32, report_to=[], save_strategy="no", use_cpu=True,
         disable_tqdm=True, remove_unused_columns=False, logging_steps=100,
     )  # fmt: skip
     schedule = torch.optim.lr_scheduler.ConstantLR(opt, factor=1.0)

@@ -52,7 +52,7 @@ def main(folder="."):
     data = TensorDataset(x, x[:, 0])
     model = Regression()
     trainer = lightning.Trainer(
-        max_epochs=30, logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
+        max_epochs=60, logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
         default_root_dir=folder, enable_checkpointing=True, gradient_clip_val=10.0, callbacks=[LogReport(every=20)],
     )  # fmt: skip
     trainer.fit(model, DataLoader(data, batch_size=32, shuffle=True))

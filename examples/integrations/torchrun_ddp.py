@@ -21,14 +21,14 @@ def main():
     net = DistributedDataParallel(torch.nn.Linear(4, 1))
     opt = gdpa.torch.constrain(torch.optim.Adam(net.parameters(), lr=0.02), ["mean"])
     rng = torch.Generator().manual_seed(rank)
-    for _ in range(250):
+    for _ in range(500):
         x = torch.randn(16 + 16 * rank, 4, generator=rng)
         opt.zero_grad()
         out = net(x).squeeze(-1)
         loss = opt.lagrangian((out - x[:, 0]).square().mean(), {"mean": 1 - out.mean()}, samples=len(x))
         loss.backward()
         opt.step()
-    lam = [torch.zeros(1) for _ in range(dist.get_world_size())]
+    lam = [torch.zeros_like(opt.multipliers) for _ in range(dist.get_world_size())]
     dist.all_gather(lam, opt.multipliers)
     if rank == 0:
         print(opt.report(tolerance=0.2))

@@ -76,7 +76,7 @@ def main(folder=".", steps=40):
     )  # fmt: skip
     model = GPT2LMHeadModel(config)
     reference = copy.deepcopy(model).eval()  # before the trainer wraps the forward pass, which a later copy would share
-    opt = gdpa.torch.constrain(torch.optim.AdamW(model.parameters(), lr=3e-3), LIMITS, dual_rate=1.0)
+    opt = gdpa.torch.constrain(torch.optim.AdamW(model.parameters(), lr=3e-3), LIMITS)
     args = GRPOConfig(
         folder, max_steps=steps, per_device_train_batch_size=32, num_generations=8, max_completion_length=LONGEST,
         report_to=[], save_strategy="no", logging_steps=10, use_cpu=True, bf16=False, disable_tqdm=True,

@@ -36,7 +36,7 @@ def keeps_its_limit(net, opt, x):
     with torch.no_grad():
         assert abs(net(x).mean().item() - 1) < 0.15  # the mean output is pushed to its floor of 1, not further
     assert opt.multipliers[0] > 0
-    assert opt.dual_steps == 30 * 8 - 8
+    assert opt.dual_steps == 60 * 8
 
 
 def run(*command, limit=300, **variables):
@@ -94,7 +94,7 @@ def test_lightning(tmp_path):
     keeps_its_limit(model.net, model.opt, x)
     state = torch.load(tmp_path / "last.ckpt", weights_only=False)["optimizer_states"][0]
     assert torch.equal(state["param_groups"][0]["multipliers"], model.opt.multipliers)
-    logged = trainer.callback_metrics  # by LogReport, at the last batch of 240
+    logged = trainer.callback_metrics  # by LogReport, at the last batch of 480
     assert logged["constraints/mean/multiplier"].item() == pytest.approx(model.opt.multipliers[0].item())
     assert logged["constraints/objective"].item() == pytest.approx(model.opt.snapshot().objective)
 
