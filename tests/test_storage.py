@@ -129,7 +129,6 @@ def test_a_library_is_imported_only_for_its_arrays(tmp_path):
     save(tmp_path / "jax", jnp.ones(1))
     code = """if 1:
         import sys
-from typing import Any
         from gdpa.storage import encode, load
         for name in ("numpy", "torch", "jax"):
             encode(load(name))

@@ -69,7 +69,7 @@ class Record:
         """Return (g, multipliers) of the last steps, one row a step, in the user's order."""
         if not self._steps:
             return None
-        columns = []
+        columns: list[Any] = []
         for column in zip(*self._steps, strict=True):
             rows = [row if type(row) is list else torch.as_tensor(row).tolist() for row in column]
             columns.append(np.array(rows)[:, self._roster.positions])
