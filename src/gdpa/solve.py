@@ -90,7 +90,7 @@ def solve(
         resume: continue from the newest good file of ``checkpoint``; start at ``x0`` if there is none yet.
         feasible: end with a restoration (`gdpa.feasible`), so that no violation is left at ``result.x`` but rounding.
             The default stop rules then ask for a tenth of the tolerance, because the restoration moves x a little.
-        best_of: from how many starts to solve: ``x0`` and random ones, see `gdpa.multistart.starts`. The best certified
+        best_of: from how many starts to solve: ``x0`` and random ones, see `gdpa.multistart`. The best certified
             answer is returned, the others are listed in ``result.others``. Limits hold for every start.
         seed: of the random starts, as `numpy.random.default_rng` takes it.
 
