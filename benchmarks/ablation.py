@@ -36,6 +36,7 @@ PARAMETERS = {"beta": None, "tau": 0.0, "memory": 1}
 #: Constants of the numerics: module, name, and what switches it off.
 NUMERICS = (
     ("gdpa.numerics.lbfgs", "POWELL", None),
+    ("gdpa.numerics.lbfgs", "FLAT", 0.0),
     ("gdpa.numerics.lbfgs", "DENSE", 0),
     ("gdpa.numerics.model", "ROUNDS", 1),
     ("gdpa.numerics.small_qp", "PRIMAL_TOLERANCE", None),

@@ -62,6 +62,7 @@ def hock_schittkowski() -> Iterator[Case]:
             start = case.problem.domain.project(case.x0 + move)
             yield Case(f"{name}, start {k}", lambda p=case.problem, x=start: (p, x))
         yield Case(f"{name}, pullback", lambda p=case.problem, x=case.x0: (p, x), "pullback")
+        yield Case(f"{name}, to 1e-9", lambda p=case.problem, x=case.x0: (p, x), tolerance=1e-9)
         yield Case(f"{name}, f * 1000", lambda p=case.problem, x=case.x0: in_units(p, x, f=1e3))
         yield Case(f"{name}, g_0 / 1000", lambda p=case.problem, x=case.x0: in_units(p, x, g=1e-3))
         if name not in ("portfolio", "ball-product"):

@@ -73,12 +73,15 @@ def test_curvature_above_a_fifth_is_taken_as_it_is():
     assert memory.changes[0].tolist() == [0.3, 0.7]
 
 
-def test_steps_along_a_flat_direction_grow_fivefold():
+def test_steps_along_a_flat_direction_grow_but_only_while_they_do_not_shrink():
     s = np.array([1.0, 0.0])
-    memory = LBFGS()
+    growing = memory = LBFGS()
     for k in range(4):
-        memory = memory.updated(2.0**k * s, 0 * s)
-    assert s @ memory.inverse_product(s) == pytest.approx(5.0**4)
+        growing = growing.updated(2.0**k * s, 0 * s)
+    assert s @ growing.inverse_product(s) == pytest.approx(5.0**4)
+    for k in range(4):
+        memory = memory.updated(4.0**-k * s, 0 * s)
+    assert s @ memory.inverse_product(s) == pytest.approx(5.0)
 
 
 def test_a_spectral_step_has_the_curvature_of_the_last_pair_or_a_fifth_of_the_one_before():

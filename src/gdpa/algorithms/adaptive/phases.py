@@ -60,7 +60,7 @@ def arrive(
     if step == "auto":
         state = choose(problem, state, now, rules)
     state = _monitored(state, rules)
-    still, monitor = state.unmoved_points >= rules.unmoved, state.monitor
+    still, monitor = state.unmoved_points >= rules.patience, state.monitor
     if violated and (still or monitor.points >= monitor.patience(rules.patience)):
         return restoration.begin(problem, state, now)
     return replace(state, verdict=Status.STALLED) if still else state

@@ -38,7 +38,6 @@ class Rules:
     longest_cut: float = _rule(0.5, r"\rho_+", "a refused step is cut to this share at most", "Nocedal 2006, 3.5")
     shortest_step: float = _rule(2 / 3, "q", "steps shorter than the precision to this power are given up")
     roundings: float = _rule(10.0, "u", "this many roundings of a merit or a coordinate are no change", off=0.0)
-    unmoved: int = _rule(3, "n_0", "accepted points in a row without a move that end a phase")
     unbounded: float = _rule(1e15, "f_0", "a scaled objective below minus this has no lower bound")
     # Penalty
     largest_beta: float = _rule(1e8, r"\beta_{\max}", "the penalty is not raised above this", off=math.inf)
@@ -63,7 +62,7 @@ class Rules:
     few_rows: int = _rule(30, "m_0", "up to this many rows are worth a backward pass each", off=0)
     trial_points: int = _rule(20, "n_3", "SQP points whose passes the quasi-Newton phase makes first")
     # Restoration
-    patience: int = _rule(20, "n_4", "points without progress after which a violation is restored or a probe judged")
+    patience: int = _rule(20, "n_4", "points without progress that end a phase, and after which a probe is judged")
     update_weight: int = _rule(4, "n_5", "a multiplier update counts as this many of these points", off=1)
     fallen: float = _rule(0.9, r"\nu_1", "a violation below this share is progress")
     restored: float = _rule(0.1, r"\nu_2", "restoration ends at this share of its first violation")

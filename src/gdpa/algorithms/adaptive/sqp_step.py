@@ -143,7 +143,8 @@ def _best_multipliers(
     p = problem.num_equalities
     gradient = c + multipliers @ J
     one, ones = namespace(c).ones_like(c), namespace(g).ones_like(g)
-    other = fit(problem.domain, x, c, J, g, p, Units(one, ones, ones, 0 * ones, ones))
+    slacks = namespace(g).where(g > 0, 0 * ones, ones)  # a violated constraint has no slack
+    other = fit(problem.domain, x, c, J, g, p, Units(one, ones, slacks, 0 * ones, ones))
     violation = largest_violation(g, p)
     sizes = namespace(g).abs(g[: len(g) - p])
 
