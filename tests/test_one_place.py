@@ -51,7 +51,6 @@ FORMULAS = {
         "AugmentedLagrangian.damped",
         "lam = lam + theta * (w - lam)",
         "new = state.multipliers + self.theta * (F.weights(g) - state.multipliers)",
-        known=("torch/minibatch.py",),
     ),
     "sign of a shifted multiplier": formula(
         r"\bq\w* > 0(?:\.0)?\b",
@@ -59,7 +58,6 @@ FORMULAS = {
         "AugmentedLagrangian.gate or weights",
         "inside = q > 0",
         "w = q if equality or q > 0 else 0.0",
-        known=("torch/minibatch.py", "torch/optimizer.py"),
     ),
     "norm of [g]_+": formula(
         r"norm\(positive_part\(|abs\(positive_part\(|maximum\((?:\w+\.)*(?:g|constraints), 0",
@@ -77,7 +75,6 @@ FORMULAS = {
         known=(
             "algorithms/adaptive/al_step.py",
             "algorithms/adaptive/restoration.py",
-            "algorithms/adaptive/sqp_step.py",
         ),
     ),
     "unit vector of a row of J": formula(
@@ -94,7 +91,7 @@ FORMULAS = {
         "alpha = lr * step ** lr_power",
     ),
     "a number that is no bool": formula(
-        r"isinstance\([\w.]+, \(int, float\)\)|isinstance\([\w.]+, bool\) or \(?not isinstance",
+        r"isinstance\([\w.]+, \(int, float\)\)|isinstance\([\w.]+, bool\) or \(?not isinstance\([\w.]+, int\b",
         "checks.py",
         "gdpa.checks",
         "if not isinstance(tau, (int, float)):\n    pass",
@@ -102,7 +99,6 @@ FORMULAS = {
         known=(
             "lagrangian.py",  # tells a number from an array on the hot path; no check of an argument
             *("algorithms/adaptive/method.py", "algorithms/adaptive/rules.py"),
-            *("torch/limits.py", "torch/minibatch.py", "torch/optimizer.py", "torch/roster.py", "torch/schedules.py"),
         ),
     ),
     "largest of a batch": formula(

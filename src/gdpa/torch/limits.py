@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from gdpa.checks import is_number
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -62,7 +64,7 @@ class Limit:
 
 def _limit(lower: float, upper: float, scale: float | None, tighten: float = 0.0) -> Limit:
     for bound in (lower, upper):
-        if isinstance(bound, bool) or not isinstance(bound, (int, float)) or math.isnan(bound):
+        if not is_number(bound) or math.isnan(bound):
             raise ValueError(f"a limit must be a number, got {bound!r}")
     if not (math.isfinite(lower) or math.isfinite(upper)) or lower > upper:
         raise ValueError(f"a limit needs lower <= upper and one of them finite, got [{lower}, {upper}]")
@@ -172,8 +174,7 @@ class Limits:
             unknown = [name for name in values if name not in self.limits]
             raise KeyError(f"the values miss {missing} and have unknown {unknown}; the limits are {list(self.limits)}")
         for name, value in values.items():
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not isinstance(value, torch.Tensor) and (differentiable or not number):
+            if not isinstance(value, torch.Tensor) and (differentiable or not is_number(value)):
                 raise TypeError(f"the value of {name!r} must be a tensor computed from the parameters, got {value!r}")
         return {side: (values[name] - bound) * (sign / scale) for side, name, sign, bound, scale in self._sides}
 

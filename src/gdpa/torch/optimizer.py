@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gdpa.checks import is_number
 from gdpa.sets import ConvexSet
 from gdpa.torch import _compat
 from gdpa.torch.core import MultiplierOptimizer
@@ -224,7 +225,7 @@ def _check_number(name: str, value: Any, low: float, high: float, closed: bool =
         if value.numel() != 1:
             raise ValueError(f"{name} must be a number or a tensor of one element, got shape {tuple(value.shape)}")
         number = float(value)
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
+    if not is_number(number):
         raise TypeError(f"{name} must be a number or a tensor of one element, got {value!r}")
     inside = low <= number if closed else low < number
     if not (math.isfinite(number) and inside and number < high):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gdpa.checks import is_number
 from gdpa.torch.limits import Limits
 
 #: What ``constraints=`` accepts: how many, or their names, or their limits.
@@ -142,7 +143,7 @@ class Roster:
             name = self.names[position]
             value = g[name]
             if not isinstance(value, torch.Tensor):
-                if differentiable or isinstance(value, bool) or not isinstance(value, (int, float)):
+                if differentiable or not is_number(value):
                     raise TypeError(f"g[{name!r}] must be a tensor computed from the parameters, got {value!r}")
                 value = torch.tensor(float(value))
             if value.numel() != 1:
@@ -234,7 +235,7 @@ def objective(f: Any, vector: torch.Tensor) -> torch.Tensor:
     """Return the objective as a scalar tensor on the device of ``vector``, or refuse it."""
     if type(f) is torch.Tensor and not f.ndim and f.dtype.is_floating_point and f.device == vector.device:
         return f
-    if isinstance(f, (int, float)) and not isinstance(f, bool):
+    if is_number(f):
         return torch.as_tensor(float(f), dtype=vector.dtype, device=vector.device)
     if not isinstance(f, torch.Tensor) or not f.is_floating_point():
         raise TypeError(f"f must be a scalar floating-point tensor, got {f!r}")

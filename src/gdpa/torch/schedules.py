@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from gdpa.checks import is_number
 from gdpa.schedules import Power
 
 
@@ -27,7 +28,7 @@ class PowerLR(LRScheduler):
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, power: float = -1 / 3, last_epoch: int = -1) -> None:
-        if isinstance(power, bool) or not isinstance(power, (int, float)) or not math.isfinite(power):
+        if not (is_number(power) and math.isfinite(power)):
             raise ValueError(f"power must be a finite number, got {power!r}")
         self.power = power
         super().__init__(optimizer, last_epoch)
