@@ -6,7 +6,7 @@ Everything is timed against the same graph with fixed weights, ``f + w . g``, an
 knowing g at all is not charged to anyone. Blocks of steps of all methods are interleaved, and the figure is the median
 over rounds of the difference to the fixed weights in the same round, in CPU time of one thread. `GDPA` has a primal
 step of its own, which is cheaper than that of torch's SGD; "fixed weights, GDPA's primal step" is the row that tells
-the cost of its constraints alone. Cooper and humancompatible-train take part where they are installed.
+the cost of its constraints alone. Cooper and humancompatible-train take part if they are installed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Task:
         self.net = torch.nn.Sequential(*layers[:-1])
         self.x, self.y = torch.randn(batch, widths[0]), torch.randn(batch, widths[-1])
 
-    def values(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def values(self, absent: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         out = self.net(self.x)
-        return (out - self.y).square().mean(), torch.stack([out.mean() - 0.1, out.square().mean() - 0.5])
+        second = out[:0].mean() if absent else out.square().mean() - 0.5
+        return (out - self.y).square().mean(), torch.stack([out.mean() - 0.1, second])
 
     def sgd(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.net.parameters(), lr=1e-3)
@@ -58,12 +59,23 @@ def fixed_weights(task: Task, opt: Any = None) -> Step:
     return step
 
 
-def ours(task: Task, paper: bool) -> Step:
-    if paper:
-        opt: Any = gdpa.torch.GDPA(task.net.parameters(), 2, lr=1e-3)
-    else:
-        opt = gdpa.torch.constrain(task.sgd(), 2)
-        opt.calibrate(task.values() for _ in range(8))
+def ours(task: Task, how: str = "plain") -> Step:
+    """A step of `constrain` around SGD: plain, with counts, or with one of the groups absent (count 0, or NaN)."""
+    opt = gdpa.torch.constrain(task.sgd(), ["a", "b"], nan="absent" if how == "nan" else "skip")
+    opt.calibrate(task.values() for _ in range(8))
+    counts = {"plain": None, "nan": None, "counts": [64, 32], "absent": [64, 0]}[how]
+
+    def step() -> None:
+        opt.zero_grad()
+        f, g = task.values(absent=how == "nan")
+        opt.lagrangian(f, g, counts=counts).backward()
+        opt.step()
+
+    return step
+
+
+def paper(task: Task) -> Step:
+    opt = gdpa.torch.GDPA(task.net.parameters(), 2, lr=1e-3)
 
     def step() -> None:
         opt.zero_grad()
@@ -121,8 +133,11 @@ METHODS: dict[str, Callable[[Task], Step]] = {
     "fixed weights, GDPA's primal step": lambda task: fixed_weights(
         task, gdpa.torch.GDPA(task.net.parameters(), 0, lr=1e-3)
     ),
-    "gdpa GDPA (paper)": lambda task: ours(task, True),
-    "gdpa constrain(SGD)": lambda task: ours(task, False),
+    "gdpa GDPA (paper)": paper,
+    "gdpa constrain(SGD)": ours,
+    "gdpa constrain, counts": lambda task: ours(task, "counts"),
+    "gdpa constrain, one group absent": lambda task: ours(task, "absent"),
+    "gdpa constrain, one group NaN": lambda task: ours(task, "nan"),
     "hct ALM": lambda task: hct_steps(task, "ALM"),
     "hct ALM hpr": lambda task: hct_steps(task, "ALM", penalty=1.0, augmentation="hpr"),
     "hct nuPI": lambda task: hct_steps(task, "nuPI"),
@@ -198,6 +213,30 @@ def many_constraints(m: int = 100_000, d: int = 1000) -> dict[str, float]:
     return {key: statistics.median(value) for key, value in times.items()}
 
 
+def few_present(m: int = 100_000, present: int = 1000, d: int = 50) -> dict[str, float]:
+    """A step with m constraints of which one per cent has samples, beside the same graph with fixed weights."""
+    torch.manual_seed(0)
+    x, A = torch.nn.Parameter(torch.zeros(d)), torch.randn(m, d) / d**0.5
+    opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=1e-4), m, average=False)
+    opt.calibrate(((x - 1).square().sum(), A @ x + 0.1) for _ in range(1))
+    w = torch.rand(m)
+    times: dict[str, list[float]] = {"step_ms": [], "floor_ms": []}
+    for _ in range(15):
+        counts = torch.zeros(m)
+        counts[torch.randperm(m)[:present]] = 1.0
+        start = time.process_time()
+        opt.zero_grad()
+        opt.lagrangian((x - 1).square().sum(), A @ x - 0.1, counts=counts).backward()
+        opt.step()
+        middle = time.process_time()
+        x.grad = None
+        ((x - 1).square().sum() + torch.dot(A @ x - 0.1, w)).backward()
+        end = time.process_time()
+        times["step_ms"].append(1e3 * (middle - start))
+        times["floor_ms"].append(1e3 * (end - middle))
+    return {key: statistics.median(value) for key, value in times.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
@@ -223,6 +262,10 @@ def main() -> None:
     print("\n100,000 constraints, 1,000 parameters")
     record["many"] = many_constraints()
     for key, value in record["many"].items():
+        print(f"  {key:<14} {value:8.2f}")
+    print("\n100,000 constraints, 1,000 of them present, 50 parameters")
+    record["few_present"] = few_present()
+    for key, value in record["few_present"].items():
         print(f"  {key:<14} {value:8.2f}")
     if args.save:
         from benchmarks.provenance import Study

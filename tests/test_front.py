@@ -84,7 +84,7 @@ def test_type_checkers_know_the_types_of_what_is_loaded_late(tmp_path):
         str(file),
     ]
     env = {**os.environ, "MYPYPATH": str(Path(gdpa.__file__).parent.parent)}
-    found = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path).stdout
+    found = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=300).stdout
     lines = [line for line in found.splitlines() if "uses.py" in line]
     assert [line.partition("error: ")[2].partition(" has")[0] for line in lines] == [
         'Argument "alpha" to "Typed"',

@@ -45,7 +45,9 @@ def repository(tmp_path_factory):
 
 def run(repository, *command):
     env = {**os.environ, "PYTHONPATH": f"{repository / 'src'}{os.pathsep}{repository / 'docs'}"}
-    ended = subprocess.run([sys.executable, *command], cwd=repository, env=env, capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, *command], cwd=repository, env=env, capture_output=True, text=True, timeout=600
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -289,7 +289,7 @@ def test_every_state_class_is_known():
         assert registry.is_registered(method)
         assert "evaluation" not in registry.stored_fields(State)
         returned = inspect.signature(method.init, eval_str=True).return_annotation
-        assert registry.is_registered(returned)
+        assert returned is Any or registry.is_registered(returned)  # Any: a plain State
 
 
 @pytest.mark.parametrize("step", ["pullback", "jacobian"])

@@ -13,6 +13,8 @@ from gdpa.applications.energy_budget import Chain, CountedEnergy, EnergyModel, f
 from gdpa.experiments import energy, get
 from gdpa.experiments.base import Settings, Unit
 from gdpa.experiments.figures.chart import save
+from gdpa.experiments.figures.interactive import draw as draw_interactive
+from gdpa.experiments.figures.static import draw as draw_static
 from gdpa.experiments.records import Record
 from tests.experiments.small import toy_images
 
@@ -91,6 +93,9 @@ def test_the_report_shows_accuracies_sizes_and_widths(records, tmp_path):
     assert all(len(row) == len(table.head) for table in section.tables for row in table.rows)
     curves, widths = section.charts
     assert [len(curves.panels), len(widths.panels)] == [2, 4]
+    labels = ["1 (of 300)", "2 (of 100)"]
+    assert [text.get_text() for text in draw_static(widths).axes[0].get_xticklabels()] == labels
+    assert list(draw_interactive(widths).layout.xaxis.ticktext) == labels
     assert all(path.stat().st_size for chart in section.charts for path in save(chart, tmp_path))
 
 

@@ -198,5 +198,5 @@ def test_bad_rules(arguments, message):
 
 @pytest.mark.parametrize("damping", [0.0, 1.5, "much"])
 def test_bad_damping(damping):
-    with pytest.raises(ValueError, match=r"damping must lie in \(0, 1\]"):
+    with pytest.raises(ValueError, match="damping must"):
         Damped(damping=damping)

@@ -12,6 +12,9 @@ from gdpa.typing import Array
 
 #: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
 POWELL = 0.2
+#: A pair with s'y below this share of s'Bs has no curvature. It is skipped if its step is shorter than the one before:
+#: near a solution the damped pairs would make B singular, and the last digits were lost (disc-square at 1e-9).
+FLAT = 1e-6
 #: Up to this many variables B is also kept as a matrix: at 50 variables a product by the compact form of 20 pairs and
 #: one by the matrix, its update included, take about the same time.
 DENSE = 50
@@ -24,6 +27,7 @@ class LBFGS(NamedTuple):
         steps, changes: steps s and changes y of the gradient along them, oldest first, each divided by ||s||. (BFGS
             does not depend on the length of a pair; unit steps keep the small matrices below well scaled.)
         sigma: the curvature of B_0 = sigma I.
+        length: the last ||s||.
         limit: the number of pairs that are kept.
         matrix: B itself, for NumPy arrays of at most `DENSE` components; None if it was not formed.
 
@@ -36,6 +40,7 @@ class LBFGS(NamedTuple):
     steps: tuple[Array, ...] = ()
     changes: tuple[Array, ...] = ()
     sigma: float = 1.0
+    length: float = 0.0
     limit: int = 20
     matrix: Matrix | None = None
 
@@ -53,7 +58,8 @@ class LBFGS(NamedTuple):
         """Return the matrix with one more pair and sigma = y'y / s'y.
 
         If s'y < 0.2 s'Bs, Powell's damping replaces y by the point between y and B s with s'y = 0.2 s'Bs, so B stays
-        positive definite.
+        positive definite. Without curvature B would collapse along s. That is allowed only while the steps do not
+        shrink (the function has no lower bound there, or is nearly flat); otherwise the pair is skipped.
 
         References:
             M. J. D. Powell, "A fast algorithm for nonlinearly constrained optimization calculations" (1978);
@@ -70,6 +76,8 @@ class LBFGS(NamedTuple):
         curvature = float(xp.sum(s * y))
         Bs = self.product(s)
         model = float(xp.sum(s * Bs))
+        if curvature <= FLAT * model and size < self.length:
+            return self._replace(length=size)
         if curvature < POWELL * model:
             theta = (1 - POWELL) * model / (model - curvature)
             y = theta * y + (1 - theta) * Bs
@@ -79,7 +87,7 @@ class LBFGS(NamedTuple):
             return self
         steps, changes = (*self.steps, s)[-self.limit :], (*self.changes, y)[-self.limit :]
         small = type(s) is np.ndarray and len(s) <= DENSE
-        return LBFGS(steps, changes, sigma, self.limit, _matrix(steps, changes, sigma) if small else None)
+        return LBFGS(steps, changes, sigma, size, self.limit, _matrix(steps, changes, sigma) if small else None)
 
     def rescaled(self, factor: float) -> LBFGS:
         """Return the matrix of a function that was multiplied by ``factor``."""
@@ -107,7 +115,7 @@ class LBFGS(NamedTuple):
             return self
         sigma = curvature / size if curvature > 0 else POWELL * self.sigma
         least = float(xp.finfo(s.dtype).eps) ** 0.5
-        return LBFGS((s,), (y,), min(max(sigma, least), 1 / least), self.limit)
+        return LBFGS((s,), (y,), min(max(sigma, least), 1 / least), size**0.5, self.limit)
 
     def cleared(self, sigma: float = 1.0) -> LBFGS:
         """Return sigma I, with the same limit."""

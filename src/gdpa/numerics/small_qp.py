@@ -64,7 +64,7 @@ def elastic_qp(
     if bounds is not None:
         lower[:d], upper[:d] = bounds
     try:
-        solution, _, flag, info = library.solve(H, f, A, upper, lower, primal_tol=PRIMAL_TOLERANCE)
+        solution, _, flag, info = library.solve(H, f, A, upper, lower, primal_tol=PRIMAL_TOLERANCE, eps_prox=0.0)
     except ValueError:  # not finite
         return None
     if flag != 1 or not np.isfinite(solution).all():

@@ -177,6 +177,7 @@ def diagnose(roster: Roster, g: Any, lam: Any, ratio: Any = None) -> list[tuple[
     found: list[tuple[str, str]] = []
     if len(g) < ENOUGH:
         return found
+    equal = roster.equal_positions
     swinging, floor = [], LEAST_SWING * np.abs(lam).max(initial=0.0)
     for i in range(g.shape[1]):
         name, present = roster.user_name(i), ~np.isnan(g[:, i])
@@ -184,7 +185,7 @@ def diagnose(roster: Roster, g: Any, lam: Any, ratio: Any = None) -> list[tuple[
         half = len(values) // 2
         if half < ENOUGH // 4:
             continue
-        if i in roster.equal_positions:
+        if i in equal:
             values, mine = np.sign(values[half:].mean()) * values, np.abs(mine)
         early, late = values[:half].mean(), values[half:].mean()
         violated = late > max(2 * values.std() / math.sqrt(half), 0.0)

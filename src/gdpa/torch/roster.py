@@ -74,6 +74,11 @@ class Roster:
         return self.names[position] if self.names is not None else f"g[{position}]"
 
     @property
+    def positions(self) -> list[int]:
+        """The internal positions of the constraints in the user's order."""
+        return sorted(range(self.size), key=lambda internal: self.order[internal])
+
+    @property
     def equal_positions(self) -> frozenset[int]:
         """The user's positions of the equalities."""
         return frozenset(self.order[self.size - self.num_equalities :])

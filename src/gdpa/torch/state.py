@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gdpa.checks import is_number
 from gdpa.torch.rules.base import Scalar, Vector
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _check_vector(optimizer: MultiplierOptimizer, key: str, vector: Vector, valu
 def _check_scalar(key: str, scalar: Scalar, value: Any) -> None:
     number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
     whole = isinstance(scalar.start, int)
-    ok = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+    ok = is_number(number) and math.isfinite(number)
     ok = ok and (number > scalar.low if scalar.open_low else number >= scalar.low) and number <= scalar.high
     if not ok or (whole and number != int(number)):
         left = "(" if scalar.open_low else "["

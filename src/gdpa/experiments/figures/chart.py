@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -48,7 +48,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes; logarithmic unless said otherwise."""
+    """One pair of axes; logarithmic unless said otherwise.
+
+    Args:
+        title, x_label, y_label: what is written above and beside it.
+        series: the curves.
+        log_x, log_y: whether an axis is logarithmic.
+        x_ticks: place -> label, if the ticks of x are chosen and not found.
+    """
 
     title: str
     x_label: str
@@ -56,6 +63,7 @@ class Panel:
     series: Sequence[Series]
     log_x: bool = True
     log_y: bool = True
+    x_ticks: Mapping[float, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from gdpa.experiments.figures.chart import Chart, Panel, Series
 
 #: The color of the dense network, which no method has.
 DENSE = 6
+#: By method: a dashed line shows a solid one under it, because pruning in equal shares has the uniform widths.
+STYLES = ("line", "line", "dashed", "dotted")
 
 
 class Results(Protocol):
@@ -40,12 +42,12 @@ def accuracy_chart(results: Results, methods: Sequence[str]) -> Chart:
             energy = [100 * float(np.mean([row["energy"] for row in rows])) for rows in found]
             tests = [[row["test"] for row in rows] for rows in found]
             middle, low, high = ([float(pick(values)) for values in tests] for pick in (np.mean, min, max))
-            series.append(Series(method, energy, middle, "line", color, low, high))
+            series.append(Series(method, energy, middle, STYLES[color], color, low, high))
             series.append(Series(method, energy, middle, "points", color))
         ends = [100 * min(results.budgets), 100 * max(results.budgets)]
         dense = float(np.mean([row["test"] for row in results.dense(network)]))
         series.append(Series("dense network", ends, [dense, dense], "dashed", DENSE))
-        panels.append(Panel(network, "true energy (% of dense)", "test accuracy (%)", series, log_x=True, log_y=False))
+        panels.append(Panel(network, "true energy (% of dense)", "test accuracy (%)", series, log_x=False, log_y=False))
     return Chart(
         "energy-accuracy",
         "Test accuracy against energy",
@@ -70,15 +72,15 @@ def widths_chart(results: Results, methods: Sequence[str]) -> Chart:
                     continue
                 shares = np.array([[int(width) for width in row["widths"].split("-")] for row in rows]) / full * 100
                 band = (shares.min(axis=0), shares.max(axis=0))
-                series.append(Series(method, places, shares.mean(axis=0), "line", color, *band))
+                series.append(Series(method, places, shares.mean(axis=0), STYLES[color], color, *band))
                 series.append(Series(method, places, shares.mean(axis=0), "points", color))
             title = f"{network}, {budget:.0%} of the energy"
-            panels.append(Panel(title, "hidden width u", "channels kept (%)", series, log_x=False, log_y=False))
+            ticks = {float(place): f"{place} (of {width})" for place, width in zip(places, full, strict=True)}
+            panels.append(Panel(title, "hidden width u", "channels kept (%)", series, False, False, ticks))
     return Chart(
         "energy-widths",
         "Channels that are kept in each hidden width",
-        "Shares of the dense network's widths (perceptron 300 and 100; convolutional 16, 32 and 128). Lines: means "
-        "over seeds; bands: least and most.",
+        "Shares of the dense widths, which stand in brackets. Lines: means over seeds; bands: least and most.",
         panels,
         columns=max(1, len(results.budgets)),
     )

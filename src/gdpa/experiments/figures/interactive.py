@@ -38,6 +38,10 @@ def draw(chart: Chart) -> Any:
         x_axis = _scale(panel.log_x, [series.x for series in panel.series])
         y_axis = _scale(panel.log_y, [series.y for series in panel.series])
         figure.update_xaxes(title_text=panel.x_label, row=row, col=column, **axis, **x_axis)
+        if panel.x_ticks:
+            figure.update_xaxes(
+                tickvals=list(panel.x_ticks), ticktext=list(panel.x_ticks.values()), row=row, col=column
+            )
         # The neighbour's label serves for this panel, too; three columns have no room for a second.
         known = column > 1 and chart.panels[index - 1].y_label == panel.y_label
         figure.update_yaxes(title_text="" if known else panel.y_label, row=row, col=column, **axis, **y_axis)

@@ -35,18 +35,12 @@ def learning_chart(runs: Mapping[str, Sequence[Columns]], budgets: Mapping[str, 
         ends = [float(series[0].x[0]), float(series[0].x[-1])]
         return [*series, Series("limit", ends, [budgets[name]] * 2, "dotted", 6)]
 
-    axes = {"log_x": False, "log_y": False}
-    panels = [Panel("return of an episode", "environment steps (thousands)", "return", curves("return"), **axes)]
-    panels += [
-        Panel(f"cost: {name}", "environment steps (thousands)", "mean per step", limited(name), **axes)
-        for name in budgets
-    ]
-    panels += [
-        Panel(
-            f"multiplier: {name}", "environment steps (thousands)", "multiplier", curves(f"multiplier {name}"), **axes
-        )
-        for name in budgets
-    ]
+    def panel(title: str, y_label: str, series: list[Series]) -> Panel:
+        return Panel(title, "environment steps (thousands)", y_label, series, log_x=False, log_y=False)
+
+    panels = [panel("return of an episode", "return", curves("return"))]
+    panels += [panel(f"cost: {name}", "mean per step", limited(name)) for name in budgets]
+    panels += [panel(f"multiplier: {name}", "multiplier", curves(f"multiplier {name}")) for name in budgets]
     return Chart(
         "learning-curves",
         "Learning under budgets",

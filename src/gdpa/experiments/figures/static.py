@@ -45,6 +45,8 @@ def _draw_panel(axes: Any, panel: Panel, handles: dict[str, Any]) -> None:
     axes.set_yscale("log" if panel.log_y else "linear")
     axes.tick_params(which="both", labelsize=8)
     axes.xaxis.set_minor_locator(NullLocator())
+    if panel.x_ticks:
+        axes.set_xticks(list(panel.x_ticks), list(panel.x_ticks.values()))
     axes.grid(True, which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     for series in panel.series:

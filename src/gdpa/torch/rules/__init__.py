@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from gdpa.checks import check_positive
 from gdpa.torch.rules.base import Rule
 from gdpa.torch.rules.damped import Damped
 from gdpa.torch.rules.feedback import Feedback
@@ -20,9 +19,8 @@ def make_rule(rule: str | Rule, dual_rate: float | None) -> Rule:
     >>> make_rule("nupi", 2.0)
     NuPI(dual_rate=2.0, integral=0.01, proportional=0.1, nu=0.9)
     """
-    number = isinstance(dual_rate, (int, float)) and not isinstance(dual_rate, bool)
-    if dual_rate is not None and not (number and 0 < dual_rate < math.inf):
-        raise ValueError(f"dual_rate must be a positive finite number, got {dual_rate!r}; 1 is the default")
+    if dual_rate is not None:
+        check_positive(dual_rate=dual_rate)
     if isinstance(rule, Rule):
         if dual_rate is not None:
             raise ValueError("dual_rate= goes with the name of a rule; give it to the rule itself instead")

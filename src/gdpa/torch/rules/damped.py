@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gdpa.checks import check_positive
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
 
@@ -34,7 +35,8 @@ class Damped(Rule):
     given: ClassVar[tuple[str, ...]] = ("ratio",)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.damping, (int, float)) or not 0 < self.damping <= 1:
+        check_positive(damping=self.damping)
+        if self.damping > 1:
             raise ValueError(f"damping must lie in (0, 1], got {self.damping!r}")
 
     def scalars(self) -> dict[str, Scalar]:
