@@ -68,7 +68,7 @@ def make_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>", padding_side="left")
 
 
-def main(folder=".", steps=40):
+def main(folder=".", steps=120):
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=len(WORDS), n_positions=32, n_embd=32, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=1,
@@ -76,7 +76,7 @@ def main(folder=".", steps=40):
     )  # fmt: skip
     model = GPT2LMHeadModel(config)
     reference = copy.deepcopy(model).eval()  # before the trainer wraps the forward pass, which a later copy would share
-    opt = gdpa.torch.constrain(torch.optim.AdamW(model.parameters(), lr=3e-3), LIMITS)
+    opt = gdpa.torch.constrain(torch.optim.AdamW(model.parameters(), lr=1e-3), LIMITS)
     args = GRPOConfig(
         folder, max_steps=steps, per_device_train_batch_size=32, num_generations=8, max_completion_length=LONGEST,
         report_to=[], save_strategy="no", logging_steps=10, use_cpu=True, bf16=False, disable_tqdm=True,
