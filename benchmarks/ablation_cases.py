@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdpa import Evaluation, Problem, Result, Status, from_functions
-from gdpa.problem import row_by_row
+from gdpa._problem import row_by_row
 from gdpa.problems import get, names
 
 #: Statuses that are never right if the problem has a solution.

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.provenance import ROOT, Study, told
+from gdpa._problem import Evaluation, Problem
 from gdpa.experiments.record_file import Row
 from gdpa.kkt import relative_residuals
-from gdpa.problem import Evaluation, Problem
 from gdpa.units import start_at, units_at
 
 STUDY = Study("benchmarks.certificate_pictures", "certificate", ("picture",))

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from gdpa._problem import row_by_row
 from gdpa.algorithms.gda import GDA
 from gdpa.algorithms.hibsa import HiBSA
 from gdpa.algorithms.ialm_li import IALMLi
 from gdpa.algorithms.ialm_sahin import IALMSahin
 from gdpa.algorithms.smoothed_gda import SmoothedGDA
-from gdpa.compare import compare, tuned
+from gdpa.comparison import compare, tuned
 from gdpa.methods import method_names
-from gdpa.problem import row_by_row
 from gdpa.problems import get, names
 from gdpa.slack import add_slacks
 

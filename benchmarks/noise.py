@@ -24,9 +24,9 @@ import numpy as np
 
 from benchmarks.provenance import Study, cells, markdown, told
 from gdpa import GDPA, certify
+from gdpa._problem import Evaluation, Problem
 from gdpa.algorithms.damped_gdpa import DampedGDPA
 from gdpa.experiments.record_file import Row
-from gdpa.problem import Evaluation, Problem
 from gdpa.problems import TestProblem, get, names
 from gdpa.units import Start, start_at
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.provenance import RESULTS, Study, cells
+from gdpa._files import write_whole
 from gdpa.experiments.record_file import Row
-from gdpa.files import write_whole
 
 #: Name of a table's file -> its text.
 Tables = dict[str, str]

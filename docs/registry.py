@@ -10,7 +10,7 @@ from typing import Any
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 
-from gdpa.compare import table1
+from gdpa.comparison import table1
 from gdpa.methods import get_method, method_names
 
 

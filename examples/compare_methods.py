@@ -11,7 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from gdpa.compare import compare, draw, report
+from gdpa.comparison import compare, draw, report
 from gdpa.problems import get
 
 

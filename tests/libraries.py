@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.problem import Evaluation, Problem
+from gdpa._problem import Evaluation, Problem
 from gdpa.sets import REALS, ConvexSet
 
 LIBRARIES = ("numpy", "torch", "jax")

@@ -16,18 +16,18 @@ ARCHITECTURE = Path(__file__).parent.parent / "docs" / "architecture.md"
 # From the ground up. A module imports from lower floors and from those named before it on its own floor; imports for
 # type checkers count.
 FLOORS = (
-    ("version", "typing", "checks", "extras", "files", "storage", "receipt", "arrays", "text", "differences"),
-    ("numerics", "sets", "problem", "detach", "units", "slack", "schedules", "lagrangian"),
+    ("version", "_typing", "_checks", "_extras", "_files", "storage", "_receipt", "_arrays", "_text", "_differences"),
+    ("numerics", "sets", "_problem", "_detach", "units", "slack", "schedules", "lagrangian"),
     (
-        *("multipliers", "derivative_check", "kkt", "constants", "oracle"),
-        *("backends", "problems", "tables", "result", "state", "run", "progress", "stopping"),
+        *("_multipliers", "_derivative_check", "kkt", "constants", "_oracle"),
+        *("backends", "problems", "_tables", "_result", "_state", "_run", "_progress", "stopping"),
     ),
     (
-        *("algorithms", "methods", "caution", "observers"),
-        *("messages", "conclude", "multistart", "trajectory", "theory"),
+        *("algorithms", "methods", "_caution", "_observers"),
+        *("_messages", "_conclude", "_multistart", "_trajectory", "theory"),
     ),
-    ("checkpoints", "saving", "feasible", "solve", "verify"),
-    ("blocks", "canonical", "options", "minimize", "compare", "torch"),
+    ("checkpoints", "_saving", "feasible", "_solve", "_verify"),
+    ("_blocks", "_canonical", "_options", "_minimize", "comparison", "torch"),
     ("sklearn", "applications"),
     ("experiments",),
     ("cli", "__main__"),
@@ -60,7 +60,7 @@ KNOWN_CYCLES = {
     ("torch/state", "torch/core"),  # a type only: the state of an optimizer, whose file is long enough
 }
 #: Public names that are also modules; to be empty once these modules are private.
-SHADOWING = {"compare", "minimize", "solve", "verify"}
+SHADOWING = set()
 
 
 def name_of(path):
@@ -151,7 +151,7 @@ def test_modules_of_a_package_have_floors(package):
 
 
 def test_no_public_name_shadows_its_module():
-    """After ``import gdpa.solve as s``, s would be a function."""
+    """After ``import gdpa._solve as s``, s would be a function."""
     shadows = {name for name in gdpa.__all__ if (ROOT / f"{name}.py").exists() or (ROOT / name).is_dir()}
     assert shadows <= SHADOWING, f"rename the modules of these names: {sorted(shadows - SHADOWING)}"
 
@@ -212,7 +212,7 @@ def test_the_rules_would_notice(tmp_path, monkeypatch):
     monkeypatch.setattr(here, "ROOT", tmp_path)
     bad = tmp_path / "algorithms" / "bad.py"
     bad.parent.mkdir()
-    upward = "def f():\n    from gdpa.solve import solve\n"
+    upward = "def f():\n    from gdpa._solve import solve\n"
     bad.write_text(f"import torch\nimport time\nfrom gdpa.algorithms.gdpa import GDPA\n{upward}")
     for check in (
         test_imports_point_downwards,
@@ -231,8 +231,8 @@ def test_the_rules_would_notice(tmp_path, monkeypatch):
 def test_the_rules_would_notice_an_upward_import_for_type_checkers(tmp_path, monkeypatch, floor):
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     bad = tmp_path / f"{floor}.py"
-    bad.write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from gdpa.solve import solve\n")
-    with pytest.raises(AssertionError, match="imports solve"):
+    bad.write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from gdpa._solve import solve\n")
+    with pytest.raises(AssertionError, match="imports _solve"):
         test_imports_point_downwards(bad)
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gdpa.arrays import from_numpy, is_floating, max_norm, namespace, norm, positive_part, to_numpy
+from gdpa._arrays import from_numpy, is_floating, max_norm, namespace, norm, positive_part, to_numpy
 from tests.libraries import Library
 
 VALUES = [[1.0, -2.0, 0.5, -0.0], [-1.0, 3.0, -4.0, 2.0]]

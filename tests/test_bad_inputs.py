@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gdpa import GDPA, AdaptiveGDPA, Box, MaxSteps, NonNegative, Problem, Simplex, Status, solve
+from gdpa._problem import Evaluation
 from gdpa.backends import from_functions
-from gdpa.problem import Evaluation
 from gdpa.schedules import Constant
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdpa import GDPA, files
+from gdpa import GDPA
+from gdpa import _files as files
 from gdpa import checkpoints as checkpoints_module
 from gdpa.checkpoints import Checkpoints
 from gdpa.problems import get

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 import gdpa
 from gdpa import experiments
+from gdpa._files import write_whole
 from gdpa.cli import app
 from gdpa.experiments import record_file
 from gdpa.experiments import records as records_module
 from gdpa.experiments.record_file import seal
 from gdpa.experiments.records import Folder
-from gdpa.files import write_whole
 from gdpa.methods import method_names
 
 RATE = ["reproduce", "rate", "--steps", "50", "--only", "disc-product"]

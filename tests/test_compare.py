@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from gdpa import GDPA
-from gdpa.compare import compare, draw, report, tuned
+from gdpa.comparison import compare, draw, report, tuned
 from gdpa.methods import method_names
 from gdpa.problems import get
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gdpa import KKTBelow, MaxSteps, Status, solve
+from gdpa._problem import Evaluation
 from gdpa.methods import get_method, method_names
-from gdpa.problem import Evaluation
 from gdpa.problems import get
 from tests.algorithms.linear_problems import linear_problems
 from tests.stored import assert_same

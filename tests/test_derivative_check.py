@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gdpa import GDPA, AdaptiveGDPA, DampedGDPA, Evaluation, check_derivatives, minimize
+from gdpa._derivative_check import contradiction
+from gdpa._messages import advice
+from gdpa._result import Status
 from gdpa.backends import from_functions
-from gdpa.derivative_check import contradiction
-from gdpa.messages import advice
 from gdpa.problems import get, names
-from gdpa.result import Status
 
 SOLVABLE = names("solvable")
 

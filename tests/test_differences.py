@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gdpa.differences import derivative
+from gdpa._differences import derivative
 
 
 def curve(x):

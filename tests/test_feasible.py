@@ -8,8 +8,8 @@ import torch
 from scipy.optimize import NonlinearConstraint
 
 from gdpa import GDPA, KKTBelow, Status, certify, minimize, solve
+from gdpa._problem import Evaluation, Problem
 from gdpa.backends.torch import from_torch
-from gdpa.problem import Evaluation, Problem
 from gdpa.problems import get, names
 from gdpa.sets import Box, Reals
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from gdpa import files
-from gdpa.files import remove_stale, write_whole
+from gdpa import _files as files
+from gdpa._files import remove_stale, write_whole
 
 TOKEN = "0123456789abcdef"
 

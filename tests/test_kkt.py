@@ -10,12 +10,12 @@ from scipy.optimize import lsq_linear, minimize
 
 import gdpa.kkt
 from gdpa import GDPA, KKTBelow, MaxSteps, Status, certify, solve
-from gdpa.arrays import to_numpy
+from gdpa._arrays import to_numpy
+from gdpa._multipliers import fit
+from gdpa._oracle import CountingOracle, Counts
+from gdpa._problem import Evaluation, Problem, row_by_row
 from gdpa.backends import from_functions
 from gdpa.kkt import Residuals, absolute_residuals, gradient_map, relative_residuals
-from gdpa.multipliers import fit
-from gdpa.oracle import CountingOracle, Counts
-from gdpa.problem import Evaluation, Problem, row_by_row
 from gdpa.problems import get, names
 from gdpa.schedules import Constant
 from gdpa.sets import REALS, Ball, Box, NonNegative, Product, Reals, Simplex

@@ -6,9 +6,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy.optimize import minimize, minimize_scalar
 
+from gdpa._problem import Evaluation, Problem
 from gdpa.algorithms import GDPA
 from gdpa.lagrangian import AugmentedLagrangian, in_gate
-from gdpa.problem import Evaluation, Problem
 from gdpa.schedules import Constant
 from gdpa.sets import REALS, Ball, Box, Simplex
 

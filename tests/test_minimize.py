@@ -13,8 +13,8 @@ from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint, Optimi
 from scipy.sparse import csr_array
 
 import gdpa.methods
-from gdpa.minimize import STATUS_CODES, minimize
-from gdpa.result import Status
+from gdpa._minimize import STATUS_CODES, minimize
+from gdpa._result import Status
 
 # alpha beta ||J||^2 stays of order 1; the small tau makes the residual violation tau lambda / beta small early.
 STEPS = {"alpha": 0.05, "beta": 5.0, "tau": 0.02, "maxiter": 20_000}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gdpa import AdaptiveGDPA, Ball, Box, Evaluation, MaxSteps, Problem, Status, minimize, solve
-from gdpa.arrays import to_numpy
-from gdpa.multistart import starts
+from gdpa._arrays import to_numpy
+from gdpa._multistart import starts
 
 
 def wells(x):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gdpa
-from gdpa.differences import FiniteDifferenceWarning, derivative, precision
+from gdpa._differences import FiniteDifferenceWarning, derivative, precision
 
 START = np.array([0.5, 0.5])
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from gdpa import GDPA, MaxSteps, ProgressDisplay, solve
-from gdpa.observers import Recorder
-from gdpa.oracle import CountingOracle
+from gdpa._observers import Recorder
+from gdpa._oracle import CountingOracle
+from gdpa._progress import Progress
+from gdpa._run import Run
 from gdpa.problems import get
-from gdpa.progress import Progress
-from gdpa.run import Run
 from gdpa.units import start_at
 
 
@@ -143,7 +143,7 @@ def test_the_display_writes_to_standard_error_by_default(capsys):
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3)])
 def test_a_batch_records_one_value_each(shape):
-    from gdpa.problem import Evaluation, Problem
+    from gdpa._problem import Evaluation, Problem
 
     own = Problem(
         lambda x: Evaluation((x**2).sum(-1), x[..., :1] - 1, lambda w, objective=1.0: 2 * x + w * np.array([1.0, 0.0]))

@@ -79,7 +79,7 @@ FORMULAS = {
     ),
     "unit vector of a row of J": formula(
         r"arange\(.*\) == ",
-        "problem.py",
+        "_problem.py",
         "problem.unit_vector",
         "e = xp.astype(xp.arange(m) == i, g.dtype)",
     ),
@@ -92,8 +92,8 @@ FORMULAS = {
     ),
     "a number that is no bool": formula(
         r"isinstance\([\w.]+, \(int, float\)\)|isinstance\([\w.]+, bool\) or \(?not isinstance\([\w.]+, int\b",
-        "checks.py",
-        "gdpa.checks",
+        "_checks.py",
+        "gdpa._checks",
         "if not isinstance(tau, (int, float)):\n    pass",
         "if isinstance(n, bool) or not isinstance(n, int):\n    pass",
         known=(
@@ -103,20 +103,20 @@ FORMULAS = {
     ),
     "largest of a batch": formula(
         r"if isinstance\((\w+), float\) else float\(",
-        "arrays.py",
+        "_arrays.py",
         "arrays.largest",
         "worst = value if isinstance(value, float) else float(value.max())",
     ),
     "the type of a NumPy array": formula(
         r"^\w+(?:: TypeAlias)? = np\.ndarray\[Any, np\.dtype\[Any\]\]",
-        "typing.py",
+        "_typing.py",
         "typing.Vector",
         "Vector = np.ndarray[Any, np.dtype[Any]]",
         known=("sklearn/_network.py",),
     ),
     "a file written whole or not at all": formula(
         r"\bos\.replace\(",
-        "files.py",
+        "_files.py",
         "files.write_whole",
         "os.replace(temporary, target)",
     ),

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from gdpa.oracle import CountingOracle, Counts
-from gdpa.problem import Evaluation, Problem
+from gdpa._oracle import CountingOracle, Counts
+from gdpa._problem import Evaluation, Problem
 
 
 def make(f=lambda x: x @ x, g=lambda x: x[:1], pull=lambda x: 2 * x, jacobian=None, **options):

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from gdpa.arrays import to_numpy
-from gdpa.problem import Evaluation, Problem, row_by_row, unit_vectors
+from gdpa._arrays import to_numpy
+from gdpa._problem import Evaluation, Problem, row_by_row, unit_vectors
 from gdpa.sets import Ball
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from gdpa._oracle import CountingOracle, Counts
+from gdpa._problem import Evaluation, Problem
+from gdpa._progress import ATTEMPT_GROWTH, ATTEMPT_ROWS, DIVERGED, FIRST_ATTEMPT, Progress
+from gdpa._run import Run
 from gdpa.algorithms import Probe, State
-from gdpa.oracle import CountingOracle, Counts
-from gdpa.problem import Evaluation, Problem
-from gdpa.progress import ATTEMPT_GROWTH, ATTEMPT_ROWS, DIVERGED, FIRST_ATTEMPT, Progress
-from gdpa.run import Run
 from gdpa.units import Start, Units
 
 
@@ -254,7 +254,7 @@ def test_a_run_is_what_the_progress_was():
     progress = walking(oracle)
     step_to(oracle, progress, 1, 3.0)
     step_to(oracle, progress, 2, 2.0)
-    from gdpa.result import History
+    from gdpa._result import History
 
     run = progress.run(History())
     again = Progress(bowl(), run, 1e-6)

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import gdpa
 from gdpa import Box, certify, from_functions, load_receipt, solve, verify
-from gdpa.arrays import to_numpy
+from gdpa._arrays import to_numpy
+from gdpa._receipt import _checksums
 from gdpa.cli import app
-from gdpa.receipt import _checksums
 from gdpa.storage import DamagedFileError, NewerFormatError, UnavailableError
 
 
@@ -141,7 +141,7 @@ def test_a_batch_has_one_receipt(tmp_path):
 
 def test_half_precision_is_written_exactly(tmp_path):
     torch = pytest.importorskip("torch")
-    from gdpa.receipt import _bytes, _host
+    from gdpa._receipt import _bytes, _host
 
     for dtype in (torch.bfloat16, torch.float16):
         values = torch.tensor([1.0, 0.1, -3.3e-5, 7.0], dtype=dtype)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from gdpa import GDPA, Evaluation, MaxSteps, Problem, Status, solve
+from gdpa._result import History
 from gdpa.problems import get
-from gdpa.result import History
 
 
 @pytest.fixture(scope="module")

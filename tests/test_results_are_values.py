@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from gdpa import AdaptiveGDPA, MaxSteps, Status, minimize, solve
+from gdpa._arrays import to_numpy
+from gdpa._detach import detached, own_copy
+from gdpa._problem import Evaluation, Problem
 from gdpa.algorithms.method import UnsupportedProblemError
-from gdpa.arrays import to_numpy
-from gdpa.detach import detached, own_copy
 from gdpa.methods import get_method, method_names
-from gdpa.problem import Evaluation, Problem
 
 MIB = 2**20
 

@@ -11,8 +11,8 @@ import pytest
 
 import gdpa
 from gdpa import GDPA, AdaptiveGDPA, KKTBelow, MaxSteps, load_run, save_run, solve
+from gdpa._saving import newest_run
 from gdpa.problems import get
-from gdpa.saving import newest_run
 from gdpa.storage import DamagedFileError, save
 from tests.stored import assert_same
 

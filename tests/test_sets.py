@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from gdpa.arrays import to_numpy
+from gdpa._arrays import to_numpy
 from gdpa.sets import REALS, Ball, Box, NonNegative, Product, Simplex, contains
 from tests.libraries import Library
 

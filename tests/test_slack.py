@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gdpa import NonNegative, certify
-from gdpa.problem import Problem
+from gdpa._problem import Problem
 from gdpa.problems import get
 from gdpa.slack import SlackForm, add_slacks
 

@@ -20,9 +20,9 @@ from gdpa import (
     save_run,
     solve,
 )
-from gdpa.arrays import to_numpy
+from gdpa._arrays import to_numpy
+from gdpa._problem import Evaluation
 from gdpa.backends import from_functions
-from gdpa.problem import Evaluation
 from gdpa.problems import get
 from gdpa.schedules import Constant
 from gdpa.sets import Box

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gdpa import FeasibleBelow, KKTBelow, MaxOracleCalls, MaxSteps, MaxTime, Status
-from gdpa.problem import Evaluation, Problem
+from gdpa._problem import Evaluation, Problem
 
 
 def progress(**values):

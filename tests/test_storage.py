@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from gdpa import AdaptiveGDPA, Box, solve
-from gdpa.detach import detached
+from gdpa._detach import detached
+from gdpa._result import History, Status
+from gdpa._state import State
 from gdpa.kkt import Residuals
 from gdpa.methods import get_method, method_names
 from gdpa.problems import get
-from gdpa.result import History, Status
 from gdpa.schedules import Constant, Power
-from gdpa.state import State
 from gdpa.storage import decode, encode, load, register, registry, save
 from gdpa.storage.values import DEEPEST
 from gdpa.units import Start
@@ -280,7 +280,7 @@ def test_every_state_class_is_known():
         cls = todo.pop()
         states.add(cls)
         todo.extend(cls.__subclasses__())
-    own = {cls for cls in states if cls.__module__.startswith(("gdpa.algorithms", "gdpa.state"))}
+    own = {cls for cls in states if cls.__module__.startswith(("gdpa.algorithms", "gdpa._state"))}
     # dataclass(slots=True) makes a second class; the first lives on as a subclass of State without its slots.
     own = {cls for cls in own if getattr(sys.modules[cls.__module__], cls.__name__) is cls}
     assert len(own) >= 12

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gdpa import AdaptiveGDPA
-from gdpa.detach import detached
+from gdpa._detach import detached
 from gdpa.problems import get
 from gdpa.storage import VERSION, DamagedFileError, NewerFormatError, UnavailableError, decode, encode, load
 from tests.stored import MAGIC, assert_same, craft, craft_array, craft_value

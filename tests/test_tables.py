@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gdpa import GDPA, Evaluation, MaxSteps, Problem, Status, certify, from_functions, minimize, solve
-from gdpa.tables import MOST_ROWS, constraint_rows, html_table, most_violated, text_table
-from gdpa.text import number, vector
+from gdpa._tables import MOST_ROWS, constraint_rows, html_table, most_violated, text_table
+from gdpa._text import number, vector
 
 
 def lines_in(A, b, names=None, num_equalities=0):

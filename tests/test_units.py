@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gdpa import certify, solve
-from gdpa.arrays import to_numpy
+from gdpa._arrays import to_numpy
+from gdpa._problem import Evaluation, Problem
 from gdpa.kkt import relative_residuals
-from gdpa.problem import Evaluation, Problem
 from gdpa.problems import get
 from gdpa.sets import REALS, Ball, Box, NonNegative
 from gdpa.units import (

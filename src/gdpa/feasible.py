@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import from_numpy, namespace, to_numpy
+from gdpa._arrays import from_numpy, namespace, to_numpy
+from gdpa._problem import Evaluation, Problem
+from gdpa._result import Result, Status
+from gdpa._typing import Array
 from gdpa.kkt import Certificate, certify
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
-from gdpa.problem import Evaluation, Problem
-from gdpa.result import Result, Status
 from gdpa.sets import Box, Reals
-from gdpa.typing import Array
 from gdpa.units import Start, units_at
 
 #: Newton steps at most. Each squares the violation; the rest is for sets whose boundary is curved.

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import largest, max_norm, namespace, norm, positive_part
+from gdpa._arrays import largest, max_norm, namespace, norm, positive_part
+from gdpa._multipliers import fit
+from gdpa._problem import Evaluation, Problem, constraint_name
+from gdpa._receipt import write_receipt
+from gdpa._text import number
+from gdpa._typing import Array
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.multipliers import fit
-from gdpa.problem import Evaluation, Problem, constraint_name
-from gdpa.receipt import write_receipt
 from gdpa.sets import ConvexSet
-from gdpa.text import number
-from gdpa.typing import Array
 from gdpa.units import Start, Units, nearby_start, units_at
 
 #: Above this many entries of J, `certify` keeps the multipliers it is given and forms no Jacobian.

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import namespace, positive_part
-from gdpa.typing import Array
+from gdpa._arrays import namespace, positive_part
+from gdpa._typing import Array
 
 
 class AugmentedLagrangian(NamedTuple):

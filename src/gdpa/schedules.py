@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, overload
 
-from gdpa.checks import check_positive, is_number
-from gdpa.typing import Schedule
+from gdpa._checks import check_positive, is_number
+from gdpa._typing import Schedule
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import from_numpy, max_norm, namespace, norm, to_numpy
-from gdpa.checks import is_count
-from gdpa.typing import Array
+from gdpa._arrays import from_numpy, max_norm, namespace, norm, to_numpy
+from gdpa._checks import is_count
+from gdpa._typing import Array
 
 
 class ConvexSet(ABC):
@@ -43,7 +43,7 @@ class ConvexSet(ABC):
 
     @property
     def shortens(self) -> bool:
-        """Whether `project` stops short of the nearest point, for a step that is cut; see `gdpa.caution`."""
+        """Whether `project` stops short of the nearest point, for a step that is cut; see `gdpa._caution`."""
         return False
 
     def check_dimension(self, dimension: int) -> None:  # noqa: B027 - most sets fit every dimension

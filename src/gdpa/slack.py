@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gdpa.arrays import namespace, positive_part
-from gdpa.problem import Evaluation, Problem
+from gdpa._arrays import namespace, positive_part
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array
 from gdpa.sets import NonNegative, Product
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True)

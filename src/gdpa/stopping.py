@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from gdpa.arrays import namespace, norm
-from gdpa.checks import check_limit
+from gdpa._arrays import namespace, norm
+from gdpa._checks import check_limit
+from gdpa._progress import Progress
+from gdpa._result import Status
 from gdpa.kkt import violation
-from gdpa.progress import Progress
-from gdpa.result import Status
 
 
 class StopRule(Protocol):

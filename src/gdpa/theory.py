@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from gdpa._trajectory import Trajectory
+from gdpa._typing import Vector
 from gdpa.constants import Constants, estimate_constants, regularity
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.trajectory import Trajectory
-from gdpa.typing import Vector
 
 __all__ = [
     "Condition",

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import from_numpy, max_norm, namespace, to_numpy
-from gdpa.problem import Evaluation, Problem, unit_vectors
-from gdpa.typing import Array
+from gdpa._arrays import from_numpy, max_norm, namespace, to_numpy
+from gdpa._problem import Evaluation, Problem, unit_vectors
+from gdpa._typing import Array
 
 #: A value of g_i below this many roundings of its terms cannot be told from zero.
 ROUNDINGS = 100.0

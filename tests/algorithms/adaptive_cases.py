@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from gdpa._problem import Problem
 from gdpa.backends.torch import from_torch
-from gdpa.problem import Problem
 from gdpa.sets import REALS, Ball, Box, ConvexSet, Simplex
 
 

@@ -7,11 +7,11 @@ import pytest
 from scipy.optimize import minimize
 
 from gdpa import AdaptiveGDPA, solve
+from gdpa._oracle import CountingOracle
+from gdpa._problem import Evaluation, row_by_row
 from gdpa.algorithms.adaptive import Rules, phases
 from gdpa.algorithms.adaptive.state import SQP, QuasiNewton
 from gdpa.backends.functions import from_functions
-from gdpa.oracle import CountingOracle
-from gdpa.problem import Evaluation, row_by_row
 from gdpa.problems import get
 from tests.algorithms.adaptive_cases import walk
 from tests.stored import through_a_file

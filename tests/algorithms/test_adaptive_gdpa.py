@@ -9,14 +9,14 @@ import pytest
 from scipy.optimize import lsq_linear
 
 from gdpa import AdaptiveGDPA, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, solve
+from gdpa._arrays import to_numpy
+from gdpa._oracle import CountingOracle
+from gdpa._problem import Evaluation, row_by_row
 from gdpa.algorithms.adaptive.merit import Merit, Reference
 from gdpa.algorithms.adaptive.state import Restoration
 from gdpa.algorithms.method import UnsupportedProblemError
-from gdpa.arrays import to_numpy
 from gdpa.backends.functions import from_functions
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.oracle import CountingOracle
-from gdpa.problem import Evaluation, row_by_row
 from gdpa.problems import get, names
 from gdpa.sets import Ball, Box, Product, Simplex
 from tests.algorithms.adaptive_cases import INFEASIBLE, walk

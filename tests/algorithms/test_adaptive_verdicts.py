@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from gdpa import AdaptiveGDPA, Evaluation, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, solve
+from gdpa._arrays import max_norm, positive_part
 from gdpa.algorithms.adaptive import Rules, restoration
 from gdpa.algorithms.adaptive.merit import Reference, sufficient
 from gdpa.algorithms.adaptive.state import Restoration
-from gdpa.arrays import max_norm, positive_part
 from tests.algorithms.adaptive_cases import AWKWARD, HOLES, INFEASIBLE, UNBOUNDED, WALLS
 
 STEPS = ("auto", "pullback")

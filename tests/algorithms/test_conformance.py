@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from gdpa import Ball, Box, KKTBelow, MaxSteps, Simplex, from_functions, solve
+from gdpa._arrays import to_numpy
+from gdpa._oracle import CountingOracle, Counts
 from gdpa.algorithms.inner import FixedMomentum
 from gdpa.algorithms.inner.descent import GROW, SHRINK
 from gdpa.algorithms.method import Method
-from gdpa.arrays import to_numpy
 from gdpa.kkt import certify
 from gdpa.methods import get_method, method_names
-from gdpa.oracle import CountingOracle, Counts
 from gdpa.problems import TestProblem, get, names
 from tests.algorithms.linear_problems import linear_problems
 from tests.libraries import Library

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdpa import GDPA, MaxSteps, load_run, save_run, solve
+from gdpa._arrays import to_numpy
+from gdpa._oracle import CountingOracle, Counts
+from gdpa._problem import Evaluation, Problem
 from gdpa.algorithms.damped_gdpa import SCALING_LIMIT, DampedGDPA
-from gdpa.arrays import to_numpy
 from gdpa.kkt import certify
 from gdpa.methods import get_method
-from gdpa.oracle import CountingOracle, Counts
-from gdpa.problem import Evaluation, Problem
 from gdpa.problems import get
 from gdpa.schedules import Constant
 from gdpa.sets import Box

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdpa import GDPA, MaxSteps, solve
-from gdpa.arrays import norm, to_numpy
-from gdpa.oracle import CountingOracle, Counts
-from gdpa.problem import Evaluation, Problem
+from gdpa._arrays import norm, to_numpy
+from gdpa._oracle import CountingOracle, Counts
+from gdpa._problem import Evaluation, Problem
 from gdpa.problems import get
 from gdpa.schedules import Constant, Power
 from gdpa.sets import Box

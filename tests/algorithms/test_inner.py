@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from gdpa import Box, KKTBelow, MaxSteps, from_functions, solve
+from gdpa._oracle import CountingOracle
 from gdpa.algorithms.ialm_li import IALMLi
 from gdpa.algorithms.ialm_sahin import IALMSahin
 from gdpa.algorithms.inner import Accelerated, FixedMomentum, Subproblem, descend, solved
 from gdpa.algorithms.inner.minmax import DualSet
-from gdpa.oracle import CountingOracle
 from gdpa.problems import get
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from gdpa import GDPA, AdaptiveGDPA, MaxSteps, Status, from_functions, solve
+from gdpa._caution import CUTS, Shortened
 from gdpa.backends.torch import from_torch
-from gdpa.caution import CUTS, Shortened
 from gdpa.sets import Ball, Box, Product, Reals, Simplex
 from tests.algorithms.walls import LONG, WALLS, prepare, runs
 

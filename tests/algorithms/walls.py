@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdpa import Box, from_functions
+from gdpa._problem import Problem
 from gdpa.algorithms.inner import FixedMomentum
 from gdpa.methods import get_method
-from gdpa.problem import Problem
 from gdpa.schedules import Constant
 from gdpa.sets import REALS, ConvexSet
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gdpa import GDPA, MaxSteps, from_module, solve
+from gdpa._oracle import CountingOracle, Counts
 from gdpa.applications.budget_nets import budget_net
-from gdpa.oracle import CountingOracle, Counts
 
 CLASSES = (1, 2, 4)
 

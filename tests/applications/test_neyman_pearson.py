@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from gdpa import GDPA, MaxSteps, certify, solve
+from gdpa._oracle import CountingOracle, Counts
+from gdpa._problem import row_by_row
 from gdpa.applications.images import select
 from gdpa.applications.neyman_pearson import neyman_pearson
-from gdpa.oracle import CountingOracle, Counts
-from gdpa.problem import row_by_row
 
 CLASSES = (1, 3, 4, 7)
 

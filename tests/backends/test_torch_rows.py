@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import gdpa
+from gdpa._oracle import CountingOracle
 from gdpa.backends import torch_rows
 from gdpa.backends.torch_rows import Rows
-from gdpa.oracle import CountingOracle
 
 A = torch.arange(35.0, dtype=torch.float64).reshape(7, 5).sin()
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar, runtime_checkable
 
-from gdpa.problem import Problem
-from gdpa.state import Probe, State
-from gdpa.typing import Array
+from gdpa._problem import Problem
+from gdpa._state import Probe, State
+from gdpa._typing import Array
 
 __all__ = ["Algorithm", "Probe", "State"]
 

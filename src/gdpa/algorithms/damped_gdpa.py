@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gdpa._arrays import max_norm, namespace
+from gdpa._checks import check_at_least, check_positive, check_share
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array
 from gdpa.algorithms.base import Probe, State
 from gdpa.algorithms.method import Method, MethodCard
-from gdpa.arrays import max_norm, namespace
-from gdpa.checks import check_at_least, check_positive, check_share
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.problem import Evaluation, Problem
 from gdpa.schedules import StepSize
-from gdpa.typing import Array
 
 #: Above this many constraints each keeps its own units: measuring a gradient each would cost m backward passes.
 SCALING_LIMIT = 100

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gdpa._problem import Problem
+from gdpa._typing import Array
 from gdpa.algorithms.inner import Subproblem, descend
 from gdpa.algorithms.inner.minmax import DualSet, MinMaxState, check_minmax, minmax_start
 from gdpa.algorithms.method import Method, MethodCard
-from gdpa.problem import Problem
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Self
 
+from gdpa._checks import check_inside
+from gdpa._problem import Problem
 from gdpa.algorithms.base import Probe, State
 from gdpa.algorithms.method import Method, MethodCard
-from gdpa.checks import check_inside
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.problem import Problem
 from gdpa.schedules import StepSize
 
 

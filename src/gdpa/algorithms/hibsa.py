@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gdpa._checks import check_at_least
+from gdpa._problem import Problem
+from gdpa._typing import Array, Schedule
 from gdpa.algorithms.inner import Subproblem, descend
 from gdpa.algorithms.inner.minmax import DualSet, MinMaxState, check_minmax, minmax_start
 from gdpa.algorithms.method import Method, MethodCard
-from gdpa.checks import check_at_least
-from gdpa.problem import Problem
 from gdpa.schedules import as_schedule
-from gdpa.typing import Array, Schedule
 
 
 @dataclass(frozen=True)

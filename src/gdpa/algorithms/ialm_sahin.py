@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
+from gdpa._arrays import namespace, norm
+from gdpa._checks import check_positive
+from gdpa._problem import Problem
+from gdpa._typing import Array
 from gdpa.algorithms.inner import Subproblem, solved
 from gdpa.algorithms.inner.augmented import AugmentedMethod, AugmentedState, damping, printed
 from gdpa.algorithms.inner.state import inner_step
 from gdpa.algorithms.method import MethodCard
-from gdpa.arrays import namespace, norm
-from gdpa.checks import check_positive
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.problem import Problem
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
+from gdpa._arrays import norm
+from gdpa._checks import check_positive
+from gdpa._problem import Problem
+from gdpa._typing import Array
 from gdpa.algorithms.inner import ACCELERATED, FixedMomentum, InnerSolver, Subproblem, solved
 from gdpa.algorithms.inner.state import NestedMethod, NestedState, inner_step
 from gdpa.algorithms.method import MethodCard
-from gdpa.arrays import norm
-from gdpa.checks import check_positive
-from gdpa.problem import Problem
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

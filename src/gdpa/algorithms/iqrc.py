@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
+from gdpa._arrays import namespace, norm
+from gdpa._checks import check_at_least, check_positive
+from gdpa._problem import Evaluation, Problem, unit_vector
+from gdpa._typing import Array
 from gdpa.algorithms.base import Probe, State
 from gdpa.algorithms.method import Method, MethodCard
-from gdpa.arrays import namespace, norm
-from gdpa.checks import check_at_least, check_positive
-from gdpa.problem import Evaluation, Problem, unit_vector
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

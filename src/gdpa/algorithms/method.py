@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-from gdpa.arrays import namespace
-from gdpa.problem import Evaluation, Problem
-from gdpa.state import State
-from gdpa.typing import Array
+from gdpa._arrays import namespace
+from gdpa._problem import Evaluation, Problem
+from gdpa._state import State
+from gdpa._typing import Array
 
 
 class UnsupportedProblemError(ValueError):

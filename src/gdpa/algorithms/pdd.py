@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gdpa._arrays import max_norm
+from gdpa._checks import check_positive
+from gdpa._problem import Problem
+from gdpa._typing import Array
 from gdpa.algorithms.inner import ACCELERATED, InnerSolver, Subproblem, solved
 from gdpa.algorithms.inner.state import NestedMethod, NestedState, inner_step
 from gdpa.algorithms.method import MethodCard
-from gdpa.arrays import max_norm
-from gdpa.checks import check_positive
 from gdpa.kkt import violation
-from gdpa.problem import Problem
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gdpa._arrays import max_norm, namespace
+from gdpa._checks import check_at_least, check_positive
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array
 from gdpa.algorithms.base import State
 from gdpa.algorithms.inner import Subproblem, descend
 from gdpa.algorithms.method import Method, MethodCard
-from gdpa.arrays import max_norm, namespace
-from gdpa.checks import check_at_least, check_positive
-from gdpa.problem import Evaluation, Problem
 from gdpa.sets import Box, ConvexSet, Product, Reals
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

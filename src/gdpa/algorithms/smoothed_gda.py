@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gdpa._checks import check_at_least
+from gdpa._problem import Problem
+from gdpa._typing import Array
 from gdpa.algorithms.inner import Subproblem, descend
 from gdpa.algorithms.inner.minmax import DualSet, MinMaxState, check_minmax, minmax_start
 from gdpa.algorithms.method import Method, MethodCard
-from gdpa.checks import check_at_least
-from gdpa.problem import Problem
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True)

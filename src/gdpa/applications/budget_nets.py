@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from gdpa._checks import is_count
+from gdpa._problem import Problem
+from gdpa._typing import Array
 from gdpa.applications.by_class import ByClass, as_thresholds, check_prioritised, check_reduction
 from gdpa.applications.images import select
-from gdpa.checks import is_count
-from gdpa.problem import Problem
-from gdpa.typing import Array
 
 Tensor = torch.Tensor
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from gdpa.problem import Evaluation, Problem
+from gdpa._problem import Evaluation, Problem
 
 Tensor = torch.Tensor
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gdpa.checks import check_at_least, is_count
-from gdpa.typing import Array
+from gdpa._checks import check_at_least, is_count
+from gdpa._typing import Array
 
 
 class Labelled(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gdpa._differences import FiniteDifferenceWarning
+from gdpa._extras import needed_by
 from gdpa.backends.functions import from_functions
-from gdpa.differences import FiniteDifferenceWarning
-from gdpa.extras import needed_by
 
 __all__ = ["FiniteDifferenceWarning", "from_functions", "from_jax", "from_module", "from_torch"]
 

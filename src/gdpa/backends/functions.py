@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import real_numbers
-from gdpa.differences import FiniteDifferenceWarning, derivative, precision
-from gdpa.problem import Evaluation, Problem
+from gdpa._arrays import real_numbers
+from gdpa._differences import FiniteDifferenceWarning, derivative, precision
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array, Vector
 from gdpa.sets import REALS, ConvexSet
-from gdpa.typing import Array, Vector
 
 
 def from_functions(

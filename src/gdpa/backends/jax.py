@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array
 from gdpa.backends.returned import check_dtype, pair
-from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, ConvexSet
-from gdpa.typing import Array
 
 
 def from_jax(

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
+from gdpa._problem import Evaluation, Problem
 from gdpa.backends.returned import check_dtype, pair
 from gdpa.backends.torch_capture import captured
 from gdpa.backends.torch_device import on_device
 from gdpa.backends.torch_rows import Rows
-from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, ConvexSet
 from gdpa.units import asymmetric_direction
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from gdpa._problem import Evaluation
 from gdpa.backends.torch_rows import Rows
-from gdpa.problem import Evaluation
 
 _logger = logging.getLogger("gdpa")
 

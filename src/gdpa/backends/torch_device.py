@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdpa.problem import Evaluation
-from gdpa.typing import Array
+from gdpa._problem import Evaluation
+from gdpa._typing import Array
 
 
 def on_device(oracle: Callable[[torch.Tensor], Evaluation], device: Any) -> Callable[[Array], Evaluation]:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gdpa._typing import Vector
 from gdpa.experiments.data import fetch
-from gdpa.typing import Vector
 
 #: Columns of the files that are numbers, and those that are words. Left out: the census weight, education in words
 #: (it repeats education in years), and sex, which is the group.

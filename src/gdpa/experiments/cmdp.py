@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gdpa._progress import Progress
+from gdpa._solve import solve
+from gdpa._state import State
 from gdpa.algorithms.gdpa import GDPA
 from gdpa.applications.cmdp import (
     NaturalPolicyGradient,
@@ -22,9 +25,6 @@ from gdpa.experiments.figures.cmdp import distance_chart, rewards_chart
 from gdpa.experiments.records import Record
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.methods import get_method, method_names
-from gdpa.progress import Progress
-from gdpa.solve import solve
-from gdpa.state import State
 from gdpa.stopping import KKTBelow, MaxSteps, MaxTime, StopRule
 
 NAME = "cmdp"

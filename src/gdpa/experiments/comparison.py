@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gdpa._arrays import norm
+from gdpa._problem import Problem
+from gdpa._progress import Progress
+from gdpa._result import Result, Status
+from gdpa._solve import solve
+from gdpa._state import State
 from gdpa.algorithms.iqrc import IQRCState
-from gdpa.arrays import norm
 from gdpa.constants import regularity
 from gdpa.experiments.base import Log, Settings, Unit
 from gdpa.experiments.contestants import METHODS, UNTUNED, build, grid, printed, search
 from gdpa.kkt import Certificate, certify, violation
-from gdpa.problem import Problem
-from gdpa.progress import Progress
-from gdpa.result import Result, Status
-from gdpa.solve import solve
-from gdpa.state import State
 from gdpa.stopping import MaxSteps, MaxTime
 from gdpa.units import start_at
 

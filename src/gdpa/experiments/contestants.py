@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gdpa._problem import Problem
+from gdpa._solve import solve
+from gdpa._typing import Array
 from gdpa.algorithms.inner import Accelerated, FixedMomentum
 from gdpa.kkt import certify
 from gdpa.methods import get_method
-from gdpa.problem import Problem
-from gdpa.solve import solve
 from gdpa.stopping import MaxOracleCalls
-from gdpa.typing import Array
 
 Constants = Mapping[str, Any]
 

@@ -27,8 +27,8 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from gdpa._files import write_whole
 from gdpa.experiments.base import DataError
-from gdpa.files import write_whole
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Files = dict[str, bytes]

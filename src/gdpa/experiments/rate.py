@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from gdpa import problems
+from gdpa._arrays import norm
+from gdpa._progress import Progress
+from gdpa._solve import solve
 from gdpa.algorithms.gdpa import GDPA
-from gdpa.arrays import norm
 from gdpa.experiments.base import Log, Section, Settings, Table, Unit, Verdict
 from gdpa.experiments.figures.residuals import residuals_chart
 from gdpa.experiments.figures.violation import violation_chart
@@ -21,8 +23,6 @@ from gdpa.experiments.records import Record
 from gdpa.kkt import absolute_residuals, relative_residuals, violation
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.problems import TestProblem
-from gdpa.progress import Progress
-from gdpa.solve import solve
 from gdpa.stopping import MaxSteps, MaxTime
 from gdpa.units import units_at
 

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gdpa._files import write_whole
 from gdpa.experiments.base import OutputError
-from gdpa.files import write_whole
 
 Row = dict[str, Any]
 

@@ -19,11 +19,11 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from gdpa._files import write_whole
 from gdpa.experiments import record_file
 from gdpa.experiments.base import OutputError, Settings, Unit
 from gdpa.experiments.provenance import about, versions
 from gdpa.experiments.record_file import RecordFile, Row, writing
-from gdpa.files import write_whole
 
 Columns = dict[str, list[float | int | str]]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_jax_array
 
-from gdpa.arrays import from_numpy, namespace, to_numpy
-from gdpa.typing import Array
+from gdpa._arrays import from_numpy, namespace, to_numpy
+from gdpa._typing import Array
 
 #: JAX compiles anew for every shape, so `stack_rows` fills its matrices up to multiples of this many rows.
 JAX_BLOCK = 8

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import from_numpy, max_norm, namespace
+from gdpa._arrays import from_numpy, max_norm, namespace
+from gdpa._typing import Array
 from gdpa.numerics.dense import Matrix, combine, solve_symmetric, stack_rows, to_float64
-from gdpa.typing import Array
 
 #: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
 POWELL = 0.2

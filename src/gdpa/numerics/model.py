@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import from_numpy, namespace
+from gdpa._arrays import from_numpy, namespace
+from gdpa._typing import Array
 from gdpa.numerics.dense import Matrix, combine, solve_symmetric, stack_rows, to_float64
 from gdpa.numerics.lbfgs import LBFGS, middle_matrix
 from gdpa.numerics.qp import nonnegative_qp
 from gdpa.numerics.small_qp import elastic_qp
-from gdpa.typing import Array
 
 #: The number of guesses of the active bounds; the last one is clipped.
 ROUNDS = 12

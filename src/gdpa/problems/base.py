@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gdpa.problem import Problem
-from gdpa.typing import Array
+from gdpa._problem import Problem
+from gdpa._typing import Array
 
 #: What a problem may be; only the first kind has an answer.
 KINDS = ("solvable", "infeasible", "unbounded")

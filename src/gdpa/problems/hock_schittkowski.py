@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from gdpa._typing import Vector
 from gdpa.backends.functions import from_functions
 from gdpa.problems.base import TestProblem
 from gdpa.sets import Box, NonNegative
-from gdpa.typing import Vector
 
 REFINED = "digits refined by Newton on the active set"
 

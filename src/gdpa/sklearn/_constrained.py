@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length
 
-from gdpa.result import Result, Status
+from gdpa._result import Result, Status
 from gdpa.sklearn._calibration import ROUNDING
 from gdpa.sklearn._estimator import LimitedClassifier, check_number
 from gdpa.sklearn._frontier import Frontier, FrontierPoint

@@ -12,12 +12,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from gdpa._checks import check_count, is_count, is_number
+from gdpa._result import Result
+from gdpa._solve import solve
 from gdpa.algorithms.adaptive import AdaptiveGDPA
-from gdpa.checks import check_count, is_count, is_number
-from gdpa.result import Result
 from gdpa.sklearn._network import Floats, Matrix, Network
 from gdpa.sklearn._oracle import RateProblem
-from gdpa.solve import solve
 from gdpa.stopping import KKTBelow, MaxSteps
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from gdpa.checks import is_number
+from gdpa._checks import is_number
 from gdpa.sklearn._network import Floats
 
 #: The rates that limits speak of: name -> the targets over whose samples the share of positive decisions is taken.

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
-from gdpa.result import Result, Status
+from gdpa._result import Result, Status
 from gdpa.sklearn._calibration import ROUNDING, apply_cuts, excesses, held_out_cut, samples_needed, training_cut
 from gdpa.sklearn._estimator import LimitedClassifier, check_choice, check_number
 from gdpa.sklearn._frontier import Frontier, FrontierPoint

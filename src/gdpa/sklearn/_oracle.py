@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.problem import Evaluation, Problem
+from gdpa._problem import Evaluation, Problem
 from gdpa.sklearn._network import Floats, Matrix, Network
 
 Loss = Callable[[Floats, Floats], tuple[Floats, Floats]]

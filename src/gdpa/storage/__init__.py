@@ -19,7 +19,7 @@ import stat
 import struct
 from typing import Any
 
-from gdpa.files import write_whole
+from gdpa._files import write_whole
 from gdpa.storage.errors import DamagedFileError, NewerFormatError, UnavailableError
 from gdpa.storage.registry import register
 from gdpa.storage.values import Reader, Writer

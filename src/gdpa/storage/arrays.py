@@ -9,8 +9,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from gdpa._typing import Array
 from gdpa.storage.errors import DamagedFileError, UnavailableError
-from gdpa.typing import Array
 
 #: Bytes per number, by the name that all three libraries use.
 SIZES = {

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 #: Every dataclass, NamedTuple and Enum that these modules define can be stored; packages with all their modules.
 MODULES = (
-    *("gdpa.kkt", "gdpa.units", "gdpa.lagrangian", "gdpa.numerics", "gdpa.oracle", "gdpa.result", "gdpa.state"),
-    *("gdpa.run", "gdpa.schedules", "gdpa.algorithms"),
+    *("gdpa.kkt", "gdpa.units", "gdpa.lagrangian", "gdpa.numerics", "gdpa._oracle", "gdpa._result", "gdpa._state"),
+    *("gdpa._run", "gdpa.schedules", "gdpa.algorithms"),
 )
 
 _registered: dict[str, type[Any]] = {}
@@ -65,7 +65,7 @@ def is_registered(cls: type[Any]) -> bool:
 def stored_fields(cls: type[Any]) -> tuple[str, ...]:
     """Return the fields of a dataclass or NamedTuple that are written.
 
-    >>> from gdpa.state import State
+    >>> from gdpa._state import State
     >>> stored_fields(State)
     ('step', 'x', 'multipliers', 'probe', 'verdict')
     """

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 import gdpa.kkt
+from gdpa._problem import Evaluation, Problem
 from gdpa.kkt import Certificate
-from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS
 from gdpa.torch.confidence import NewData, estimate, judge
 from gdpa.torch.core import MultiplierOptimizer

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gdpa.checks import is_number
+from gdpa._checks import is_number
 
 
 @dataclass(frozen=True)

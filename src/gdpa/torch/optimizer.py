@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gdpa.checks import is_number
+from gdpa._checks import is_number
 from gdpa.sets import ConvexSet
 from gdpa.torch import _compat
 from gdpa.torch.core import MultiplierOptimizer

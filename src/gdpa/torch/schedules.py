@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from gdpa.checks import is_number
+from gdpa._checks import is_number
 from gdpa.schedules import Power
 
 

@@ -13,16 +13,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from gdpa._arrays import max_norm, namespace
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array
 from gdpa.algorithms.adaptive.merit import Trial
 from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import AdaptiveState, QuasiNewton, step_bounds
 from gdpa.algorithms.base import Probe
-from gdpa.arrays import max_norm, namespace
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
-from gdpa.problem import Evaluation, Problem
 from gdpa.sets import Box, ConvexSet, Reals
-from gdpa.typing import Array
 
 
 def arrive(

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from gdpa._arrays import from_numpy, namespace, to_numpy
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array
 from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import AdaptiveState, sqrt_eps
 from gdpa.algorithms.adaptive.units import measures_rows
-from gdpa.arrays import from_numpy, namespace, to_numpy
-from gdpa.problem import Evaluation, Problem
 from gdpa.sets import Box, Reals
-from gdpa.typing import Array
 
 
 class _InLengths(Evaluation):

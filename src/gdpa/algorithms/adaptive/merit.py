@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from gdpa._arrays import namespace
+from gdpa._typing import Array
 from gdpa.algorithms.adaptive.rules import Rules
-from gdpa.arrays import namespace
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.typing import Array
 
 
 class Merit(NamedTuple):

@@ -8,6 +8,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from gdpa._arrays import namespace
+from gdpa._checks import check_count, check_positive
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array
 from gdpa.algorithms.adaptive import al_step, phases, sqp_step
 from gdpa.algorithms.adaptive.lengths import evaluation_in_lengths, in_lengths, inside, lengths, outside
 from gdpa.algorithms.adaptive.merit import Reference, Trial, sufficient
@@ -15,12 +19,8 @@ from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, Monitor, QuasiNewton
 from gdpa.algorithms.adaptive.units import measures_rows, scaling_from
 from gdpa.algorithms.method import Method, MethodCard
-from gdpa.arrays import namespace
-from gdpa.checks import check_count, check_positive
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.problem import Evaluation, Problem
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True)

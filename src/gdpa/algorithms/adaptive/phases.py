@@ -9,6 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from gdpa._arrays import namespace
+from gdpa._problem import Evaluation, Problem
+from gdpa._result import Status
+from gdpa._typing import Array
 from gdpa.algorithms.adaptive import al_step, restoration, sqp_step
 from gdpa.algorithms.adaptive.merit import Correction, shorten
 from gdpa.algorithms.adaptive.rules import Rules
@@ -21,13 +25,9 @@ from gdpa.algorithms.adaptive.state import (
     sqrt_eps,
 )
 from gdpa.algorithms.base import Probe
-from gdpa.arrays import namespace
 from gdpa.kkt import JACOBIAN_LIMIT
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.problem import Evaluation, Problem
-from gdpa.result import Status
 from gdpa.sets import Box, Reals
-from gdpa.typing import Array
 
 
 def begins_with_sqp(problem: Problem, now: Evaluation, d: int, step: str, rules: Rules) -> bool:

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gdpa._arrays import max_norm, namespace, norm
+from gdpa._problem import Evaluation, Problem
+from gdpa._result import Status
 from gdpa.algorithms.adaptive import al_step
 from gdpa.algorithms.adaptive.merit import Trial
 from gdpa.algorithms.adaptive.rules import Rules
@@ -25,11 +28,8 @@ from gdpa.algorithms.adaptive.state import (
     Restoration,
     sqrt_eps,
 )
-from gdpa.arrays import max_norm, namespace, norm
 from gdpa.kkt import violation
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.problem import Evaluation, Problem
-from gdpa.result import Status
 from gdpa.units import asymmetric_direction
 
 

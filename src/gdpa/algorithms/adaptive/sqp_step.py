@@ -14,20 +14,20 @@ from dataclasses import replace
 import array_api_compat
 import numpy as np
 
+from gdpa._arrays import from_numpy, max_norm, namespace, to_numpy
+from gdpa._multipliers import fit
+from gdpa._problem import Evaluation, Problem, unit_vectors
+from gdpa._typing import Array
 from gdpa.algorithms.adaptive.al_step import projected_gradient
 from gdpa.algorithms.adaptive.merit import Trial
 from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, largest_violation, sqrt_eps, step_bounds
 from gdpa.algorithms.adaptive.units import drifted
 from gdpa.algorithms.base import Probe
-from gdpa.arrays import from_numpy, max_norm, namespace, to_numpy
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.multipliers import fit
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.qp import WORKING_SET
-from gdpa.problem import Evaluation, Problem, unit_vectors
-from gdpa.typing import Array
 from gdpa.units import Units
 
 
@@ -133,7 +133,7 @@ def _penalized(
 def _best_multipliers(
     problem: Problem, x: Array, c: Array, J: Array, g: Array, multipliers: Array
 ) -> tuple[Array, float]:
-    """Return the model's multipliers and 1, or those of `gdpa.multipliers.fit` and their share of the residual.
+    """Return the model's multipliers and 1, or those of `gdpa._multipliers.fit` and their share of the residual.
 
     Without a constraint qualification the model's multipliers lag behind. More multipliers than a working set holds
     take longer to fit than a step takes; certificates fit them anyway.

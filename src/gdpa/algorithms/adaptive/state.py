@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from gdpa._arrays import max_norm, namespace
+from gdpa._typing import Array
 from gdpa.algorithms.adaptive.merit import Correction, Merit, Reference, Trial
 from gdpa.algorithms.adaptive.units import Scaling
 from gdpa.algorithms.base import State
-from gdpa.arrays import max_norm, namespace
 from gdpa.kkt import violation
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.sets import Box, ConvexSet
-from gdpa.typing import Array
 
 
 class QuasiNewton(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gdpa._arrays import max_norm, namespace
+from gdpa._problem import Evaluation
+from gdpa._typing import Array
 from gdpa.algorithms.adaptive.rules import Rules
-from gdpa.arrays import max_norm, namespace
-from gdpa.problem import Evaluation
-from gdpa.typing import Array
 
 
 class Scaling(NamedTuple):

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from gdpa._problem import Problem
+from gdpa._typing import Array
 from gdpa.algorithms.inner.forms import Plain, Slacked, view
 from gdpa.algorithms.inner.solvers import ACCELERATED, FixedMomentum, InnerSolver
 from gdpa.algorithms.inner.state import NestedMethod, NestedState
-from gdpa.problem import Problem
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gdpa._arrays import namespace
+from gdpa._problem import Evaluation
+from gdpa._typing import Array
 from gdpa.algorithms.inner.subproblem import Slope, Subproblem
-from gdpa.arrays import namespace
-from gdpa.problem import Evaluation
-from gdpa.typing import Array
 
 #: A rejected trial multiplies the curvature estimate M by this.
 GROW = 2.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gdpa._arrays import namespace
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array
 from gdpa.algorithms.base import Probe
-from gdpa.arrays import namespace
-from gdpa.problem import Evaluation, Problem
 from gdpa.slack import SlackForm
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
+from gdpa._arrays import namespace
+from gdpa._checks import check_positive
+from gdpa._problem import Problem
+from gdpa._typing import Array, Schedule
 from gdpa.algorithms.base import State
 from gdpa.algorithms.inner.descent import descend
 from gdpa.algorithms.inner.subproblem import Subproblem
 from gdpa.algorithms.method import Method
-from gdpa.arrays import namespace
-from gdpa.checks import check_positive
-from gdpa.problem import Problem
 from gdpa.schedules import StepSize, as_schedule
-from gdpa.typing import Array, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gdpa._arrays import namespace
+from gdpa._checks import check_at_least, check_positive
+from gdpa._problem import Problem
+from gdpa._typing import Array
 from gdpa.algorithms.base import State
 from gdpa.algorithms.method import Method
-from gdpa.arrays import namespace
-from gdpa.checks import check_at_least, check_positive
-from gdpa.problem import Problem
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

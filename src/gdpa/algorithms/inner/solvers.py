@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Self
 
+from gdpa._arrays import namespace, norm
+from gdpa._checks import check_at_least, check_positive
+from gdpa._problem import Evaluation
+from gdpa._typing import Array
 from gdpa.algorithms.base import Probe
 from gdpa.algorithms.inner.descent import descend
 from gdpa.algorithms.inner.subproblem import Subproblem
-from gdpa.arrays import namespace, norm
-from gdpa.checks import check_at_least, check_positive
-from gdpa.problem import Evaluation
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True, slots=True)

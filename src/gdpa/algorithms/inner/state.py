@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
+from gdpa._problem import Evaluation
 from gdpa.algorithms.base import State
 from gdpa.algorithms.inner.forms import Plain, Slacked
 from gdpa.algorithms.inner.solvers import InnerSolver, Iterate
 from gdpa.algorithms.inner.subproblem import Subproblem
 from gdpa.algorithms.method import Method
-from gdpa.problem import Evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gdpa._arrays import namespace
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array
 from gdpa.algorithms.base import Probe
-from gdpa.arrays import namespace
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.problem import Evaluation, Problem
-from gdpa.typing import Array
 
 
 class Slope(NamedTuple):

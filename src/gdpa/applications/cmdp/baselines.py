@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from gdpa._checks import check_limit
+from gdpa._problem import Problem
+from gdpa._state import Probe, State
 from gdpa.algorithms.method import Method
 from gdpa.applications.cmdp.parametrisation import policy_of
 from gdpa.applications.cmdp.tabular import TabularCMDP
-from gdpa.checks import check_limit
-from gdpa.problem import Problem
 from gdpa.schedules import StepSize
-from gdpa.state import Probe, State
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from gdpa._typing import Vector
 from gdpa.applications.cmdp.tabular import TabularCMDP
-from gdpa.typing import Vector
 
 #: How far below a threshold the best policy may stay for the threshold still to count as attainable.
 FEASIBILITY_TOLERANCE = 1e-7

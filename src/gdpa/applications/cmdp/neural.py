@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import gdpa.torch
-from gdpa.checks import is_number
+from gdpa._checks import is_number
 
 Env = Any
 Rows = list[dict[str, float]]

@@ -6,10 +6,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array, Vector
 from gdpa.applications.cmdp.tabular import PolicyEvaluation, TabularCMDP
-from gdpa.problem import Evaluation, Problem
 from gdpa.sets import REALS, Simplex
-from gdpa.typing import Array, Vector
 
 Parametrisation = Literal["softmax", "direct"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dgetrf, dgetrs
 
-from gdpa.checks import is_number
-from gdpa.typing import Vector
+from gdpa._checks import is_number
+from gdpa._typing import Vector
 
 #: How far a row of probabilities may be from summing to one.
 ROW_TOLERANCE = 1e-8

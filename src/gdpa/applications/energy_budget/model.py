@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import from_numpy, namespace
-from gdpa.typing import Array
+from gdpa._arrays import from_numpy, namespace
+from gdpa._typing import Array
 
 #: The ridge penalty of Yang et al.'s code: half of a weight decay of 1e-3.
 PENALTY = 5e-4

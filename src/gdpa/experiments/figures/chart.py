@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdpa.files import write_whole
+from gdpa._files import write_whole
 
 Numbers: TypeAlias = Sequence[float] | np.ndarray[Any, np.dtype[Any]]
 

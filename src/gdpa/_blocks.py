@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import real_numbers
-from gdpa.differences import SCHEMES, derivative, precision
+from gdpa._arrays import real_numbers
+from gdpa._differences import SCHEMES, derivative, precision
+from gdpa._typing import Vector
 from gdpa.sets import Box, ConvexSet
-from gdpa.typing import Vector
 
 
 class OutOfCallsError(Exception):

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import from_numpy, is_floating, max_norm, namespace, to_numpy
-from gdpa.differences import CLEAR, LEVELS, NOISE
-from gdpa.problem import Evaluation, Problem
+from gdpa._arrays import from_numpy, is_floating, max_norm, namespace, to_numpy
+from gdpa._differences import CLEAR, LEVELS, NOISE
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array
 from gdpa.sets import Box
-from gdpa.typing import Array
 from gdpa.units import asymmetric_direction
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
@@ -21,7 +21,7 @@ Matrix = np.ndarray[Any, np.dtype[np.float64]]
 TOLERANCE = 1e-4
 #: The second step is this many times the first.
 WIDER = 8.0
-#: Further steps for values of few digits, before the widest of `gdpa.differences`.
+#: Further steps for values of few digits, before the widest of `gdpa._differences`.
 COARSE = (1e-3, 1e-2)
 #: Two steps disagree by less than this share of the derivative, or a wider pair is tried.
 AGREED = 0.1

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gdpa.arrays import is_floating, namespace
-from gdpa.problem import Evaluation, Problem
-from gdpa.typing import Array
+from gdpa._arrays import is_floating, namespace
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Array
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.checks import check_limit, is_number
+from gdpa._checks import check_limit, is_number
 
 #: How many steps a run makes unless told otherwise.
 MAXITER = 10_000

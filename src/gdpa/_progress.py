@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import largest, max_norm, namespace
+from gdpa._arrays import largest, max_norm, namespace
+from gdpa._oracle import CountingOracle
+from gdpa._problem import Evaluation
+from gdpa._result import History
+from gdpa._run import Run
+from gdpa._state import Probe, State
+from gdpa._typing import Array
 from gdpa.kkt import JACOBIAN_LIMIT, Certificate, Residuals, absolute_residuals, certify, relative_residuals
-from gdpa.oracle import CountingOracle
-from gdpa.problem import Evaluation
-from gdpa.result import History
-from gdpa.run import Run
-from gdpa.state import Probe, State
-from gdpa.typing import Array
 from gdpa.units import units_at
 
 #: An iterate this much larger than the start (or than 1) has left every reasonable range.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gdpa.problem import Evaluation
-from gdpa.result import Status
-from gdpa.typing import Array
+from gdpa._problem import Evaluation
+from gdpa._result import Status
+from gdpa._typing import Array
 
 
 class Probe(NamedTuple):

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import from_numpy
+from gdpa._arrays import from_numpy
+from gdpa._typing import Array
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.qp import nonnegative_least_squares
 from gdpa.sets import Box, ConvexSet, Reals
-from gdpa.typing import Array
 from gdpa.units import Units
 
 

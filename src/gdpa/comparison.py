@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from gdpa._problem import Problem, WithStart
+from gdpa._progress import Progress
+from gdpa._result import Result, Status
+from gdpa._solve import solve
+from gdpa._typing import Array
 from gdpa.algorithms.base import Algorithm
 from gdpa.algorithms.method import MethodCard, UnsupportedProblemError
 from gdpa.methods import get_method, method_names
-from gdpa.problem import Problem, WithStart
-from gdpa.progress import Progress
-from gdpa.result import Result, Status
-from gdpa.solve import solve
 from gdpa.stopping import KKTBelow
-from gdpa.typing import Array
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.blocks import Block, Frame, LinearBlock
-from gdpa.problem import Evaluation, Problem
+from gdpa._blocks import Block, Frame, LinearBlock
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Vector
 from gdpa.sets import REALS, Box, ConvexSet
-from gdpa.typing import Vector
 
 #: What the remembered points may take, in numbers stored.
 _MEMORY = 2**23

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.typing import Vector
+from gdpa._typing import Vector
 
 #: The schemes by the names SciPy gives them.
 SCHEMES = ("2-point", "3-point", "cs")

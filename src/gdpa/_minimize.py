@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdpa._blocks import Block, LinearBlock, OutOfCallsError
+from gdpa._canonical import Canonical, read_bounds, read_constraints
+from gdpa._derivative_check import check_derivatives
+from gdpa._differences import SCHEMES
+from gdpa._observers import ProgressDisplay
+from gdpa._options import read_options
+from gdpa._progress import Progress
+from gdpa._result import Result, Status
+from gdpa._solve import solve
+from gdpa._typing import Vector
 from gdpa.algorithms.base import Algorithm
-from gdpa.blocks import Block, LinearBlock, OutOfCallsError
-from gdpa.canonical import Canonical, read_bounds, read_constraints
-from gdpa.derivative_check import check_derivatives
-from gdpa.differences import SCHEMES
 from gdpa.feasible import restore
 from gdpa.methods import as_algorithm, default_method
-from gdpa.observers import ProgressDisplay
-from gdpa.options import read_options
-from gdpa.progress import Progress
-from gdpa.result import Result, Status
-from gdpa.solve import solve
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
-from gdpa.typing import Vector
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult

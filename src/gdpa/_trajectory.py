@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gdpa.arrays import to_numpy
+from gdpa._arrays import to_numpy
+from gdpa._progress import Progress
+from gdpa._typing import Array, Vector
 from gdpa.constants import regularity, regularity_from
-from gdpa.progress import Progress
-from gdpa.typing import Array, Vector
 
 
 class Trajectory:

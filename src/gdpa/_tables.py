@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.arrays import to_numpy
+from gdpa._arrays import to_numpy
+from gdpa._text import number
 from gdpa.kkt import Certificate, violation
-from gdpa.text import number
 
 #: A longer table shows this many rows, the most important ones.
 MOST_ROWS = 12

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import array_api_compat
 import numpy as np
 
-from gdpa.problem import Evaluation
-from gdpa.typing import Array
+from gdpa._problem import Evaluation
+from gdpa._typing import Array
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.files import write_whole
+from gdpa._files import write_whole
+from gdpa._typing import Array
 from gdpa.storage.arrays import num_bytes, pack, unpack
 from gdpa.storage.errors import DamagedFileError, NewerFormatError
-from gdpa.typing import Array
 from gdpa.version import __version__
 
 FORMAT, VERSION = "gdpa receipt", 1

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from gdpa._checks import is_count
+from gdpa._run import Run
 from gdpa.checkpoints import Checkpoints
-from gdpa.checks import is_count
-from gdpa.run import Run
 from gdpa.storage import DamagedFileError, load, save
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from gdpa.typing import Array, Vector
+from gdpa._typing import Array, Vector
 
 
 def namespace(x: Array) -> Any:

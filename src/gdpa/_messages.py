@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdpa.arrays import positive_part
-from gdpa.derivative_check import contradiction
+from gdpa._arrays import positive_part
+from gdpa._derivative_check import contradiction
+from gdpa._problem import Evaluation, Problem
+from gdpa._result import Status
+from gdpa._typing import Array
 from gdpa.kkt import Certificate
-from gdpa.problem import Evaluation, Problem
-from gdpa.result import Status
-from gdpa.typing import Array
 
 
 def message(status: Status, detail: str, certificate: Certificate) -> str:

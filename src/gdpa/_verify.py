@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import largest, max_norm, namespace, positive_part, to_numpy
-from gdpa.checks import is_number
+from gdpa._arrays import largest, max_norm, namespace, positive_part, to_numpy
+from gdpa._checks import is_number
+from gdpa._problem import Evaluation, Problem
+from gdpa._receipt import Receipt, load_receipt
+from gdpa._solve import default_tolerance
+from gdpa._tables import constraint_rows, text_table
+from gdpa._text import number, vector
 from gdpa.kkt import JACOBIAN_LIMIT, Certificate, certificate_from
-from gdpa.problem import Evaluation, Problem
-from gdpa.receipt import Receipt, load_receipt
-from gdpa.solve import default_tolerance
-from gdpa.tables import constraint_rows, text_table
-from gdpa.text import number, vector
 from gdpa.units import ROUNDINGS, Start, units_at
 
 #: Values that differ by more roundings of their terms than this are others: another machine may add up differently.

@@ -16,10 +16,10 @@ from typing import Any, Protocol, runtime_checkable
 import array_api_compat
 import numpy as np
 
-from gdpa.arrays import namespace, to_numpy
-from gdpa.checks import is_count
+from gdpa._arrays import namespace, to_numpy
+from gdpa._checks import is_count
+from gdpa._typing import Array, Pullback
 from gdpa.sets import REALS, ConvexSet
-from gdpa.typing import Array, Pullback
 
 
 class Evaluation:

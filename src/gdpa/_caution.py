@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gdpa._arrays import namespace
+from gdpa._problem import Problem
+from gdpa._progress import Progress
+from gdpa._run import Caution
+from gdpa._state import State
+from gdpa._typing import Array
 from gdpa.algorithms.method import Method
-from gdpa.arrays import namespace
-from gdpa.problem import Problem
-from gdpa.progress import Progress
-from gdpa.run import Caution
 from gdpa.sets import ConvexSet
-from gdpa.state import State
-from gdpa.typing import Array
 
 #: A repeated step is this much shorter than the one before ...
 CUT = 0.1

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = Any
-"""A NumPy, torch or JAX array. The array-API namespace is found at run time, see `gdpa.arrays`."""
+"""A NumPy, torch or JAX array. The array-API namespace is found at run time, see `gdpa._arrays`."""
 
 Vector: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array, for code that is NumPy only."""

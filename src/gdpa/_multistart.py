@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import from_numpy, to_numpy
-from gdpa.checks import is_count
-from gdpa.observers import finish
-from gdpa.oracle import CountingOracle, Counts
-from gdpa.problem import Problem
-from gdpa.progress import Progress
-from gdpa.result import Attempt, Result, Status
+from gdpa._arrays import from_numpy, to_numpy
+from gdpa._checks import is_count
+from gdpa._observers import finish
+from gdpa._oracle import CountingOracle, Counts
+from gdpa._problem import Problem
+from gdpa._progress import Progress
+from gdpa._result import Attempt, Result, Status
+from gdpa._typing import Array
 from gdpa.sets import Box
-from gdpa.typing import Array
 from gdpa.units import Start
 
 

@@ -10,25 +10,25 @@ from typing import Any
 
 import numpy as np
 
+from gdpa._arrays import from_numpy, is_floating, namespace, positive_part
+from gdpa._caution import go_back, problem_for, trust
+from gdpa._checks import check_count, check_limit
+from gdpa._conclude import conclude
+from gdpa._detach import detached, own_copy
+from gdpa._multistart import solve_from_several
+from gdpa._observers import Recorder, finish
+from gdpa._oracle import CountingOracle
+from gdpa._problem import Evaluation, Problem, WithStart
+from gdpa._progress import FIRST_ATTEMPT, Progress
+from gdpa._result import Result, Status
+from gdpa._run import NO_TROUBLE, Run
+from gdpa._saving import Saver, newest_run
+from gdpa._state import State
+from gdpa._typing import Array
 from gdpa.algorithms.base import Algorithm
-from gdpa.arrays import from_numpy, is_floating, namespace, positive_part
-from gdpa.caution import go_back, problem_for, trust
-from gdpa.checks import check_count, check_limit
-from gdpa.conclude import conclude
-from gdpa.detach import detached, own_copy
 from gdpa.feasible import SHARE, restored
 from gdpa.methods import as_algorithm, default_method
-from gdpa.multistart import solve_from_several
-from gdpa.observers import Recorder, finish
-from gdpa.oracle import CountingOracle
-from gdpa.problem import Evaluation, Problem, WithStart
-from gdpa.progress import FIRST_ATTEMPT, Progress
-from gdpa.result import Result, Status
-from gdpa.run import NO_TROUBLE, Run
-from gdpa.saving import Saver, newest_run
-from gdpa.state import State
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
-from gdpa.typing import Array
 from gdpa.units import nearby_start, start_at
 
 #: How many updates a run makes unless a stop rule says otherwise.
@@ -90,7 +90,7 @@ def solve(
         resume: continue from the newest good file of ``checkpoint``; start at ``x0`` if there is none yet.
         feasible: end with a restoration (`gdpa.feasible`), so that no violation is left at ``result.x`` but rounding.
             The default stop rules then ask for a tenth of the tolerance, because the restoration moves x a little.
-        best_of: from how many starts to solve: ``x0`` and random ones, see `gdpa.multistart`. The best certified
+        best_of: from how many starts to solve: ``x0`` and random ones, see `gdpa._multistart`. The best certified
             answer is returned, the others are listed in ``result.others``. Limits hold for every start.
         seed: of the random starts, as `numpy.random.default_rng` takes it.
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdpa.arrays import namespace
-from gdpa.detach import detached
+from gdpa._arrays import namespace
+from gdpa._detach import detached
+from gdpa._messages import advice, message
+from gdpa._observers import Recorder
+from gdpa._oracle import CountingOracle
+from gdpa._problem import Evaluation
+from gdpa._progress import Progress
+from gdpa._result import Result, Status
+from gdpa._state import Probe
+from gdpa._tables import most_violated
+from gdpa._typing import Array
 from gdpa.kkt import Certificate, better, certificate_from
-from gdpa.messages import advice, message
-from gdpa.observers import Recorder
-from gdpa.oracle import CountingOracle
-from gdpa.problem import Evaluation
-from gdpa.progress import Progress
-from gdpa.result import Result, Status
-from gdpa.state import Probe
-from gdpa.tables import most_violated
-from gdpa.typing import Array
 from gdpa.units import Units
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.arrays import to_numpy
-from gdpa.typing import Array
+from gdpa._arrays import to_numpy
+from gdpa._typing import Array
 
 #: Smaller numbers are what is left of an underflow; they print as 0.
 SMALLEST = 1e-99

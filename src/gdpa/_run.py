@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gdpa.detach import detached
+from gdpa._detach import detached
+from gdpa._result import History
+from gdpa._state import Probe, State
+from gdpa._typing import Array
 from gdpa.kkt import Residuals
-from gdpa.result import History
-from gdpa.state import Probe, State
-from gdpa.typing import Array
 from gdpa.units import Start, Units
 
 
 class Caution(NamedTuple):
-    """What a run needs to go back from a value that is not finite; see `gdpa.caution`.
+    """What a run needs to go back from a value that is not finite; see `gdpa._caution`.
 
     Attributes:
         trusted: the last state from which an update led to finite numbers.

@@ -8,9 +8,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from gdpa.arrays import to_numpy
-from gdpa.progress import Progress
-from gdpa.result import History
+from gdpa._arrays import to_numpy
+from gdpa._progress import Progress
+from gdpa._result import History
 
 
 def _scalar(value: Any) -> Any:

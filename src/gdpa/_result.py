@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.extras import needed_by
+from gdpa._extras import needed_by
+from gdpa._oracle import Counts
+from gdpa._tables import constraint_rows, html_table, text_table
+from gdpa._text import number, vector
+from gdpa._typing import Array, Vector
 from gdpa.kkt import Certificate
-from gdpa.oracle import Counts
-from gdpa.tables import constraint_rows, html_table, text_table
-from gdpa.text import number, vector
-from gdpa.typing import Array, Vector
 
 
 class Status(Enum):
