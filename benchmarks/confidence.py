@@ -14,18 +14,15 @@ samples then show them. The limit on false positives binds, so that without a ma
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import gdpa.torch
-from benchmarks.provenance import origin, told
+from benchmarks.provenance import Study, told
 from gdpa.torch import Limits, at_least, at_most, between, certify, equal_to, terms, tighten
 
-RESULTS = Path(__file__).parents[1] / "results" / "confidence"
 CONFIDENCE = 0.95
 LIMITS = (1, 10, 100)
 SAMPLES = 400
@@ -192,15 +189,15 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=500)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    about = {"about": origin("benchmarks.confidence")}
-    rows = [{**row, **about} for row in simulate(arguments.repetitions)]
-    training = [{**row, **about} for row in train_all(max(1, arguments.repetitions // 20))]
-    text = table(rows, training)
+    rows, training = simulate(arguments.repetitions), train_all(max(1, arguments.repetitions // 20))
+    if arguments.repetitions < 500:
+        print(table(rows, training))
+        return
+    statements = Study("benchmarks.confidence", "confidence", part="statements")
+    trainings = Study("benchmarks.confidence", "confidence", part="training")
+    text = table(statements.replace(rows), trainings.replace(training))
+    statements.write(text)
     print(text)
-    if arguments.repetitions >= 500:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / "rows.json").write_text(json.dumps({"statements": rows, "training": training}, indent=1) + "\n")
-        (RESULTS / "table.md").write_text(text + "\n")
 
 
 if __name__ == "__main__":

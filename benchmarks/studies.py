@@ -140,6 +140,19 @@ def np_calibration(results: Path) -> Tables:
     return {"table.md": table(rows_of(results, "np_calibration"))}
 
 
+def ablation(results: Path) -> Tables:
+    from benchmarks.ablation import table
+
+    return {"table.md": table(rows_of(results, "ablation", ("rule", "variant")))}
+
+
+def confidence(results: Path) -> Tables:
+    from benchmarks.confidence import table
+
+    parts = [rows_of(results, "confidence", part=part) for part in ("statements", "training")]
+    return {"table.md": table(*parts)}
+
+
 SKLEARN = (*CORE, "src/gdpa/sklearn")
 COMPARISON = (
     *CORE,
@@ -169,6 +182,8 @@ STUDIES: dict[str, Declared] = {
         (*(f"src/gdpa/{name}.py" for name in ("kkt", "units", "problem")), "benchmarks/certificate_pictures.py"),
         certificate,
     ),
+    "ablation": Declared((*CORE, "benchmarks/ablation.py", "benchmarks/ablation_cases.py"), ablation),
+    "confidence": Declared((*TORCH, "benchmarks/confidence.py"), confidence),
     "front": Declared((*TORCH, "benchmarks/front_page.py"), nothing),
     "cuda": Declared((*CORE, *TORCH, "benchmarks/cuda.py"), nothing),
     "torch_step": Declared((*TORCH, "benchmarks/torch_step.py"), nothing),
