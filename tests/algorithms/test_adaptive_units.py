@@ -40,7 +40,7 @@ def as_if(state, a, b):
             objective=a * state.scaling.objective, constraints=b * state.scaling.constraints
         ),
         lagrangian=merit._replace(multipliers=a * merit.multipliers / b),
-        curvature=memory._replace(changes=tuple(a * y for y in memory.changes), sigma=a * memory.sigma),
+        curvature=memory.rescaled(a),
         reference=window._replace(objectives=a * window.objectives, constraints=b * window.constraints),
     )
 

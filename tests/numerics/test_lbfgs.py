@@ -104,3 +104,16 @@ def test_small_systems_are_solved_whatever_their_units(rng):
     b = rng.normal(size=4)
     y = solve_symmetric(A * np.outer(units, units), b * units)
     np.testing.assert_allclose(y * units, np.linalg.solve(A, b), rtol=1e-9)
+
+
+def test_products_of_the_rows_are_kept_up_to_date():
+    rng = np.random.default_rng(3)
+    A = rng.normal(size=(60, 60))
+    memory = LBFGS(limit=4)
+    for _ in range(9):
+        s = rng.normal(size=60)
+        memory = memory.updated(s, A @ A.T @ s)
+        np.testing.assert_allclose(memory.gram, memory.rows @ memory.rows.T, rtol=1e-12)
+    scaled = memory.rescaled(0.5)
+    np.testing.assert_allclose(scaled.gram, scaled.rows @ scaled.rows.T, rtol=1e-12)
+    np.testing.assert_allclose(scaled.product(np.ones(60)), 0.5 * memory.product(np.ones(60)), rtol=1e-9)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from gdpa._arrays import positive_part, to_numpy
+from gdpa.numerics.dense import padded
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
 from tests.numerics.test_lbfgs import convex_memory, dense
@@ -80,9 +81,7 @@ def test_against_scipy(boxed):
 def test_every_library_takes_the_same_step(library):
     memory, c, J, r, beta, bounds = instance(5, 6, 3, 4, True)
     expected = model_step(memory, c, J, r, beta, 1, bounds)
-    own = LBFGS(
-        tuple(library.array(s) for s in memory.steps), tuple(library.array(y) for y in memory.changes), memory.sigma
-    )
+    own = memory._replace(rows=padded(library.array(memory.rows)), matrix=None)
     arrays = [library.array(a) for a in (c, J, r)]
     step = model_step(own, *arrays, beta, 1, tuple(library.array(b) for b in bounds))
     np.testing.assert_allclose(to_numpy(step.direction), expected.direction, atol=1e-10)

@@ -10,7 +10,7 @@ from array_api_compat import is_jax_array
 from gdpa._arrays import from_numpy, namespace, to_numpy
 from gdpa._typing import Array
 
-#: JAX compiles anew for every shape, so `stack_rows` fills its matrices up to multiples of this many rows.
+#: JAX compiles anew for every shape, so `padded` fills matrices up to multiples of this many rows.
 JAX_BLOCK = 8
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
@@ -25,26 +25,28 @@ def to_float64(a: Array) -> Matrix:
     return np.asarray(to_numpy(a), dtype=np.float64)
 
 
-def stack_rows(rows: list[Array]) -> Array:
-    """Return the rows as a matrix, for JAX with rows of zeros up to a multiple of `JAX_BLOCK`.
+def padded(rows: Array) -> Array:
+    """Return the matrix, for JAX with rows of zeros up to a multiple of `JAX_BLOCK`.
 
-    >>> stack_rows([np.ones(2), np.zeros(2)]).tolist()
-    [[1.0, 1.0], [0.0, 0.0]]
+    >>> padded(np.ones((1, 2))).tolist()
+    [[1.0, 1.0]]
     """
-    if is_jax_array(rows[0]):
-        rows = rows + [0 * rows[0]] * (-len(rows) % JAX_BLOCK)
-    return namespace(rows[0]).stack(rows)
+    missing = -rows.shape[0] % JAX_BLOCK
+    if not (missing and is_jax_array(rows)):
+        return rows
+    xp = namespace(rows)
+    return xp.concat([rows, xp.zeros((missing, rows.shape[1]), dtype=rows.dtype)])
 
 
 def combine(coefficients: Matrix, rows: Array) -> Array:
-    """Return the combination of the rows of `stack_rows` by coefficients from the host.
+    """Return the combination of the rows of `padded` by coefficients from the host.
 
     >>> combine(np.array([2.0]), np.array([[1.0, 3.0], [0.0, 0.0]])).tolist()
     [2.0, 6.0]
     """
-    padded = np.zeros(rows.shape[0])
-    padded[: len(coefficients)] = coefficients
-    return from_numpy(padded, rows) @ rows
+    if len(coefficients) < rows.shape[0]:
+        coefficients = np.concatenate([coefficients, np.zeros(rows.shape[0] - len(coefficients))])
+    return from_numpy(coefficients, rows) @ rows
 
 
 def diagonal_sizes(A: Matrix) -> Matrix:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gdpa._arrays import from_numpy, max_norm, namespace
 from gdpa._typing import Array
-from gdpa.numerics.dense import Matrix, combine, solve_symmetric, stack_rows, to_float64
+from gdpa.numerics.dense import Matrix, combine, padded, solve_symmetric, to_float64
 
 #: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
 POWELL = 0.2
@@ -24,8 +24,10 @@ class LBFGS(NamedTuple):
     """A limited-memory BFGS matrix.
 
     Args:
-        steps, changes: steps s and changes y of the gradient along them, oldest first, each divided by ||s||. (BFGS
-            does not depend on the length of a pair; unit steps keep the small matrices below well scaled.)
+        rows: steps s, then changes y of the gradient along them, oldest first, each divided by ||s||. (BFGS does not
+            depend on the length of a pair; unit steps keep the small matrices below well scaled.) For JAX rows of zeros
+            follow, see `padded`. None without pairs.
+        gram: the products of these rows with each other; a new pair costs two products of the rows by a vector.
         sigma: the curvature of B_0 = sigma I.
         length: the last ||s||.
         limit: the number of pairs that are kept.
@@ -37,8 +39,8 @@ class LBFGS(NamedTuple):
         ([4.0, 4.0], [1.0, 1.0])
     """
 
-    steps: tuple[Array, ...] = ()
-    changes: tuple[Array, ...] = ()
+    rows: Array | None = None
+    gram: Matrix = np.zeros((0, 0))
     sigma: float = 1.0
     length: float = 0.0
     limit: int = 20
@@ -53,6 +55,21 @@ class LBFGS(NamedTuple):
         """
         return cls(sigma=max(1.0, float(max_norm(gradient))), limit=limit)
 
+    @property
+    def count(self) -> int:
+        """The number of pairs."""
+        return len(self.gram) // 2
+
+    @property
+    def steps(self) -> list[Array]:
+        """The steps s, oldest first."""
+        return [self.rows[i] for i in range(self.count)]  # type: ignore[index]
+
+    @property
+    def changes(self) -> list[Array]:
+        """The changes y of the gradient, oldest first."""
+        return [self.rows[self.count + i] for i in range(self.count)]  # type: ignore[index]
+
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
     def updated(self, s: Array, y: Array) -> LBFGS:
         """Return the matrix with one more pair and sigma = y'y / s'y.
@@ -65,8 +82,9 @@ class LBFGS(NamedTuple):
             M. J. D. Powell, "A fast algorithm for nonlinearly constrained optimization calculations" (1978);
             J. Nocedal and S. J. Wright, "Numerical Optimization", Procedure 18.2.
 
-        >>> LBFGS().updated(np.array([2.0, 0.0]), np.array([8.0, 0.0]))[:3]
-        ((array([1., 0.]),), (array([4., 0.]),), 4.0)
+        >>> B = LBFGS().updated(np.array([2.0, 0.0]), np.array([8.0, 0.0]))
+        >>> B.rows.tolist(), B.gram.tolist(), B.sigma
+        ([[1.0, 0.0], [4.0, 0.0]], [[1.0, 4.0], [4.0, 16.0]], 4.0)
         """
         xp = namespace(s)
         size = float(xp.sum(s * s)) ** 0.5
@@ -85,14 +103,36 @@ class LBFGS(NamedTuple):
         sigma = float(xp.sum(y * y)) / curvature if curvature > 0 else float("inf")
         if not 0 < sigma < float("inf"):
             return self
-        steps, changes = (*self.steps, s)[-self.limit :], (*self.changes, y)[-self.limit :]
-        small = type(s) is np.ndarray and len(s) <= DENSE
-        return LBFGS(steps, changes, sigma, size, self.limit, _matrix(steps, changes, sigma) if small else None)
+        return self._joined(s, y)._replace(sigma=sigma, length=size)._with_matrix()
+
+    def _joined(self, s: Array, y: Array) -> LBFGS:
+        """Return the matrix with the pair in its rows, without the oldest pair if there are more than `limit`."""
+        k = self.count
+        first = max(0, k + 1 - self.limit)  # the oldest pair that is kept
+        xp, pair = namespace(s), (s[None, :], y[None, :])
+        if self.rows is None:
+            rows = padded(xp.concat(pair))
+        else:
+            rows = padded(xp.concat([self.rows[first:k], pair[0], self.rows[k + first : 2 * k], pair[1]]))
+        kept = k - first
+        new = [kept, 2 * kept + 1]  # where s and y stand
+        products = to_float64(rows @ xp.stack([s, y]).T)[: 2 * kept + 2]
+        gram = np.empty((2 * kept + 2, 2 * kept + 2))
+        gram[new, :], gram[:, new] = products.T, products
+        others = np.r_[:kept, kept + 1 : 2 * kept + 1]
+        before = np.r_[first:k, k + first : 2 * k]
+        gram[np.ix_(others, others)] = self.gram[np.ix_(before, before)]
+        return self._replace(rows=rows, gram=gram)
 
     def rescaled(self, factor: float) -> LBFGS:
         """Return the matrix of a function that was multiplied by ``factor``."""
+        if self.rows is None:
+            return self._replace(sigma=factor * self.sigma)
+        k = self.count
+        factors = np.concatenate([np.ones(k), np.full(self.rows.shape[0] - k, factor)])
         return self._replace(
-            changes=tuple(factor * y for y in self.changes),
+            rows=from_numpy(factors, self.rows)[:, None] * self.rows,
+            gram=np.outer(factors[: 2 * k], factors[: 2 * k]) * self.gram,
             sigma=factor * self.sigma,
             matrix=None if self.matrix is None else factor * self.matrix,
         )
@@ -115,7 +155,7 @@ class LBFGS(NamedTuple):
             return self
         sigma = curvature / size if curvature > 0 else POWELL * self.sigma
         least = float(xp.finfo(s.dtype).eps) ** 0.5
-        return LBFGS((s,), (y,), min(max(sigma, least), 1 / least), size**0.5, self.limit)
+        return self.cleared(min(max(sigma, least), 1 / least))._joined(s, y)._replace(length=size**0.5)
 
     def cleared(self, sigma: float = 1.0) -> LBFGS:
         """Return sigma I, with the same limit."""
@@ -124,7 +164,8 @@ class LBFGS(NamedTuple):
     def inverse_product(self, v: Array) -> Array:
         """Return H v by the two-loop recursion (Nocedal and Wright, Algorithm 7.4)."""
         xp = namespace(v)
-        pairs = [(s, y, 1 / xp.sum(s * y)) for s, y in zip(self.steps, self.changes, strict=True)]
+        products = np.diagonal(self.gram, self.count).tolist()  # s'y
+        pairs = [(s, y, 1 / sy) for s, y, sy in zip(self.steps, self.changes, products, strict=True)]
         coefficients = []
         for s, y, rho in reversed(pairs):
             coefficients.append(rho * xp.sum(s * v))
@@ -136,28 +177,31 @@ class LBFGS(NamedTuple):
 
     def product(self, v: Array) -> Array:
         """Return B v by the compact form."""
-        if not self.steps:
+        if self.rows is None:
             return self.sigma * v
         if self.matrix is not None:
             return from_numpy(self.matrix @ v, v)
-        k, sigma = len(self.steps), self.sigma
-        Z = stack_rows([*self.steps, *self.changes])
-        gram, u = to_float64(Z @ Z.T), to_float64(Z @ v)
-        units = np.repeat([sigma, 1.0], k)
-        K = middle_matrix(gram[:k, :k], gram[:k, k : 2 * k], sigma)
-        return sigma * v - combine(units * solve_symmetric(K, units * u[: 2 * k]), Z)
+        k, sigma = self.count, self.sigma
+        units, u = np.repeat([sigma, 1.0], k), to_float64(self.rows @ v)[: 2 * k]
+        return sigma * v - combine(units * solve_symmetric(self.middle(), units * u), self.rows)
 
+    def middle(self) -> Matrix:
+        """Return K of the compact form, see `middle_matrix`."""
+        k = self.count
+        return middle_matrix(self.gram[:k, :k], self.gram[:k, k:], self.sigma)
 
-def _matrix(steps: tuple[Matrix, ...], changes: tuple[Matrix, ...], sigma: float) -> Matrix:
-    """Return B by the compact form."""
-    k, Z = len(steps), np.array([*steps, *changes], dtype=np.float64)
-    gram = Z @ Z.T
-    Z[:k] *= sigma
-    B = -Z.T @ solve_symmetric(middle_matrix(gram[:k, :k], gram[:k, k:], sigma), Z)
-    B += B.T
-    B *= 0.5
-    B.flat[:: len(B) + 1] += sigma
-    return B
+    def _with_matrix(self) -> LBFGS:
+        """Return the matrix with B formed by the compact form, if it is small."""
+        rows, k = self.rows, self.count
+        if type(rows) is not np.ndarray or rows.shape[1] > DENSE:
+            return self._replace(matrix=None)
+        W = rows.astype(np.float64)
+        W[:k] *= self.sigma
+        B = -W.T @ solve_symmetric(self.middle(), W)
+        B += B.T
+        B *= 0.5
+        B.flat[:: len(B) + 1] += self.sigma
+        return self._replace(matrix=B)
 
 
 def middle_matrix(ss: Matrix, sy: Matrix, sigma: float) -> Matrix:

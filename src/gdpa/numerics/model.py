@@ -14,9 +14,9 @@ import numpy as np
 
 from gdpa._arrays import from_numpy, namespace
 from gdpa._typing import Array
-from gdpa.numerics.dense import Matrix, combine, solve_symmetric, stack_rows, to_float64
-from gdpa.numerics.lbfgs import LBFGS, middle_matrix
-from gdpa.numerics.qp import nonnegative_qp
+from gdpa.numerics.dense import Matrix, combine, padded, solve_symmetric, to_float64
+from gdpa.numerics.lbfgs import LBFGS
+from gdpa.numerics.qp import WORKING_SET, nonnegative_qp
 from gdpa.numerics.small_qp import elastic_qp
 
 #: The number of guesses of the active bounds; the last one is clipped.
@@ -43,7 +43,7 @@ class _Span(NamedTuple):
 
     def curved(self, u: Matrix) -> Matrix:
         """Return the coefficients of B v - sigma v, where u = Z v."""
-        return -self.E @ solve_symmetric(self.K, self.E.T @ u)
+        return -self.E @ solve_symmetric(self.K, self.E.T @ u) if u.any() else np.zeros(len(u))
 
     def minimize(self, gram: Matrix, u: Matrix) -> tuple[Matrix, Matrix]:
         """Return the coefficients of p on the free coordinates, and l.
@@ -98,21 +98,19 @@ def model_step(
         >>> step.direction.round(3).tolist(), step.multipliers.round(3).tolist()
         ([0.5, 0.0], [1.5])
     """
-    if type(c) is np.ndarray and (curvature.matrix is not None or not curvature.steps):
+    known = curvature.matrix is not None or (curvature.rows is None and len(c) <= WORKING_SET)
+    if known and type(c) is np.ndarray:
         B = curvature.sigma * np.eye(len(c)) if curvature.matrix is None else curvature.matrix
         small = elastic_qp(B, c, J, r, beta, num_equalities, bounds)
         if small is not None:
             return ModelStep(from_numpy(small[0], c), from_numpy(small[1], c))
     xp = namespace(c)
-    m, k = J.shape[0], len(curvature.steps)
+    m, k = J.shape[0], curvature.count
     size = 1 + m + 2 * k
-    Z = stack_rows([c, *(J[i] for i in range(m)), *curvature.steps, *curvature.changes])
-    gram = to_float64(Z @ Z.T)[:size, :size]
-    S, Y = slice(1 + m, 1 + m + k), slice(1 + m + k, None)
+    Z, gram = _span_of(c, J, curvature)
     E = np.zeros((size, 2 * k))
     E[1 + m :] = np.diag(np.repeat([curvature.sigma, 1.0], k))
-    K = middle_matrix(gram[S, S], gram[S, Y], curvature.sigma)
-    span = _Span(E, K, curvature.sigma, slice(1, 1 + m), to_float64(r), beta, num_equalities)
+    span = _Span(E, curvature.middle(), curvature.sigma, slice(1, 1 + m), to_float64(r), beta, num_equalities)
     if bounds is None:
         coefficients, multipliers = span.minimize(gram, np.zeros(size))
         return ModelStep(combine(coefficients, Z), from_numpy(multipliers, c))
@@ -123,8 +121,12 @@ def model_step(
     for _ in range(ROUNDS):
         free = ~(at_lower | at_upper)
         fixed = xp.where(at_lower, lower, xp.where(at_upper, upper, zero))
-        part = xp.where(free[None, :], Z, xp.zeros_like(Z))
-        coefficients, multipliers = span.minimize(to_float64(part @ part.T)[:size, :size], to_float64(Z @ fixed)[:size])
+        if bool(xp.all(free)):
+            part, coordinates = Z, span.minimize(gram, np.zeros(size))
+        else:
+            part = xp.where(free[None, :], Z, xp.zeros_like(Z))
+            coordinates = span.minimize(to_float64(part @ part.T)[:size, :size], to_float64(Z @ fixed)[:size])
+        coefficients, multipliers = coordinates
         p = combine(coefficients, part) + fixed
         slope = span.curved(to_float64(Z @ p)[:size])
         slope[0] += 1.0
@@ -136,3 +138,19 @@ def model_step(
             break
         at_lower, at_upper = lower_next, upper_next
     return ModelStep(xp.minimum(xp.maximum(p, lower), upper), from_numpy(multipliers, c))
+
+
+def _span_of(c: Array, J: Array, curvature: LBFGS) -> tuple[Array, Matrix]:
+    """Return Z = [c; J; S; Y] and Z Z^T, of which the matrix knows the products of S and Y."""
+    xp, new = namespace(c), 1 + J.shape[0]
+    first = xp.concat([c[None, :], J])
+    if curvature.rows is None:
+        Z = padded(first)
+        return Z, to_float64(Z @ Z.T)[:new, :new]
+    Z = xp.concat([first, curvature.rows])
+    size = new + 2 * curvature.count
+    gram = np.empty((size, size))
+    gram[:new] = to_float64(first @ Z.T)[:, :size]
+    gram[new:, :new] = gram[:new, new:].T
+    gram[new:, new:] = curvature.gram
+    return Z, gram
