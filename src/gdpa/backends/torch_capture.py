@@ -1,4 +1,4 @@
-"""A torch function on CUDA as captured graphs: one for its values, one for a pullback, one for all rows of J.
+"""A torch function on CUDA as captured graphs: one for its values, one for a pullback, one for all derivatives.
 
 A small problem on a CUDA device spends its time on launching kernels. A captured graph launches them all at once. The
 graphs share their memory, so a pullback at a point is valid until the next forward pass; after that it repeats the
@@ -35,8 +35,28 @@ class NotCapturable(RuntimeError):  # noqa: N818  (an answer that `from_torch` a
     """The function cannot be captured: it synchronizes, fails under capture, or is not a function of x alone."""
 
 
+class CapturedEvaluation(Evaluation):
+    """An oracle call of a captured function.
+
+    Attributes:
+        values: (f, g) as one vector.
+        derivatives: a function without arguments that returns grad f and the rows of J as one matrix.
+        ahead: whether the derivatives are being computed already, so that a pullback of them costs nothing.
+    """
+
+    __slots__ = ("ahead", "derivatives", "values")
+
+    def __init__(
+        self, values: torch.Tensor, pullback: Any, derivatives: Callable[[], torch.Tensor], ahead: bool
+    ) -> None:
+        super().__init__(values[0], values[1:], pullback, lambda: derivatives()[1:], passes=len(values) - 1)
+        self.values, self.derivatives, self.ahead = values, derivatives, ahead
+
+
 class CapturedOracle:
     """The oracle of ``function`` at points of one shape, dtype and device, by captured CUDA graphs.
+
+    If the Jacobian was asked for at the last point, all derivatives at the next one are computed along with its values.
 
     Args:
         function: maps x to (f, g).
@@ -52,13 +72,14 @@ class CapturedOracle:
         self._rows_of = Rows()
         self._pullback: torch.cuda.CUDAGraph | None = None
         self._rows: torch.cuda.CUDAGraph | None = None
+        self._asked = False
         self.passes = 0
         try:
             self._warm_up()
             with self._capturing(self._forward):
-                self._f, self._g = function(self._x)
-            self._weights = torch.zeros_like(self._g)
-            self._scale = torch.zeros_like(self._f)
+                f, g = function(self._x)
+                self._values = torch.cat([f[None], g])
+            self._weights = torch.zeros_like(self._values)
         except Exception as error:
             raise NotCapturable(str(error).partition("\n")[0]) from error
 
@@ -66,18 +87,23 @@ class CapturedOracle:
         """Tell whether ``x`` has the shape, dtype and device of the capture."""
         return x.shape == self._x.shape and x.dtype == self._x.dtype and x.device == self._x.device
 
-    def evaluate(self, x: torch.Tensor) -> Evaluation:
+    def evaluate(self, x: torch.Tensor) -> CapturedEvaluation:
         """Return the oracle call at ``x``; raise `NotCapturable` if an eager call there gives other values."""
         point = x.detach().clone()
         number = self._replay_forward(point)
-        f, g = self._f.detach().clone(), self._g.detach().clone()
+        known = self._replay_rows() if self._asked else None
+        ahead, self._asked = self._asked, False
+        values = self._values.detach().clone()
         if (self.passes - 1) % CHECK_EVERY == 0:
-            self._check(point, f, g)
+            self._check(point, values)
 
         def pullback(w: torch.Tensor, objective: Any = 1.0) -> torch.Tensor:
+            if known is not None:
+                weights = torch.as_tensor(w, dtype=known.dtype, device=known.device)
+                return torch.addmv(objective * known[0], known[1:].T, weights)
             self._return_to(number, point)
-            self._weights.copy_(torch.as_tensor(w, dtype=g.dtype, device=g.device).expand_as(g))
-            self._scale.copy_(torch.as_tensor(objective, dtype=f.dtype))
+            self._weights[0] = objective
+            self._weights[1:] = torch.as_tensor(w, dtype=values.dtype, device=values.device)
             if self._pullback is None:
                 self._pullback = torch.cuda.CUDAGraph()
                 with self._capturing(self._pullback):
@@ -85,16 +111,23 @@ class CapturedOracle:
             self._pullback.replay()
             return self._gradient.detach().clone()
 
-        def jacobian() -> torch.Tensor:
-            self._return_to(number, point)
-            if self._rows is None:
-                self._rows = torch.cuda.CUDAGraph()
-                with self._capturing(self._rows):
-                    self._jacobian = self._rows_of(self._g, self._x)
-            self._rows.replay()
-            return self._jacobian.detach().clone()
+        def derivatives() -> torch.Tensor:
+            nonlocal known
+            self._asked = True
+            if known is None:
+                self._return_to(number, point)
+                known = self._replay_rows()
+            return known
 
-        return Evaluation(f, g, pullback, jacobian, passes=g.shape[-1])
+        return CapturedEvaluation(values, pullback, derivatives, ahead)
+
+    def _replay_rows(self) -> torch.Tensor:
+        if self._rows is None:
+            self._rows = torch.cuda.CUDAGraph()
+            with self._capturing(self._rows):
+                self._derivatives = self._rows_of(self._values, self._x)
+        self._rows.replay()
+        return self._derivatives.detach().clone()
 
     def _replay_forward(self, point: torch.Tensor) -> int:
         self._x.data.copy_(point)  # by .data: to autograd the captured x never changes
@@ -108,10 +141,10 @@ class CapturedOracle:
             self._replay_forward(point)
 
     def _differentiate(self) -> torch.Tensor:
-        pairs = [(v, w) for v, w in ((self._f, self._scale), (self._g, self._weights)) if v.requires_grad and v.numel()]
-        outputs, weights = [v for v, _ in pairs], [w for _, w in pairs]
-        (gradient,) = torch.autograd.grad(outputs, self._x, weights, retain_graph=True, allow_unused=True)
-        return torch.zeros_like(self._x) if gradient is None else gradient
+        (gradient,) = torch.autograd.grad(
+            self._values, self._x, self._weights, retain_graph=True, materialize_grads=True, allow_unused=True
+        )
+        return gradient
 
     def _warm_up(self) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._x.device))
@@ -125,11 +158,11 @@ class CapturedOracle:
     def _capturing(self, graph: torch.cuda.CUDAGraph) -> Any:
         return torch.cuda.graph(graph, pool=self._pool, stream=self._stream)
 
-    def _check(self, point: torch.Tensor, f: torch.Tensor, g: torch.Tensor) -> None:
+    def _check(self, point: torch.Tensor, replayed: torch.Tensor) -> None:
         with torch.no_grad():
-            f_eager, g_eager = self._function(point)
-            replayed, eager = torch.cat([f[None], g]), torch.cat([f_eager[None], g_eager])
-            allowed = ALLOWED * torch.finfo(f.dtype).eps ** 0.5 * (1 + eager.abs())
+            f, g = self._function(point)
+            eager = torch.cat([f[None], g])
+            allowed = ALLOWED * torch.finfo(eager.dtype).eps ** 0.5 * (1 + eager.abs())
             same = ((replayed - eager).abs() <= allowed) | (~replayed.isfinite() & ~eager.isfinite())
             if not bool(same.all()):
                 raise NotCapturable("its values depend on more than x (random numbers, a counter, changing data)")

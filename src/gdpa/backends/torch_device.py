@@ -10,6 +10,7 @@ import torch
 
 from gdpa._problem import Evaluation
 from gdpa._typing import Array
+from gdpa.backends.torch_capture import CapturedEvaluation
 
 
 def on_device(oracle: Callable[[torch.Tensor], Evaluation], device: Any) -> Callable[[Array], Evaluation]:
@@ -36,6 +37,8 @@ def on_device(oracle: Callable[[torch.Tensor], Evaluation], device: Any) -> Call
                 "pass x0.cpu(), or leave device out to keep every vector on the device of x0"
             )
         now = oracle(torch.as_tensor(x).to(device))
+        if isinstance(now, CapturedEvaluation):
+            return _captured(now, back)
         values = back(torch.cat([now.objective[..., None], now.constraints], dim=-1).detach())
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:
@@ -49,6 +52,25 @@ def on_device(oracle: Callable[[torch.Tensor], Evaluation], device: Any) -> Call
         return Evaluation(values[..., 0], values[..., 1:], pullback, whole, now.passes)
 
     return evaluate
+
+
+def _captured(now: CapturedEvaluation, back: Callable[[torch.Tensor], Array]) -> Evaluation:
+    """Return the oracle call on the host: all derivatives in one transfer if the device has them or the method asks."""
+    rows: Array | None = None
+
+    def derivatives() -> Array:
+        nonlocal rows
+        rows = back(now.derivatives()) if rows is None else rows
+        return rows
+
+    def pullback(w: Array, objective: Any = 1.0) -> Array:
+        if rows is None and not now.ahead:
+            return back(now.pullback(w, objective))
+        known = derivatives()
+        return objective * known[0] + w @ known[1:]
+
+    values = back(now.values)
+    return Evaluation(values[0], values[1:], pullback, lambda: derivatives()[1:], now.passes)
 
 
 def _to_numpy(values: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:

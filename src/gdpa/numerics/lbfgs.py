@@ -56,19 +56,19 @@ class LBFGS(NamedTuple):
         return cls(sigma=max(1.0, float(max_norm(gradient))), limit=limit)
 
     @property
-    def count(self) -> int:
+    def pairs(self) -> int:
         """The number of pairs."""
         return len(self.gram) // 2
 
     @property
     def steps(self) -> list[Array]:
         """The steps s, oldest first."""
-        return [self.rows[i] for i in range(self.count)]  # type: ignore[index]
+        return [self.rows[i] for i in range(self.pairs)]  # type: ignore[index]
 
     @property
     def changes(self) -> list[Array]:
         """The changes y of the gradient, oldest first."""
-        return [self.rows[self.count + i] for i in range(self.count)]  # type: ignore[index]
+        return [self.rows[self.pairs + i] for i in range(self.pairs)]  # type: ignore[index]
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
     def updated(self, s: Array, y: Array) -> LBFGS:
@@ -107,7 +107,7 @@ class LBFGS(NamedTuple):
 
     def _joined(self, s: Array, y: Array) -> LBFGS:
         """Return the matrix with the pair in its rows, without the oldest pair if there are more than `limit`."""
-        k = self.count
+        k = self.pairs
         first = max(0, k + 1 - self.limit)  # the oldest pair that is kept
         xp, pair = namespace(s), (s[None, :], y[None, :])
         if self.rows is None:
@@ -128,7 +128,7 @@ class LBFGS(NamedTuple):
         """Return the matrix of a function that was multiplied by ``factor``."""
         if self.rows is None:
             return self._replace(sigma=factor * self.sigma)
-        k = self.count
+        k = self.pairs
         factors = np.concatenate([np.ones(k), np.full(self.rows.shape[0] - k, factor)])
         return self._replace(
             rows=from_numpy(factors, self.rows)[:, None] * self.rows,
@@ -164,14 +164,14 @@ class LBFGS(NamedTuple):
     def inverse_product(self, v: Array) -> Array:
         """Return H v by the two-loop recursion (Nocedal and Wright, Algorithm 7.4)."""
         xp = namespace(v)
-        products = np.diagonal(self.gram, self.count).tolist()  # s'y
-        pairs = [(s, y, 1 / sy) for s, y, sy in zip(self.steps, self.changes, products, strict=True)]
+        products = np.diagonal(self.gram, self.pairs).tolist()  # s'y
+        triples = [(s, y, 1 / sy) for s, y, sy in zip(self.steps, self.changes, products, strict=True)]
         coefficients = []
-        for s, y, rho in reversed(pairs):
+        for s, y, rho in reversed(triples):
             coefficients.append(rho * xp.sum(s * v))
             v = v - coefficients[-1] * y
         v = v / self.sigma
-        for (s, y, rho), a in zip(pairs, reversed(coefficients), strict=True):
+        for (s, y, rho), a in zip(triples, reversed(coefficients), strict=True):
             v = v + (a - rho * xp.sum(y * v)) * s
         return v
 
@@ -181,18 +181,18 @@ class LBFGS(NamedTuple):
             return self.sigma * v
         if self.matrix is not None:
             return from_numpy(self.matrix @ v, v)
-        k, sigma = self.count, self.sigma
+        k, sigma = self.pairs, self.sigma
         units, u = np.repeat([sigma, 1.0], k), to_float64(self.rows @ v)[: 2 * k]
         return sigma * v - combine(units * solve_symmetric(self.middle(), units * u), self.rows)
 
     def middle(self) -> Matrix:
         """Return K of the compact form, see `middle_matrix`."""
-        k = self.count
+        k = self.pairs
         return middle_matrix(self.gram[:k, :k], self.gram[:k, k:], self.sigma)
 
     def _with_matrix(self) -> LBFGS:
         """Return the matrix with B formed by the compact form, if it is small."""
-        rows, k = self.rows, self.count
+        rows, k = self.rows, self.pairs
         if type(rows) is not np.ndarray or rows.shape[1] > DENSE:
             return self._replace(matrix=None)
         W = rows.astype(np.float64)

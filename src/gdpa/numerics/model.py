@@ -105,7 +105,7 @@ def model_step(
         if small is not None:
             return ModelStep(from_numpy(small[0], c), from_numpy(small[1], c))
     xp = namespace(c)
-    m, k = J.shape[0], curvature.count
+    m, k = J.shape[0], curvature.pairs
     size = 1 + m + 2 * k
     Z, gram = _span_of(c, J, curvature)
     E = np.zeros((size, 2 * k))
@@ -148,7 +148,7 @@ def _span_of(c: Array, J: Array, curvature: LBFGS) -> tuple[Array, Matrix]:
         Z = padded(first)
         return Z, to_float64(Z @ Z.T)[:new, :new]
     Z = xp.concat([first, curvature.rows])
-    size = new + 2 * curvature.count
+    size = new + 2 * curvature.pairs
     gram = np.empty((size, size))
     gram[:new] = to_float64(first @ Z.T)[:, :size]
     gram[new:, :new] = gram[:new, new:].T

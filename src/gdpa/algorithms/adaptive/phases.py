@@ -89,7 +89,7 @@ def refuse(
     length = shorten(trial.length, trial.slope, rise, rules)
     if length >= sqrt_eps(state.x) ** (2 * rules.shortest_step):
         return replace(state, trial=trial._replace(length=length))
-    if state.curvature.count:  # once more along the projected gradient
+    if state.curvature.pairs:  # once more along the projected gradient
         curvature = LBFGS.fresh(state.gradient, state.curvature.limit)
         return al_step.planned(problem.domain, replace(state, curvature=curvature))
     if not finite:  # the loop names the culprit from these values
