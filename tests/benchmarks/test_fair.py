@@ -45,10 +45,10 @@ def test_the_error_of_a_linear_classifier_by_the_normal_distribution():
     """The exact error of a fitted classifier agrees with that on many fresh samples."""
     setting = np_calibration.SETTINGS[0]
     rng = np.random.default_rng(0)
-    means = np.array(setting.means)
+    means = np.array(setting.source)
     X = np.concatenate([rng.standard_normal((200, 3)) + mean for mean in means])
     y = np.repeat([0, 1], 200)
     model = np_calibration.NeymanPearsonClassifier(thresholds=0.1).fit(X, y)
-    exact = np_calibration.true_errors(setting, model, rng)
+    exact = np_calibration.errors_on_new_data(setting, model, [], rng)
     fresh = [np.mean(model.predict(rng.standard_normal((200_000, 3)) + mean) != j) for j, mean in enumerate(means)]
     np.testing.assert_allclose(exact, fresh, atol=0.005)
