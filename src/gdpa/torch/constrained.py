@@ -156,7 +156,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
 
     def _descend(self, stage: Stage | None, skip: torch.Tensor | None) -> None:
         if skip is None:
-            self.base.step()
+            _compat.take_step(self.base)
         elif all(group.get("fused") for group in self.param_groups):
             base: Any = self.base
             base.found_inf = skip.float()  # the switch that fused kernels have

@@ -150,7 +150,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             present = [value == value and (present is None or present[i]) for i, value in enumerate(values)]
         if present is not None and all(present):
             present = None
-        updates, weights = dual.advance_numbers(entries, values, present)
+        states, updates, weights = dual.advance_numbers(entries, values, present)
         if present is not None:
             whole = isinstance(g, torch.Tensor)
             vector = mask(vector, torch.tensor(present)) if whole else self._roster.vector(g, present=present)
@@ -158,7 +158,8 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         w = dual.memory.weights(weights, vector.dtype)
         total = f + torch.dot(vector, w)
         updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
-        self._stage = Stage(total.item(), f.item(), values, updates, total, w)
+        stage = self._stage = Stage(total.item(), f.item(), values, updates, total, w)
+        stage.states = states
         return total
 
     def _arrays(self, f: torch.Tensor, vector: torch.Tensor, counts: Any) -> torch.Tensor:

@@ -12,7 +12,7 @@ from gdpa.torch import calibration
 from gdpa.torch.memory import Memory
 from gdpa.torch.pooling import Group
 from gdpa.torch.roster import Roster
-from gdpa.torch.rules.base import Part, Rule, Scalar, Vector, advance, advance_each, advance_few
+from gdpa.torch.rules.base import Part, Row, Rule, Scalar, Vector, advance, advance_few, advance_rows
 from gdpa.torch.staging import Stage
 
 #: `advance_few` serves if at most this share of the constraints is present.
@@ -44,6 +44,7 @@ class Dual:
         self.measures_everything = False
         self.memory = Memory()
         self._read = (*rule.vectors, *rule.given)
+        self._first_equality = roster.size - roster.num_equalities
 
     def initial(self) -> Entries:
         """Return the entries of the state at the start. Numbers are kept in double precision."""
@@ -59,11 +60,10 @@ class Dual:
 
     def advance_numbers(
         self, entries: Entries, values: list[float], present: list[bool] | None
-    ) -> tuple[Entries, list[float]]:
-        """Return (changed entries, weights) for a handful of constraints on the CPU."""
-        roster = self.roster
-        view = self.memory.lists(entries, self._read, self.limit)
-        return advance_each(self.rule, view, values, present, roster.size - roster.num_equalities)
+    ) -> tuple[list[Row], Entries, list[float]]:
+        """Return (states of the constraints, other changed entries, weights) for a handful of them on the CPU."""
+        rows = self.memory.rows(self.rule, self.limit).read(entries)
+        return advance_rows(self.rule, entries, rows, values, present, self._first_equality)
 
     def advance(
         self, entries: Entries, values: torch.Tensor, present: torch.Tensor | None
@@ -72,7 +72,7 @@ class Dual:
         p = self.roster.num_equalities
         if self.capturable or not values.is_cpu:
             return advance(self.rule, {**entries, "limit": self.limit}, values, present, p)
-        view = self.memory.arrays(entries, self._read, self.limit)
+        view = {**entries, **{key: (self.limit if key == "limit" else entries[key]).numpy() for key in self._read}}
         here = None if present is None else present.numpy()
         sparse = here is not None and np.count_nonzero(here) <= SPARSE * len(here)
         updates, w = (advance_few if sparse else advance)(self.rule, view, values.numpy(), here, p)
@@ -135,11 +135,11 @@ class Dual:
 
     def commit(self, entries: Entries, stage: Stage) -> None:
         """Write what a stage holds into the state."""
+        if stage.states is not None:
+            self.memory.rows(self.rule, self.limit).write(stage.states)
         for key, value in stage.updates.items():
             kind = type(value)
-            if kind is list:
-                self.memory.write(entries, key, value)
-            elif kind is Part:
+            if kind is Part:
                 entry = entries[key]
                 numbers = torch.as_tensor(value.numbers, dtype=entry.dtype, device=entry.device)
                 positions = torch.as_tensor(value.positions, device=entry.device)

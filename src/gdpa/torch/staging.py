@@ -12,6 +12,7 @@ import torch
 from gdpa.torch import _compat
 from gdpa.torch.pooling import Pooled
 from gdpa.torch.roster import Roster
+from gdpa.torch.rules.base import Row
 
 
 class NonFiniteWarning(RuntimeWarning):
@@ -45,6 +46,7 @@ class Stage:
             is, as a tensor on the device.
         objective, values: f and g of the step (means over all its samples), g in internal order, NaN if absent.
         updates: what `step` writes into the dual state.
+        states: the numbers of each constraint that `step` writes besides, if they are a handful.
         loss: what `lagrangian` returned.
         saved: a tensor that only the graph of the loss holds besides.
         weights: w of grad f + J^T w.
@@ -54,6 +56,7 @@ class Stage:
         guarded: the host does not look at ``check``; if it is False, the kernels of the step change nothing.
     """
 
+    states: list[Row] | None = None
     weights: torch.Tensor | None = None
     pooled: Pooled | None = None
     packed: torch.Tensor | None = None
