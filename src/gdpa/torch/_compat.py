@@ -90,14 +90,14 @@ def _freed(node: Any) -> bool:
 _ONE: dict[torch.device, torch.Tensor] = {}
 
 
-def add_nonfinite_(grads: list[torch.Tensor], found: torch.Tensor) -> None:
+def add_nonfinite_(grads: list[torch.Tensor], found: torch.Tensor, compiling: bool = False) -> None:
     """Set ``found`` (one float32 on the gradients' device) to 1 if a gradient is not finite.
 
     The kernel of ``torch.amp.GradScaler``, with a scale of one: a single call for all gradients of a device and dtype.
     Sharded gradients (DTensor) are reduced over their ranks. The compiler's functional form of the kernel does not hand
     its answer back (torch 2.13), so compiled code tests each gradient.
     """
-    if torch.compiler.is_compiling():
+    if compiling:
         for grad in grads:
             found += (~torch.isfinite(grad).all()).to(found.dtype)
         return

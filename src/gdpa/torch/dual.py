@@ -92,6 +92,10 @@ class Dual:
             self.limit = self.limit.to(values.device, wide)
         return values.to(wide, copy=True)
 
+    def measures(self, entries: Entries) -> bool:
+        """Return whether a gradient ratio is missing."""
+        return "ratio" in self.vectors and self.memory.unmeasured(entries["ratio"])
+
     def calibrate(
         self,
         entries: Entries,
@@ -103,7 +107,7 @@ class Dual:
         groups: list[dict[str, Any]],
         ranks: Group,
     ) -> Entries:
-        """Measure gradient ratios if one is missing, and return the changed entries.
+        """Measure missing gradient ratios on this batch and return the changed entries.
 
         Args:
             entries: the dual state.
@@ -113,8 +117,6 @@ class Dual:
             groups: the parameter groups.
             ranks: who measures together.
         """
-        if "ratio" not in self.vectors or not self.memory.unmeasured(entries["ratio"]):
-            return {}
         if isinstance(values, torch.Tensor):
             if values.is_cuda and torch.cuda.is_current_stream_capturing():
                 return {}  # the host cannot look at g: call `calibrate` before capturing
