@@ -118,6 +118,10 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         return self.base.param_groups
 
     @property
+    def _entries(self) -> dict[str, Any]:
+        return self.base.param_groups[0] if self._apart is None else self._apart
+
+    @property
     def state(self) -> Any:  # type: ignore[override]
         """The base optimizer's state, with the average of each parameter."""
         return self.base.state

@@ -12,7 +12,7 @@ from gdpa.sets import ConvexSet
 from gdpa.torch import _compat
 from gdpa.torch import state as dual_state
 from gdpa.torch.dual import Dual
-from gdpa.torch.memory import FEW
+from gdpa.torch.memory import Rows
 from gdpa.torch.microbatches import MicroBatches
 from gdpa.torch.pooling import Group, Pooled, initialized, mask, pack
 from gdpa.torch.projection import product_of_sets, project_
@@ -132,15 +132,15 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             )
         if self._accumulate is not None or samples == 0 or (initialized() and self._group.size > 1):
             loss = self._pooled(f, vector, samples, counts)
-        elif vector.is_cpu and roster.size <= FEW and not self._capturable:
-            loss = self._numbers(f, g, vector, counts)
+        elif vector.is_cpu and self._dual.rows is not None:
+            loss = self._numbers(self._dual.rows, f, g, vector, counts)
         else:
             loss = self._arrays(f, vector, counts)
         if mixed and self._stage is not None:
             self._stage.mix()
         return loss
 
-    def _numbers(self, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
+    def _numbers(self, rows: Rows, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
         """Stage a step of a handful of constraints on the CPU, number by number."""
         entries, dual, values = self._entries, self._dual, vector.tolist()
         present = None if counts is None else [count > 0 for count in self._roster.counts(counts)]
@@ -148,12 +148,12 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             present = [value == value and (present is None or present[i]) for i, value in enumerate(values)]
         if present is not None and all(present):
             present = None
-        states, updates, weights = dual.advance_numbers(entries, values, present)
+        states, updates, weights = dual.advance_numbers(rows, entries, values, present)
         if present is not None:
             if not isinstance(g, torch.Tensor):
                 vector = self._roster.vector(g, present=present)
             values = [value if here else float("nan") for value, here in zip(values, present, strict=True)]
-        w = dual.memory.weights(weights, vector.dtype)
+        w = rows.weights(weights, vector.dtype)
         total = f + torch.dot(vector, w)
         objective, check = f.item(), total.item()
         if present is not None and check != check:
@@ -292,8 +292,9 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         commit = self._dual.commit
         if compiling:
             commit = _compat.uncompiled(commit)
-        commit(self._entries, stage)
-        self._record.keep(stage, self._entries, self._capturable)
+        entries = self._entries
+        commit(entries, stage)
+        self._record.keep(stage, entries, self._capturable)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gdpa.torch import calibration
-from gdpa.torch.memory import Memory
+from gdpa.torch.memory import FEW, Rows
 from gdpa.torch.pooling import Group
 from gdpa.torch.roster import Roster
 from gdpa.torch.rules.base import Part, Row, Rule, Scalar, Vector, advance, advance_few, advance_rows
@@ -42,7 +42,9 @@ class Dual:
             self.vectors["stale_weights"] = Vector(0.0, -math.inf)
         self.limit = torch.tensor(roster.limit_sizes, dtype=torch.float64)
         self.measures_everything = False
-        self.memory = Memory()
+        self._missing: tuple[torch.Tensor, int, bool] | None = None
+        #: The numbers of a handful of constraints in the memory of the CPU; None if there are more.
+        self.rows = Rows(rule, roster.limit_sizes) if roster.size <= FEW and not capturable else None
         self._read = (*rule.vectors, *rule.given)
         self._first_equality = roster.size - roster.num_equalities
 
@@ -59,11 +61,10 @@ class Dual:
         return entries
 
     def advance_numbers(
-        self, entries: Entries, values: list[float], present: list[bool] | None
+        self, rows: Rows, entries: Entries, values: list[float], present: list[bool] | None
     ) -> tuple[list[Row], Entries, list[float]]:
-        """Return (states of the constraints, other changed entries, weights) for a handful of them on the CPU."""
-        rows = self.memory.rows(self.rule, self.limit).read(entries)
-        return advance_rows(self.rule, entries, rows, values, present, self._first_equality)
+        """Return (states of the constraints, other changed entries, weights) for a handful of constraints."""
+        return advance_rows(self.rule, entries, rows.read(entries), values, present, self._first_equality)
 
     def advance(
         self, entries: Entries, values: torch.Tensor, present: torch.Tensor | None
@@ -93,8 +94,13 @@ class Dual:
         return values.to(wide, copy=True)
 
     def measures(self, entries: Entries) -> bool:
-        """Return whether a gradient ratio is missing."""
-        return "ratio" in self.vectors and self.memory.unmeasured(entries["ratio"])
+        """Return whether a gradient ratio is missing; the answer is kept until the ratios change."""
+        ratio, known = entries.get("ratio"), self._missing
+        if ratio is None:
+            return False
+        if known is None or known[0] is not ratio or known[1] != ratio._version:
+            known = self._missing = (ratio, ratio._version, bool((ratio == 0).any()))
+        return known[2]
 
     def calibrate(
         self,
@@ -137,8 +143,8 @@ class Dual:
 
     def commit(self, entries: Entries, stage: Stage) -> None:
         """Write what a stage holds into the state."""
-        if stage.states is not None:
-            self.memory.rows(self.rule, self.limit).write(stage.states)
+        if stage.states is not None and self.rows is not None:
+            self.rows.write(stage.states)
         for key, value in stage.updates.items():
             kind = type(value)
             if kind is Part:

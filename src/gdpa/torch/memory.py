@@ -24,14 +24,14 @@ class Rows:
     """The vectors that a rule reads, in one block of memory with a row of numbers per constraint.
 
     The block's columns are the tensors of the dual state. A tensor that somebody else put into the state is copied into
-    its column, which then takes its place.
+    its column, which then takes its place. A copy of the rows (pickle, deepcopy) is a new block, which does the same.
 
     Args:
         rule: says which vectors there are.
-        limit: the size of each limit.
+        limits: the size of each limit.
 
     >>> from gdpa.torch.rules import TwoSample
-    >>> rows, dual = Rows(TwoSample(), torch.zeros(2)), {"multipliers": torch.tensor([1.0, 2.0])}
+    >>> rows, dual = Rows(TwoSample(), [1.0, 1.0]), {"multipliers": torch.tensor([1.0, 2.0])}
     >>> rows.read(dual)
     [(1.0,), (2.0,)]
     >>> rows.write([(3.0,), (4.0,)])
@@ -39,16 +39,21 @@ class Rows:
     [3.0, 4.0]
     """
 
-    def __init__(self, rule: Rule, limit: torch.Tensor) -> None:
+    def __init__(self, rule: Rule, limits: list[float]) -> None:
+        self._made_of = rule, limits
         codes = ["?" if vector.start is False else "d" for vector in rule.vectors.values()]
         fields = [*zip(rule.vectors, codes, strict=True), *((key, "d") for key in rule.given)]
-        block = np.zeros(len(limit), np.dtype(fields, align=True))
+        block = np.zeros(len(limits), np.dtype(fields, align=True))
         if "limit" in rule.given:
-            block["limit"] = limit.cpu().numpy()
+            block["limit"] = limits
         self._columns = [(key, torch.from_numpy(block[key])) for key, _ in fields if key != "limit"]
         self._bytes: Any = block.view(np.uint8)
         self._state = struct.Struct("".join(codes))
         self._row = struct.Struct("".join(code for _, code in fields) + "0d")  # which ends as an aligned dtype does
+        self._weights: tuple[torch.Tensor, Any] | None = None
+
+    def __reduce__(self) -> Any:
+        return Rows, self._made_of
 
     def read(self, dual: dict[str, Any]) -> list[Row]:
         """Return the numbers of each constraint: the rule's ``vectors``, then what it is ``given``."""
@@ -65,24 +70,6 @@ class Rows:
             self._state.pack_into(self._bytes, start, *state)
             start += self._row.size
 
-
-class Memory:
-    """What is kept from step to step to save time; it belongs to its tensors, so copies start without."""
-
-    def __init__(self) -> None:
-        self._rows: Rows | None = None
-        self._weights: tuple[torch.Tensor, Any] | None = None
-        self._unmeasured: tuple[torch.Tensor, int, bool] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_rows": None, "_weights": None, "_unmeasured": None}
-
-    def rows(self, rule: Rule, limit: torch.Tensor) -> Rows:
-        """Return the rows of the dual state."""
-        if self._rows is None:
-            self._rows = Rows(rule, limit)
-        return self._rows
-
     def weights(self, weights: list[float], dtype: torch.dtype) -> torch.Tensor:
         """Return the weights as a tensor: that of the step before, unless a graph still holds it."""
         known = self._weights
@@ -94,10 +81,3 @@ class Memory:
         for i, number in enumerate(weights):
             window[i] = number
         return kept
-
-    def unmeasured(self, ratio: torch.Tensor) -> bool:
-        """Return whether a gradient ratio is still 0; the answer is kept until ``ratio`` changes."""
-        known = self._unmeasured
-        if known is None or known[0] is not ratio or known[1] != ratio._version:
-            known = self._unmeasured = (ratio, ratio._version, bool((ratio == 0).any()))
-        return known[2]
