@@ -34,8 +34,8 @@ def positive_part(q: Array, num_equalities: int = 0) -> Array:
     >>> positive_part(np.array([-1.0, 2.0, -3.0]), num_equalities=1).tolist()
     [0.0, 2.0, -3.0]
     """
-    if type(q) is float:  # one constraint's number: the torch door goes through a handful of them one by one
-        return q if num_equalities else max(q, 0.0)
+    if type(q) is float:  # one constraint's number: `gdpa.torch` goes through a handful of them one by one
+        return 0.0 if q < 0.0 and not num_equalities else q
     xp = namespace(q)
     if num_equalities == 0:
         return xp.maximum(q, 0.0) if xp is np else xp.clip(q, min=0.0)

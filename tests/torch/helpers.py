@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import gdpa.torch
+from gdpa.torch.rules.base import advance_rows
 
 NAMES = ("mean", "norm", "balance")
 
@@ -62,3 +63,10 @@ def same(a, b):
     return a.keys() == b.keys() and all(
         torch.equal(a[k], b[k]) if isinstance(a[k], torch.Tensor) else a[k] == b[k] for k in a
     )
+
+
+def advance_each(rule, dual, values, present, first_equality):
+    """Apply a rule number by number to a dual state of lists; return (the entries that change, the weights)."""
+    rows = list(zip(*(dual[key] for key in (*rule.vectors, *rule.given)), strict=True))
+    states, updates, w = advance_rows(rule, dual, rows, values, present, first_equality)
+    return dict(zip(rule.vectors, map(list, zip(*states, strict=True)), strict=True)) | updates, w

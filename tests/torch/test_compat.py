@@ -34,6 +34,38 @@ def test_step_is_watched():
     assert not _compat.step_is_watched(opt)
 
 
+def test_take_step():
+    """Every step is the optimizer's own, and hooks, schedulers and profilers are served."""
+
+    class Doubled(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step()
+            return super().step()
+
+    for kind in (torch.optim.SGD, torch.optim.Adam, Doubled):
+        mine, theirs = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+        ours, other = kind([mine], lr=0.1), kind([theirs], lr=0.1)
+
+        def both(grad, mine=mine, theirs=theirs, ours=ours, other=other):
+            mine.grad, theirs.grad = torch.full((2,), grad), torch.full((2,), grad)
+            _compat.take_step(ours)
+            other.step()
+            assert torch.equal(mine, theirs)
+
+        both(1.0)
+        calls = []
+        handle = ours.register_step_pre_hook(lambda *_, calls=calls: calls.append("hook"))
+        both(2.0)
+        handle.remove()
+        assert calls
+        with torch.autograd.profiler.profile() as profile:
+            both(3.0)
+        assert any(event.key.startswith("Optimizer.step") for event in profile.key_averages())
+        torch.optim.lr_scheduler.StepLR(ours, 100)  # replaces the step of the instance, to see that it was called
+        both(4.0)
+        assert ours._opt_called
+
+
 def test_restore_hooks():
     opt = torch.optim.SGD.__new__(torch.optim.SGD)
     opt.defaults, opt.param_groups = {}, []

@@ -12,8 +12,7 @@ import gdpa.torch
 from gdpa.sets import Box
 from gdpa.torch import calibration
 from gdpa.torch.rules import Feedback
-from gdpa.torch.rules.base import advance_each
-from tests.torch.helpers import NAMES, batch, flat, make, network, terms
+from tests.torch.helpers import NAMES, advance_each, batch, flat, make, network, terms
 from tests.torch.helpers import train as train_net
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdpa.torch.rules import RULES, Damped, Feedback, NuPI, Paper, PenaltyBarrier, TwoSample, make_rule
-from gdpa.torch.rules.base import Part, advance, advance_each, advance_few
+from gdpa.torch.rules.base import Part, advance, advance_few
+from tests.torch.helpers import advance_each
 
 NAMES = list(RULES)
 

@@ -118,6 +118,10 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         return self.base.param_groups
 
     @property
+    def _entries(self) -> dict[str, Any]:
+        return self.base.param_groups[0] if self._apart is None else self._apart
+
+    @property
     def state(self) -> Any:  # type: ignore[override]
         """The base optimizer's state, with the average of each parameter."""
         return self.base.state
@@ -156,7 +160,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
 
     def _descend(self, stage: Stage | None, skip: torch.Tensor | None) -> None:
         if skip is None:
-            self.base.step()
+            _compat.take_step(self.base)
         elif all(group.get("fused") for group in self.param_groups):
             base: Any = self.base
             base.found_inf = skip.float()  # the switch that fused kernels have

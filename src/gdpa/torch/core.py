@@ -12,7 +12,7 @@ from gdpa.sets import ConvexSet
 from gdpa.torch import _compat
 from gdpa.torch import state as dual_state
 from gdpa.torch.dual import Dual
-from gdpa.torch.memory import FEW
+from gdpa.torch.memory import Rows
 from gdpa.torch.microbatches import MicroBatches
 from gdpa.torch.pooling import Group, Pooled, initialized, mask, pack
 from gdpa.torch.projection import product_of_sets, project_
@@ -70,6 +70,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._rounds = MicroBatches(accumulate, self._group)
         self._record = Record(self._roster)
         self._stage = None
+        self._zeros: dict[torch.device, torch.Tensor] = {}
         self._domains = []
         self.skipped = 0
 
@@ -131,34 +132,38 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             )
         if self._accumulate is not None or samples == 0 or (initialized() and self._group.size > 1):
             loss = self._pooled(f, vector, samples, counts)
-        elif vector.is_cpu and roster.size <= FEW and not self._capturable:
-            loss = self._numbers(f, g, vector, counts)
+        elif vector.is_cpu and self._dual.rows is not None:
+            loss = self._numbers(self._dual.rows, f, g, vector, counts)
         else:
             loss = self._arrays(f, vector, counts)
         if mixed and self._stage is not None:
             self._stage.mix()
         return loss
 
-    def _numbers(self, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
+    def _numbers(self, rows: Rows, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
         """Stage a step of a handful of constraints on the CPU, number by number."""
-        entries, dual = self._entries, self._dual
-        values: list[float] = vector.tolist()
-        present = None
-        if counts is not None:
-            present = [count > 0 for count in self._roster.counts(counts)]
-        if self._nan == "absent" and any(value != value for value in values):
+        entries, dual, values = self._entries, self._dual, vector.tolist()
+        present = None if counts is None else [count > 0 for count in self._roster.counts(counts)]
+        if self._nan == "absent":
             present = [value == value and (present is None or present[i]) for i, value in enumerate(values)]
         if present is not None and all(present):
             present = None
-        updates, weights = dual.advance_numbers(entries, values, present)
+        states, updates, weights = dual.advance_numbers(rows, entries, values, present)
         if present is not None:
-            whole = isinstance(g, torch.Tensor)
-            vector = mask(vector, torch.tensor(present)) if whole else self._roster.vector(g, present=present)
+            if not isinstance(g, torch.Tensor):
+                vector = self._roster.vector(g, present=present)
             values = [value if here else float("nan") for value, here in zip(values, present, strict=True)]
-        w = dual.memory.weights(weights, vector.dtype)
+        w = rows.weights(weights, vector.dtype)
         total = f + torch.dot(vector, w)
-        updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
-        self._stage = Stage(total.item(), f.item(), values, updates, total, w)
+        objective, check = f.item(), total.item()
+        if present is not None and check != check:
+            # The gradient of the dot product is w, which is 0 for absent constraints. Its value must leave them out.
+            check = objective + sum(w * v for w, v, here in zip(weights, values, present, strict=True) if here)
+            total.detach().fill_(check)
+        if dual.measures(entries):
+            updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
+        stage = self._stage = Stage(check, objective, values, updates, total, w)
+        stage.states = states
         return total
 
     def _arrays(self, f: torch.Tensor, vector: torch.Tensor, counts: Any) -> torch.Tensor:
@@ -174,7 +179,8 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         updates, weights = dual.advance(entries, values, present)
         w = weights.to(vector.dtype)
         total = f + torch.dot(vector, w)
-        updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
+        if dual.measures(entries):
+            updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
         if present is not None:
             values = torch.where(present, values, torch.full_like(values, float("nan")))
         stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, w)
@@ -200,7 +206,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             loss, w = rounds.loss(stage, f, vector, n, c)
             assert stage.pooled is not None
             known, present = stage.pooled.values, stage.pooled.present
-        if first:
+        if first and dual.measures(entries):
             stage.updates |= dual.calibrate(entries, f, vector, known, present, c > 0, self.param_groups, self._group)
         self._stage, stage.loss, stage.saved = stage, loss, w
         return loss
@@ -262,19 +268,21 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             self._project()
             self._after(None)
             return loss
-        stage.check_backward()
+        compiling = torch.compiler.is_compiling()
+        stage.check_backward(compiling)
         if self._accumulate is not None:
             self._rounds.close(stage, stage.values.dtype, self._advance_pooled)
         if not stage.guarded and not stage.finite():
             self.skipped += 1
             warn_values(stage, self._roster)
             return loss
-        skip = nonfinite_gradients(self.param_groups)
+        skip = nonfinite_gradients(self.param_groups, {} if stage.guarded else self._zeros, compiling)
         if stage.guarded:
             if skip is not None:
                 stage.check = stage.check & (skip == 0).to(stage.check.device)
             skip = ~stage.check
         elif skip is not None and skip.item():
+            self._zeros.clear()
             self.skipped += 1
             warn_gradients(name_gradients(self.param_groups))
             return loss
@@ -282,10 +290,11 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._project()
         self._after(stage)
         commit = self._dual.commit
-        if torch.compiler.is_compiling():
+        if compiling:
             commit = _compat.uncompiled(commit)
-        commit(self._entries, stage)
-        self._record.keep(stage, self._entries, self._capturable)
+        entries = self._entries
+        commit(entries, stage)
+        self._record.keep(stage, entries, self._capturable)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -373,12 +382,12 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     # State: everything survives deepcopy and pickle; dictionaries are cloned both ways and matched by name.
 
     def __getstate__(self) -> dict[str, Any]:
-        drop = {"step", "_stage", "_record"}
+        drop = {"step", "_stage", "_record", "_zeros"}
         return {k: v for k, v in self.__dict__.items() if k not in drop and not k.startswith("_optimizer_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._stage = None
+        self._stage, self._zeros = None, {}
         self._rounds.forget()
         if "_record" not in self.__dict__:
             self._record = Record(self._roster)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from gdpa.torch import calibration
-from gdpa.torch.memory import Memory
+from gdpa.torch.memory import FEW, Rows
 from gdpa.torch.pooling import Group
 from gdpa.torch.roster import Roster
-from gdpa.torch.rules.base import Part, Rule, Scalar, Vector, advance, advance_each, advance_few
+from gdpa.torch.rules.base import Part, Row, Rule, Scalar, Vector, advance, advance_few, advance_rows
 from gdpa.torch.staging import Stage
 
 #: `advance_few` serves if at most this share of the constraints is present.
@@ -42,8 +42,11 @@ class Dual:
             self.vectors["stale_weights"] = Vector(0.0, -math.inf)
         self.limit = torch.tensor(roster.limit_sizes, dtype=torch.float64)
         self.measures_everything = False
-        self.memory = Memory()
+        self._missing: tuple[torch.Tensor, int, bool] | None = None
+        #: The numbers of a handful of constraints in the memory of the CPU; None if there are more.
+        self.rows = Rows(rule, roster.limit_sizes) if roster.size <= FEW and not capturable else None
         self._read = (*rule.vectors, *rule.given)
+        self._first_equality = roster.size - roster.num_equalities
 
     def initial(self) -> Entries:
         """Return the entries of the state at the start. Numbers are kept in double precision."""
@@ -58,12 +61,10 @@ class Dual:
         return entries
 
     def advance_numbers(
-        self, entries: Entries, values: list[float], present: list[bool] | None
-    ) -> tuple[Entries, list[float]]:
-        """Return (changed entries, weights) for a handful of constraints on the CPU."""
-        roster = self.roster
-        view = self.memory.lists(entries, self._read, self.limit)
-        return advance_each(self.rule, view, values, present, roster.size - roster.num_equalities)
+        self, rows: Rows, entries: Entries, values: list[float], present: list[bool] | None
+    ) -> tuple[list[Row], Entries, list[float]]:
+        """Return (states of the constraints, other changed entries, weights) for a handful of constraints."""
+        return advance_rows(self.rule, entries, rows.read(entries), values, present, self._first_equality)
 
     def advance(
         self, entries: Entries, values: torch.Tensor, present: torch.Tensor | None
@@ -72,7 +73,7 @@ class Dual:
         p = self.roster.num_equalities
         if self.capturable or not values.is_cpu:
             return advance(self.rule, {**entries, "limit": self.limit}, values, present, p)
-        view = self.memory.arrays(entries, self._read, self.limit)
+        view = {**entries, **{key: (self.limit if key == "limit" else entries[key]).numpy() for key in self._read}}
         here = None if present is None else present.numpy()
         sparse = here is not None and np.count_nonzero(here) <= SPARSE * len(here)
         updates, w = (advance_few if sparse else advance)(self.rule, view, values.numpy(), here, p)
@@ -92,6 +93,15 @@ class Dual:
             self.limit = self.limit.to(values.device, wide)
         return values.to(wide, copy=True)
 
+    def measures(self, entries: Entries) -> bool:
+        """Return whether a gradient ratio is missing; the answer is kept until the ratios change."""
+        ratio, known = entries.get("ratio"), self._missing
+        if ratio is None:
+            return False
+        if known is None or known[0] is not ratio or known[1] != ratio._version:
+            known = self._missing = (ratio, ratio._version, bool((ratio == 0).any()))
+        return known[2]
+
     def calibrate(
         self,
         entries: Entries,
@@ -103,7 +113,7 @@ class Dual:
         groups: list[dict[str, Any]],
         ranks: Group,
     ) -> Entries:
-        """Measure gradient ratios if one is missing, and return the changed entries.
+        """Measure missing gradient ratios on this batch and return the changed entries.
 
         Args:
             entries: the dual state.
@@ -113,8 +123,6 @@ class Dual:
             groups: the parameter groups.
             ranks: who measures together.
         """
-        if "ratio" not in self.vectors or not self.memory.unmeasured(entries["ratio"]):
-            return {}
         if isinstance(values, torch.Tensor):
             if values.is_cuda and torch.cuda.is_current_stream_capturing():
                 return {}  # the host cannot look at g: call `calibrate` before capturing
@@ -135,11 +143,11 @@ class Dual:
 
     def commit(self, entries: Entries, stage: Stage) -> None:
         """Write what a stage holds into the state."""
+        if stage.states is not None and self.rows is not None:
+            self.rows.write(stage.states)
         for key, value in stage.updates.items():
             kind = type(value)
-            if kind is list:
-                self.memory.write(entries, key, value)
-            elif kind is Part:
+            if kind is Part:
                 entry = entries[key]
                 numbers = torch.as_tensor(value.numbers, dtype=entry.dtype, device=entry.device)
                 positions = torch.as_tensor(value.positions, device=entry.device)

@@ -1,66 +1,74 @@
-"""Fast reading and writing of the dual state's tensors on the CPU.
+"""Fast reading and writing of the dual state of a handful of constraints on the CPU.
 
-Indexing a tensor costs about a microsecond; a window on the tensor's memory costs a tenth of it. The tensors stay the
-one place where the state is kept.
+Indexing a tensor costs about a microsecond, so the numbers of a handful of constraints are read and written together.
+The tensors stay the one place where the state is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
 from typing import Any
 
 import numpy as np
 import torch
 
 from gdpa.torch import _compat
+from gdpa.torch.rules.base import Row, Rule
 
 #: Up to this many constraints on the CPU the dual update goes number by number.
 FEW = 8
 _NUMPY: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
-class Memory:
-    """Windows on tensors, by the name of their entry; a window is renewed if its tensor was replaced.
+class Rows:
+    """The vectors that a rule reads, in one block of memory with a row of numbers per constraint.
 
-    >>> memory, dual = Memory(), {"multipliers": torch.tensor([1.0, 2.0])}
-    >>> memory.lists(dual, ["multipliers"], torch.zeros(2))["multipliers"]
-    [1.0, 2.0]
-    >>> memory.write(dual, "multipliers", [3.0, 4.0])
+    The block's columns are the tensors of the dual state. A tensor that somebody else put into the state is copied into
+    its column, which then takes its place. A copy of the rows (pickle, deepcopy) is a new block, which does the same.
+
+    Args:
+        rule: says which vectors there are.
+        limits: the size of each limit.
+
+    >>> from gdpa.torch.rules import TwoSample
+    >>> rows, dual = Rows(TwoSample(), [1.0, 1.0]), {"multipliers": torch.tensor([1.0, 2.0])}
+    >>> rows.read(dual)
+    [(1.0,), (2.0,)]
+    >>> rows.write([(3.0,), (4.0,)])
     >>> dual["multipliers"].tolist()
     [3.0, 4.0]
     """
 
-    def __init__(self) -> None:
-        self._windows: dict[str, tuple[torch.Tensor, Any]] = {}
+    def __init__(self, rule: Rule, limits: list[float]) -> None:
+        self._made_of = rule, limits
+        codes = ["?" if vector.start is False else "d" for vector in rule.vectors.values()]
+        fields = [*zip(rule.vectors, codes, strict=True), *((key, "d") for key in rule.given)]
+        block = np.zeros(len(limits), np.dtype(fields, align=True))
+        if "limit" in rule.given:
+            block["limit"] = limits
+        self._columns = [(key, torch.from_numpy(block[key])) for key, _ in fields if key != "limit"]
+        self._bytes: Any = block.view(np.uint8)
+        self._state = struct.Struct("".join(codes))
+        self._row = struct.Struct("".join(code for _, code in fields) + "0d")  # which ends as an aligned dtype does
         self._weights: tuple[torch.Tensor, Any] | None = None
-        self._unmeasured: tuple[torch.Tensor, int, bool] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_windows": {}, "_weights": None, "_unmeasured": None}  # windows belong to their tensors
+    def __reduce__(self) -> Any:
+        return Rows, self._made_of
 
-    def _window(self, key: str, value: torch.Tensor) -> Any:
-        known = self._windows.get(key)
-        if known is None or known[0] is not value:
-            array: Any = value.numpy()
-            known = self._windows[key] = (value, memoryview(array))
-        return known[1]
+    def read(self, dual: dict[str, Any]) -> list[Row]:
+        """Return the numbers of each constraint: the rule's ``vectors``, then what it is ``given``."""
+        for key, column in self._columns:
+            if dual[key] is not column:
+                column.copy_(dual[key])
+                dual[key] = column
+        return list(self._row.iter_unpack(self._bytes))
 
-    def lists(self, dual: dict[str, Any], keys: Iterable[str], limit: torch.Tensor) -> dict[str, Any]:
-        """Return a copy of the dual state with the vectors ``keys`` as lists."""
-        view = dual.copy()
-        for key in keys:
-            view[key] = self._window(key, limit if key == "limit" else dual[key]).tolist()
-        return view
-
-    def arrays(self, dual: dict[str, Any], keys: Iterable[str], limit: torch.Tensor) -> dict[str, Any]:
-        """Return a copy of the dual state with the vectors ``keys`` as NumPy arrays that share its memory."""
-        return {**dual, **{key: (limit if key == "limit" else dual[key]).numpy() for key in keys}}
-
-    def write(self, dual: dict[str, Any], key: str, numbers: list[float]) -> None:
-        """Write ``numbers`` into the vector ``key``."""
-        window = self._window(key, dual[key])
-        for i, number in enumerate(numbers):
-            window[i] = number
+    def write(self, states: list[Row]) -> None:
+        """Write the numbers of the rule's ``vectors``."""
+        start = 0
+        for state in states:
+            self._state.pack_into(self._bytes, start, *state)
+            start += self._row.size
 
     def weights(self, weights: list[float], dtype: torch.dtype) -> torch.Tensor:
         """Return the weights as a tensor: that of the step before, unless a graph still holds it."""
@@ -73,10 +81,3 @@ class Memory:
         for i, number in enumerate(weights):
             window[i] = number
         return kept
-
-    def unmeasured(self, ratio: torch.Tensor) -> bool:
-        """Return whether a gradient ratio is still 0; the answer is kept until ``ratio`` changes."""
-        known = self._unmeasured
-        if known is None or known[0] is not ratio or known[1] != ratio._version:
-            known = self._unmeasured = (ratio, ratio._version, bool((ratio == 0).any()))
-        return known[2]

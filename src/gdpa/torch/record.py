@@ -47,8 +47,9 @@ class Record:
         self._last = (stage.objective, stage.values)
         if on_device:
             return
-        moved = stage.updates.get("multipliers")
-        self._steps.append((stage.values, moved if type(moved) is list else entries["multipliers"].clone()))
+        states = stage.states
+        multipliers = entries["multipliers"].clone() if states is None else [state[0] for state in states]
+        self._steps.append((stage.values, multipliers))
         done = entries["dual_steps"]
         if done % LOOK_EVERY == 0 and self._roster.size <= MANY:
             self._tell(done, entries)

@@ -233,7 +233,12 @@ def _names(constraints: Constraints) -> tuple[str, ...] | None:
 
 def objective(f: Any, vector: torch.Tensor) -> torch.Tensor:
     """Return the objective as a scalar tensor on the device of ``vector``, or refuse it."""
-    if type(f) is torch.Tensor and not f.ndim and f.dtype.is_floating_point and f.device == vector.device:
+    if (
+        type(f) is torch.Tensor
+        and not f.ndim
+        and f.is_floating_point()
+        and ((f.is_cpu and vector.is_cpu) or f.device == vector.device)
+    ):
         return f
     if is_number(f):
         return torch.as_tensor(float(f), dtype=vector.dtype, device=vector.device)

@@ -12,6 +12,7 @@ import torch
 from gdpa.torch import _compat
 from gdpa.torch.pooling import Pooled
 from gdpa.torch.roster import Roster
+from gdpa.torch.rules.base import Row
 
 
 class NonFiniteWarning(RuntimeWarning):
@@ -45,6 +46,7 @@ class Stage:
             is, as a tensor on the device.
         objective, values: f and g of the step (means over all its samples), g in internal order, NaN if absent.
         updates: what `step` writes into the dual state.
+        states: the numbers of each constraint that `step` writes besides, if they are a handful.
         loss: what `lagrangian` returned.
         saved: a tensor that only the graph of the loss holds besides.
         weights: w of grad f + J^T w.
@@ -54,6 +56,7 @@ class Stage:
         guarded: the host does not look at ``check``; if it is False, the kernels of the step change nothing.
     """
 
+    states: list[Row] | None = None
     weights: torch.Tensor | None = None
     pooled: Pooled | None = None
     packed: torch.Tensor | None = None
@@ -93,16 +96,16 @@ class Stage:
         """Note that gradients of an earlier call may still be there."""
         self._phase = Phase.MIXED
 
-    def check_backward(self) -> None:
+    def check_backward(self, compiling: bool) -> None:
         """Raise if the gradients at hand are not those of the staged loss."""
-        if self._phase is Phase.MIXED:
+        phase = self._phase if compiling else self.phase  # the compiler does not see graphs of others
+        if phase is Phase.READY:
+            return
+        if phase is Phase.MIXED:
             raise RuntimeError(TWICE)
-        if torch.compiler.is_compiling():
-            return  # the compiler does not see graphs of others
-        phase = self.phase
         # A graph that was kept (retain_graph=True) looks unused. One of which only the objective's part was used
         # shows that backward was called on something else.
-        if phase is not Phase.READY and self.loss is not None and _compat.graph_partly_freed(self.loss):
+        if not compiling and self.loss is not None and _compat.graph_partly_freed(self.loss):
             raise RuntimeError(
                 "the backward pass did not go through the loss that lagrangian returned, so the constraints have no "
                 "part in the gradients; write loss = opt.lagrangian(f, g), then loss.backward(). Nothing was changed"
@@ -152,35 +155,36 @@ def _warn(what: str, hint: str) -> None:
     )
 
 
-def nonfinite_gradients(groups: list[dict[str, Any]]) -> torch.Tensor | None:
-    """Return 1 on the device (as a tensor of one number) if any gradient is not finite, else 0; None without gradients.
+def nonfinite_gradients(
+    groups: list[dict[str, Any]], zeros: dict[torch.device, torch.Tensor], compiling: bool
+) -> torch.Tensor | None:
+    """Return a number above 0 on the device if any gradient is not finite, else 0; None without gradients.
 
     All gradients of a device and dtype take one kernel; see `_compat.add_nonfinite_`.
+
+    Args:
+        groups: the parameter groups.
+        zeros: a zero on each device, which the answer is written into; missing ones are added.
+        compiling: the step is being compiled.
     """
-    grads: list[torch.Tensor] = []
-    dtype = device = None
-    uniform = True
-    for group in groups:
-        for p in group["params"]:
-            grad = p.grad
-            if grad is not None:
-                if grad.is_sparse:
-                    grad = grad._values()
-                if dtype is None:
-                    dtype, device = grad.dtype, grad.device
-                elif grad.dtype is not dtype or grad.device != device:
-                    uniform = False
-                grads.append(grad)
-    if not grads:
-        return None
-    found = torch.zeros((), device=device)
-    if uniform:
-        _compat.add_nonfinite_(grads, found)
-        return found
-    for kind in {(g.dtype, g.device) for g in grads}:
-        part = torch.zeros((), device=kind[1])
-        _compat.add_nonfinite_([g for g in grads if (g.dtype, g.device) == kind], part)
-        found += part.to(found.device)
+    grads = [
+        grad._values() if grad.is_sparse else grad
+        for group in groups
+        for p in group["params"]
+        if (grad := p.grad) is not None
+    ]
+    found = None
+    kinds = {(grad.dtype, grad.device) for grad in grads}
+    for dtype, device in kinds:
+        some = grads if len(kinds) == 1 else [g for g in grads if g.dtype is dtype and g.device == device]
+        zero = zeros.get(device)
+        if zero is None:
+            zero = zeros[device] = torch.zeros((), device=device)
+        _compat.add_nonfinite_(some, zero, compiling)
+        if found is None:
+            found = zero
+        elif found is not zero:
+            found += zero.to(found.device)
     return found
 
 
