@@ -115,7 +115,7 @@ class Rule:
 
     Attributes:
         build: ``build(task, primal, **settings)`` returns the stepper.
-        settings: by name; the first is the default, and tuning chooses from all four.
+        settings: by name; the first is the default, and tuning chooses from all of them.
         rate: the setting that is the dual rate; None if there is none.
         fixed: settings of every run.
     """
@@ -147,12 +147,8 @@ def _cooper_settings() -> dict[str, dict[str, Any]]:
     return {"FAQ" if lr is None else f"lr={lr}": {"lr": lr} for lr in _RATES}
 
 
-def _our_settings() -> dict[str, dict[str, Any]]:
-    return {f"rate={k * OUR_RATE:g}": {"dual_rate": k * OUR_RATE} for k in (1, 0.3, 3, 10)}
-
-
 RULES = {
-    "gdpa": Rule(_ours, _our_settings(), "dual_rate", {}),
+    "gdpa": Rule(_ours, {f"rate={OUR_RATE:g}": {"dual_rate": OUR_RATE}}, "dual_rate", {}),  # ours is not tuned
     "Cooper Lagrangian": Rule(_cooper, _cooper_settings(), "lr", {"kind": "Lagrangian"}),
     "Cooper augmented": Rule(_cooper, _cooper_settings(), "lr", {"kind": "AugmentedLagrangian"}),
     "hct ALM": Rule(

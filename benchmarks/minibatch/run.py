@@ -7,7 +7,7 @@
 
 Parts:
     defaults      every task, every rule's default setting, --seeds seeds
-    tuned         the three other settings of every rule on seed 0; the best of the four on the other seeds
+    tuned         the four settings of every peer on two further seeds; the best of the four on --seeds seeds
     sensitivity   another base optimizer, learning rate, batch, dual rate or start, defaults otherwise
     units         f or g times 1e-4, 0.01, 100 and 1e4, seed 0
 
@@ -46,6 +46,8 @@ _PACKAGES = {"Cooper": "cooper", "hct": "humancompatible"}
 #: Tasks of the parts that change something; between them they bind in the end, have absent groups and 1 to 240 limits.
 SENSITIVITY_TASKS = ("adult-recall", "digits", "groups-loss", "saturated")
 UNITS_TASKS = ("budget-0.3", "compas", "finetune-kl", "groups-loss", "narrow-limit")
+#: The tasks on which the peers are beside it: what a change of units does to them shows there.
+UNITS_PEER_TASKS = ("budget-0.3", "compas")
 
 
 def defaults(_: Records, seeds: int) -> list[Run]:
@@ -57,14 +59,18 @@ def defaults(_: Records, seeds: int) -> list[Run]:
 
 
 def tuning(_: Records, seeds: int) -> list[Run]:
-    """The runs that tuning chooses from, seed 0."""
-    return [Run(task, name, s, 0) for task in tasks.NAMES for name, rule in RULES.items() for s in rule.settings]
+    """The runs that the settings of the peers are chosen by."""
+    return [
+        Run(task, name, setting, seed)
+        for task in tasks.NAMES for name, rule in RULES.items() if name != OURS
+        for setting in rule.settings for seed in table.TUNING_SEEDS
+    ]  # fmt: skip
 
 
 def tuned(records: Records, seeds: int) -> list[Run]:
-    """The chosen settings on the other seeds."""
+    """The chosen settings on the seeds that count."""
     chosen = table.best_settings(records)
-    return [Run(*pair, setting, seed) for pair, setting in chosen.items() for seed in range(1, seeds)]
+    return [Run(*pair, setting, seed) for pair, setting in chosen.items() for seed in range(seeds) if pair[1] != OURS]
 
 
 def sensitivity(_: Records, seeds: int) -> list[Run]:
@@ -82,6 +88,7 @@ def units(_: Records, seeds: int) -> list[Run]:
     return [
         Run(task, name, rule.default, 0, change)
         for task in UNITS_TASKS for change in (training.NONE, *training.UNITS) for name, rule in RULES.items()
+        if name == OURS or task in UNITS_PEER_TASKS
     ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """One run: a task trained by a rule, and what came of it on the whole training set.
 
-Adam with rate 3e-3, 4,000 steps, float32, one thread. Three models are judged: the last iterate, the exponential
+Adam with rate 3e-3, 2,000 steps, float32, one thread. Three models are judged: the last iterate, the exponential
 average of the weights (0.995) and the average over the last fifth. The one handed back has the lowest objective among
 those within 10 % of every limit, or the smallest violation if none is. The peers' weights are averaged and chosen in
 the same way.
@@ -19,7 +19,7 @@ import torch
 from benchmarks.minibatch import tasks
 from benchmarks.minibatch.rules import RULES, Stepper
 
-STEPS, LR, DECAY, TOLERANCE = 4000, 3e-3, 0.995, 0.1
+STEPS, LR, DECAY, TOLERANCE = 2000, 3e-3, 0.995, 0.1
 #: Steps on f alone before training under limits starts, in the change "pretrained".
 PRETRAINING = 1000
 #: Gradient descent with momentum 0.9 needs another rate than Adam; this one trains `SENSITIVITY_TASKS` without limits.

@@ -76,22 +76,36 @@ def test_near_is_two_per_cent_of_the_lowest(f, lowest, near):
     assert table.is_near(None, lowest) is False
 
 
-def test_tuning_takes_the_lowest_objective_within_the_limits_else_the_smallest_violation():
-    settings = list(RULES["hct ALM"].settings)
+def test_tuning_takes_the_most_runs_within_the_limits_then_the_lowest_objective_then_the_smallest_violation():
+    first, second, third, fourth = RULES["hct ALM"].settings
+    one, other = table.TUNING_SEEDS
+
+    def tried(task, setting, *results):
+        return [
+            record(task, "hct ALM", *r, setting=setting, seed=s) for r, s in zip(results, (one, other), strict=True)
+        ]
+
     made = dict(
         [
-            record("adult", "hct ALM", 3.0, 0.0, setting=settings[0]),
-            record("adult", "hct ALM", 2.0, 0.05, setting=settings[1]),
-            record("adult", "hct ALM", 1.0, 0.2, setting=settings[2]),
-            record("adult", "hct ALM", 0.5, 0.0, setting=settings[3], seed=1),  # another seed does not choose
-            record("compas", "hct ALM", 1.0, 0.9, setting=settings[0]),
-            record("compas", "hct ALM", 9.0, 0.3, setting=settings[1]),
+            *tried("adult", first, (3.0, 0.0), (3.0, 0.0)),
+            *tried("adult", second, (2.0, 0.05), (2.5, 0.0)),
+            *tried("adult", third, (1.0, 0.05), (1.0, 0.2)),  # one run is outside
+            *tried("adult", fourth, (4.0, 0.0), (4.0, 0.0)),
+            record("adult", "hct ALM", 0.5, 0.0, setting=fourth, seed=0),  # a seed that counts does not choose
+            *tried("compas", first, (1.0, 0.9), (1.0, 0.9)),
+            *tried("compas", second, (9.0, 0.3), (9.0, 0.3)),
+            *tried("compas", third, (1.0, 0.4), (1.0, 0.9)),
+            *tried("compas", fourth, (1.0, 0.9), (1.0, 0.9)),
+            *tried("digits", first, (1.0, 0.0), (1.0, 0.0)),  # the other settings are missing: nothing is chosen
         ]
     )
-    assert table.best_settings(made) == {("adult", "hct ALM"): settings[1], ("compas", "hct ALM"): settings[1]}
+    chosen = {pair: s for pair, s in table.best_settings(made).items() if pair[1] == "hct ALM"}
+    assert chosen == {("adult", "hct ALM"): second, ("compas", "hct ALM"): second}
     assert {(r.task, r.setting, r.seed) for r in run.tuned(made, 3)} == {
-        (task, settings[1], seed) for task in ("adult", "compas") for seed in (1, 2)
+        (task, second, seed) for task in ("adult", "compas") for seed in range(3)
     }
+    shown = rows_of(table.comparison(table._by_pair(made, lambda *_: fourth)))
+    assert shown["adult"] == ["**0.5000** (1/1, 0.0 %)"]  # nor is a tuning seed shown
 
 
 def test_records_of_settings_that_are_no_more_are_left_out():
@@ -136,7 +150,7 @@ def test_every_change_has_a_name_and_units_are_four_factors_for_f_and_g():
     assert {(c.f, c.g) for c in training.UNITS.values()} == {
         pair for by in (1e-4, 0.01, 100.0, 1e4) for pair in ((by, 1.0), (1.0, by))
     }
-    assert all(len(rule.settings) == 4 for rule in RULES.values())
+    assert all(len(rule.settings) == (1 if name == OURS else 4) for name, rule in RULES.items())
     assert RULES[OURS].settings[RULES[OURS].default] == {"dual_rate": OUR_RATE}
 
 
@@ -177,13 +191,14 @@ def command(tmp_path, monkeypatch):
         trained.append(what)
         return record(what.task, what.rule, 1.0, 0.0, what.seed, what.setting, what.change)[1]
 
-    def call(*words):
+    def call(*words, rules=(OURS,)):
         trained.clear()
-        monkeypatch.setattr(sys, "argv", ["run", *words, "--rules", OURS, "--out", str(tmp_path)])
+        monkeypatch.setattr(sys, "argv", ["run", *words, "--rules", *rules, "--out", str(tmp_path)])
         run.main()
         return list(trained)
 
     monkeypatch.setattr(run, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(run, "find_spec", lambda _: True)
     monkeypatch.setattr(training, "train", train)
     call.out = tmp_path
     return call
@@ -200,16 +215,20 @@ def test_the_command_goes_on_where_it_stopped(command, capsys):
     assert out.endswith((command.out / "tables.md").read_text())
 
 
-def test_tuning_runs_the_other_settings_and_the_chosen_one_on_other_seeds(command):
-    command("defaults", "--seeds", "3", "--tasks", "adult")
-    more = command("tuned", "--seeds", "3", "--tasks", "adult")
-    assert [r.setting for r in more] == list(RULES[OURS].settings)[1:]  # all are equal, so the default stays
+def test_tuning_runs_the_settings_of_peers_on_other_seeds_and_the_chosen_one_on_those_that_count(command):
+    assert command("tuned", "--seeds", "3", "--tasks", "adult") == []  # ours is not tuned
+    peer = "hct nuPI"
+    more = command("tuned", "--seeds", "3", "--tasks", "adult", rules=[peer])
+    assert {(r.setting, r.seed) for r in more[:8]} == {
+        (s, seed) for s in RULES[peer].settings for seed in table.TUNING_SEEDS
+    }
+    assert more[8:] == [Run("adult", peer, RULES[peer].default, s) for s in range(3)]  # all equal: the default stays
 
 
 def test_again_runs_a_run_once(command):
-    command("defaults", "tuned", "--seeds", "2", "--tasks", "adult")
-    again = command("defaults", "tuned", "--seeds", "2", "--tasks", "adult", "--again")
-    assert len(again) == len(set(again)) == 2 + 3
+    command("defaults", "tuned", "--seeds", "2", "--tasks", "adult", rules=["hct nuPI"])
+    again = command("defaults", "tuned", "--seeds", "2", "--tasks", "adult", "--again", rules=["hct nuPI"])
+    assert len(again) == len(set(again)) == 2 + 8
 
 
 def test_records_say_where_they_come_from(command):
