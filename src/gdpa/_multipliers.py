@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._arrays import from_numpy
+from gdpa._arrays import from_numpy, namespace
 from gdpa._typing import Array
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.qp import nonnegative_least_squares
 from gdpa.sets import Box, ConvexSet, Reals
 from gdpa.units import Units
+
+#: A constraint this many units from active has no multiplier; more would spoil the conditioning.
+LARGEST_SLACK = 1e8
 
 
 def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int, units: Units) -> Array:
@@ -30,26 +33,58 @@ def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equa
     [2.0]
     """
     host = [to_float64(a) for a in (x, grad_f, J, g, *units)]
+    if g.ndim == 1:
+        return from_numpy(_fit_point(domain, num_equalities, *host), like=g)
     out = np.zeros(host[3].shape)
     for index in np.ndindex(*host[3].shape[:-1]):
-        x_i, grad_i, J_i, g_i, *weights = (a[index] for a in host)
-        if all(np.isfinite(a).all() for a in (x_i, grad_i, J_i, g_i)):
-            out[index] = _fit_one(domain, x_i, grad_i, J_i, g_i, num_equalities, Units(*weights))
+        out[index] = _fit_point(domain, num_equalities, *(a[index] for a in host))
     return from_numpy(out, like=g)
 
 
-def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, units: Units) -> Any:
+def _fit_point(domain: ConvexSet, p: int, x: Any, grad_f: Any, J: Any, g: Any, w: Any, *weights: Any) -> Any:
+    """Return the multipliers of one point; zeros if a number is not finite."""
+    if not _finite(x, grad_f, J, g):
+        return np.zeros(len(g))
+    _, slacks, rounding, pushes = weights
+    sizes = np.abs(g)
+    slack = pushes * np.minimum(np.where(sizes <= rounding, 0.0, slacks * sizes), LARGEST_SLACK)
+    w = w if isinstance(domain, (Reals, Box)) else w.min()
+    # P_T acts on each coordinate of a box alone, so the weights may go inside.
+    return _fit_one(domain, x, w * grad_f, w * J, slack, p)
+
+
+def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int) -> Array:
+    """Return argmin ``||P_T(-grad f - J^T lambda)||^2 + sum ([-g_i]_+ lambda_i)^2`` over lambda >= 0: units of 1.
+
+    The arguments are those of `fit`, at one point. A violated constraint has no slack.
+
+    >>> from gdpa.sets import REALS
+    >>> one = np.ones(1)
+    >>> best_multipliers(REALS, 0 * one, -2 * one, one[None], 0 * one, 0).tolist()
+    [2.0]
+    """
+    point, gradient, rows, values = (to_float64(a) for a in (x, grad_f, J, g))
+    if not _finite(gradient, rows, values):
+        return namespace(g).zeros_like(g)
+    slack = np.minimum(np.maximum(-values, 0.0), LARGEST_SLACK)
+    return from_numpy(_fit_one(domain, point, gradient, rows, slack, num_equalities), like=g)
+
+
+def _finite(*arrays: Any) -> bool:
+    return all(np.isfinite(a).all() for a in arrays)
+
+
+def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, slack: Any, p: int) -> Any:
     """Nonnegative least squares for the multipliers of one point.
 
-    phi(lambda) = ||w P_T(-grad f - J^T lambda)||^2 + ||slack lambda||^2 is convex, and quadratic between the kinks of
+    phi(lambda) = ||P_T(-grad f - J^T lambda)||^2 + ||slack lambda||^2 is convex, and quadratic between the kinks of
     P_T, for the tangent cones of our sets are polyhedral: solve the piece at hand, and halve the step while it
-    leaves the piece for the worse (Newton's method for piecewise quadratics).
+    leaves the piece for the worse (Newton's method for piecewise quadratics). Boxes need no such iteration.
     """
-    sizes = np.abs(g)
-    slack = units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.slacks * sizes), 1e8)
-    slack[len(g) - p :] = 0.0
-    w = units.coordinates if isinstance(domain, (Reals, Box)) else np.full(len(x), units.coordinates.min())
-    grad_f, J = w * grad_f, w * J  # P_T acts on each coordinate of a box alone, so the weights may go inside
+    m = len(slack)
+    slack[m - p :] = 0.0
+    if isinstance(domain, Box):
+        return _fit_in_box(domain, x, grad_f, J, slack, p)
     if isinstance(domain, Reals):
         return nonnegative_least_squares(J, slack, -grad_f, p)
 
@@ -57,7 +92,7 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, uni
         t = domain.tangent(x, -(grad_f + J.T @ lam))
         return float(t @ t + (slack * lam) @ (slack * lam))
 
-    multipliers = np.zeros(len(g))
+    multipliers = np.zeros(m)
     value = phi(multipliers)
     lengths = np.maximum(np.abs(J).max(axis=1, keepdims=True), np.finfo(float).tiny)
     for _ in range(100):
@@ -78,3 +113,24 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, uni
         if np.abs(step).max() <= least:
             break
     return multipliers
+
+
+def _fit_in_box(box: Box, x: Any, grad_f: Any, J: Any, slack: Any, p: int) -> Any:
+    """Nonnegative least squares for the multipliers of one point and of the bounds that hold it.
+
+    P_T(v) is the shortest v + mu with mu_j >= 0 at lower bounds, mu_j <= 0 at upper ones and mu_j = 0 elsewhere.
+    """
+    lower, upper = box.bounds(x)
+    side = (x >= upper) * 1.0 - (x <= lower)  # both for a fixed coordinate: nothing is asked of it
+    free = (lower < upper) | (side != 0)
+    if not free.all():
+        x, grad_f, J, side = x[free], grad_f[free], J[:, free], side[free]
+    held = np.flatnonzero(side)
+    if len(held) == 0:
+        return nonnegative_least_squares(J, slack, -grad_f, p)
+    m, n = len(slack) - p, len(held)
+    D, slacks = np.zeros((m + n + p, len(side))), np.zeros(m + n + p)
+    D[:m], D[m + n :], slacks[:m] = J[:m], J[m:], slack[:m]
+    D[np.arange(m, m + n), held] = side[held]
+    y = nonnegative_least_squares(D, slacks, -grad_f, p)
+    return np.concatenate((y[:m], y[m + n :]))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import namespace
+from gdpa._arrays import machine_eps, namespace
 from gdpa._checks import check_count, check_positive
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
@@ -131,13 +131,13 @@ class AdaptiveGDPA(Method):
             monitor=Monitor(),
             phase=QuasiNewton(),
         )
-        return phases.to_sqp(problem, replace(state, curvature=curvature.cleared()), now, rules) if sqp else state
+        return phases.to_sqp(problem, state.replaced(curvature=curvature.cleared()), now, rules) if sqp else state
 
     def with_multipliers(self, problem: Problem, state: AdaptiveState, multipliers: Array) -> AdaptiveState:
         """Return the first state with other multipliers than zero, and without perturbation of them."""
         D, (problem, state) = state.lengths, inside(problem, state)
         F = state.lagrangian._replace(multipliers=state.scaling.scale(multipliers), tau=0.0)
-        state = replace(state, lagrangian=F, multipliers=multipliers)
+        state = state.replaced(lagrangian=F, multipliers=multipliers)
         now = state.evaluation or problem.evaluate(state.x)
         if isinstance(state.phase, SQP):
             c, J = state.phase.gradient, state.phase.jacobian
@@ -147,13 +147,13 @@ class AdaptiveGDPA(Method):
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
         D, rules = state.lengths, self.rules
-        problem, old = inside(problem, replace(state, step=state.step + 1, probe=None))  # x = D z with D fixed
+        problem, old = inside(problem, state.replaced(step=state.step + 1, probe=None))  # x = D z with D fixed
         x = old.trial.point(old.x)
         now = problem.evaluate(x)  # 1. one forward pass at the trial point
         outcome = _assess(old, now, rules)
         rise = outcome.rise
         if outcome.accepted:  # 2. nonmonotone Armijo test on F_beta
-            there = replace(old, x=x, evaluation=now, reference=outcome.reference)
+            there = old.replaced(x=x, evaluation=now, reference=outcome.reference)
             # 3. multipliers, penalty and curvature; the next phase; its trial, or a verdict
             new = phases.arrive(problem, old, there, now, self.step, rules, self.beta)
             if math.isfinite(new.trial.slope):
@@ -175,10 +175,10 @@ class _Outcome(NamedTuple):
 def _assess(state: AdaptiveState, now: Evaluation, rules: Rules) -> _Outcome:
     """Return whether the trial point is accepted."""
     merit, trial, (f, g) = state.merit, state.trial, state.scaling.values(now)
-    value = float(merit.value(f, g))
-    current, reference = state.reference.values(merit)
+    points = state.reference.push(f, g)
+    value, current, reference = points.values(merit)
     if isinstance(trial, Trial) and trial.forced and math.isfinite(value):
-        return _Outcome(Reference(f[None], g[None, :]), value - current, True)
-    rounding = rules.roundings * float(namespace(g).finfo(g.dtype).eps)
+        return _Outcome(points.newest(), value - current, True)
+    rounding = rules.roundings * machine_eps(g)
     accepted = sufficient(value, current, reference, trial.length * trial.slope, rounding, rules)
-    return _Outcome(state.reference.push(f, g, rules.reference_points), value - current, accepted)
+    return _Outcome(points.newest(rules.reference_points), value - current, accepted)

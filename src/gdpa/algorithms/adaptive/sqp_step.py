@@ -9,13 +9,13 @@ References:
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from typing import NamedTuple
 
 import array_api_compat
 import numpy as np
 
-from gdpa._arrays import from_numpy, max_norm, namespace, to_numpy
-from gdpa._multipliers import fit
+from gdpa._arrays import from_numpy, max_norm, namespace, to_numpy, total
+from gdpa._multipliers import best_multipliers
 from gdpa._problem import Evaluation, Problem, unit_vectors
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.al_step import projected_gradient
@@ -25,10 +25,10 @@ from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, largest_violation
 from gdpa.algorithms.adaptive.units import drifted
 from gdpa.algorithms.base import Probe
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.numerics.dense import to_float64
+from gdpa.numerics.dense import Matrix, to_float64
+from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.qp import WORKING_SET
-from gdpa.units import Units
 
 
 def arrive(
@@ -47,14 +47,13 @@ def arrive(
     """
     t, F = old.trial.length, state.lagrangian
     dual = (1 - t) * F.multipliers + t * phase.multipliers
-    F = F._replace(multipliers=dual, tau=F.tau / rules.tau_factor)
-    if t < 1 and F.beta > least_beta:
-        F = F._replace(beta=F.beta / rules.beta_factor)  # too stiff a penalty shortens steps; `plan` undoes a mistake
-    state = replace(state, lagrangian=F)
-    c, J = state.scaling.gradient(now), scaled_rows(state, now)
+    # Too stiff a penalty shortens steps; `plan` undoes a mistake.
+    beta = F.beta / rules.beta_factor if t < 1 and F.beta > least_beta else F.beta
+    F = AugmentedLagrangian(dual, beta, F.tau / rules.tau_factor, F.num_equalities)
+    c, J = state.scaling.gradient(now), scaled_rows(state, F, now)
     change = c + dual @ J - (phase.gradient + dual @ phase.jacobian)
-    state = replace(
-        state,
+    state = state.replaced(
+        lagrangian=F,
         multipliers=state.scaling.unscale(dual),
         curvature=state.curvature.updated(state.x - old.x, change),
         monitor=state.monitor._replace(points=state.monitor.points + 1),
@@ -62,7 +61,7 @@ def arrive(
     return plan(problem, state, now, c, J, rules)
 
 
-def nearly_active(state: AdaptiveState) -> Array:
+def nearly_active(state: AdaptiveState, F: AugmentedLagrangian) -> Array:
     """Return which constraints may matter in the next step; the rows of the others are not pulled back.
 
     One is left out if it is no equality, its multiplier is zero, and it is farther from active than the largest change
@@ -74,15 +73,13 @@ def nearly_active(state: AdaptiveState) -> Array:
         return g[-1] >= -math.inf
     moved = float(max_norm(g[-1] - g[-2]))
     index = xp.arange(m, device=array_api_compat.device(g))
-    F = state.lagrangian
     return (F.multipliers != 0) | (g[-1] >= -moved) | (index >= m - F.num_equalities)
 
 
-def scaled_rows(state: AdaptiveState, now: Evaluation) -> Array:
+def scaled_rows(state: AdaptiveState, F: AugmentedLagrangian, now: Evaluation) -> Array:
     """Return J' at x: whole if it is cheap or all rows are needed, else one backward pass for each row needed."""
     units = state.scaling.constraints
-    wanted = to_numpy(nearly_active(state))
-    if now.has_cheap_jacobian or wanted.all():
+    if now.has_cheap_jacobian or (wanted := to_numpy(nearly_active(state, F))).all():
         return now.jacobian() * units[:, None]
     zero = namespace(units).zeros_like(state.x)
     rows = zip(unit_vectors(units), wanted, strict=True)
@@ -92,88 +89,110 @@ def scaled_rows(state: AdaptiveState, now: Evaluation) -> Array:
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
 def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: Array, rules: Rules) -> AdaptiveState:
     """Return the state with its next trial: units, penalty and multipliers that suit x, and the model's step."""
-    a, b = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, rules)
-    if a != 1.0 or bool(namespace(b).any(b != 1)):
+    change = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, rules)
+    if change is not None:
+        a, b = change
         state, c, J = state.in_units(a, b), a * c, b[:, None] * J
-    F, step = _penalized(problem, state, c, J, rules)
-    estimate, share = _best_multipliers(problem, state.x, c, J, state.constraints, step.multipliers)
+    g = state.constraints
+    model = _Model.at(problem, state, c, J, g)
+    F, step = _penalized(model, state.lagrangian, state.violation, rules)
+    estimate, lagrangian_gradient, share = _best_multipliers(problem, state.x, c, J, g, step.multipliers)
     if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
         # lambda of a constraint that is no longer active falls slowly by lambda + beta g
         F = F._replace(multipliers=estimate)
-        step = _solve(problem, state, F, c, J, state.constraints)
-    gradient = c + F.weights(state.constraints) @ J
-    slope = float(namespace(c).sum(gradient * step.direction))
+        step = model.step(F)
+    gradient = c + F.weights(g) @ J
+    slope = float(total(gradient * step.direction))
     trial = Trial(step.direction, slope)
     if not slope < 0:
         trial = projected_gradient(problem.domain, state.x, gradient, state.curvature)
     scaling = state.scaling
-    lagrangian_gradient = (c + estimate @ J) / scaling.objective
-    unscaled = scaling.unscale(estimate)
-    probe = Probe(state.x, unscaled, now.objective, now.constraints, lagrangian_gradient, evaluation=now)
+    unscaled, unscaled_gradient = scaling.unscale(estimate), lagrangian_gradient / scaling.objective
+    probe = Probe(state.x, unscaled, now.objective, now.constraints, unscaled_gradient, evaluation=now)
     phase = SQP(c, J, step.multipliers)
-    return replace(state, lagrangian=F, gradient=gradient, probe=probe, phase=phase, trial=trial)
+    return state.replaced(lagrangian=F, gradient=gradient, probe=probe, phase=phase, trial=trial)
+
+
+class _Model(NamedTuple):
+    """The model at x for any F_beta: B, grad f', J', g', the bounds of p, and which rows of J were evaluated.
+
+    None says that all were. The others are zero and no part of the model.
+    """
+
+    curvature: LBFGS
+    c: Array
+    J: Array
+    g: Array
+    bounds: tuple[Array, Array] | None
+    evaluated: Matrix | None
+
+    @classmethod
+    def at(cls, problem: Problem, state: AdaptiveState, c: Array, J: Array, g: Array) -> _Model:
+        """Return the model at the x of the state with these derivatives and constraints."""
+        evaluated = to_numpy(max_norm(J)) != 0
+        evaluated[len(evaluated) - problem.num_equalities :] = True
+        some = None if evaluated.all() else evaluated
+        return cls(state.curvature, c, J, g, step_bounds(problem.domain, state.x), some)
+
+    def step(self, F: AugmentedLagrangian) -> ModelStep:
+        """Return the model's step. A constraint without a row has the multiplier beta [r]_+."""
+        r, p = F.shifted(self.g) / F.beta, F.num_equalities
+        if self.evaluated is None:
+            return model_step(self.curvature, self.c, self.J, r, F.beta, p, self.bounds)
+        xp = namespace(self.J)
+        index = xp.asarray(np.flatnonzero(self.evaluated), device=array_api_compat.device(self.J))
+        rows, offsets = xp.take(self.J, index, axis=0), xp.take(r, index, axis=0)
+        step = model_step(self.curvature, self.c, rows, offsets, F.beta, p, self.bounds)
+        multipliers = F.beta * np.maximum(to_float64(r), 0.0)
+        multipliers[self.evaluated] = to_float64(step.multipliers)
+        return ModelStep(step.direction, from_numpy(multipliers, self.c))
 
 
 def _penalized(
-    problem: Problem, state: AdaptiveState, c: Array, J: Array, rules: Rules
+    model: _Model, F: AugmentedLagrangian, violation: float, rules: Rules
 ) -> tuple[AugmentedLagrangian, ModelStep]:
     """Return F_beta and the model's step, with beta raised until the step removes enough of the violation."""
-    F, g = state.lagrangian, state.constraints
-    violation, goal = state.violation, rules.violation_left * state.violation
-    step = _solve(problem, state, F, c, J, g)
+    step = model.step(F)
     for _ in range(rules.raises):
-        left = largest_violation(g + J @ step.direction, F.num_equalities)
-        if left <= goal or violation <= sqrt_eps(c) or F.beta >= rules.largest_beta:
+        if violation <= sqrt_eps(model.c) or F.beta >= rules.largest_beta:
+            break
+        left = largest_violation(model.g + model.J @ step.direction, F.num_equalities)
+        if left <= rules.violation_left * violation:
             break
         F = F._replace(beta=rules.beta_factor * F.beta)
-        step = _solve(problem, state, F, c, J, g)
+        step = model.step(F)
     return F, step
 
 
 def _best_multipliers(
     problem: Problem, x: Array, c: Array, J: Array, g: Array, multipliers: Array
-) -> tuple[Array, float]:
-    """Return the model's multipliers and 1, or those of `gdpa._multipliers.fit` and their share of the residual.
+) -> tuple[Array, Array, float]:
+    """Return multipliers, the gradient of the Lagrangian with them, and their share of the residual of the model's.
 
-    Without a constraint qualification the model's multipliers lag behind. More multipliers than a working set holds
-    take longer to fit than a step takes; certificates fit them anyway.
+    They are the model's own, or the best ones for x if their residual is smaller. (Without a constraint qualification
+    the model's lag behind.) More multipliers than a working set holds take longer to fit than a step takes, and none
+    have a smaller residual than the violation; certificates fit them anyway.
     """
+    gradient, domain, split = c + multipliers @ J, problem.domain, g.shape[-1] - problem.num_equalities
     if g.shape[-1] > WORKING_SET:
-        return multipliers, 1.0
-    p = problem.num_equalities
-    gradient = c + multipliers @ J
-    one, ones = namespace(c).ones_like(c), namespace(g).ones_like(g)
-    slacks = namespace(g).where(g > 0, 0 * ones, ones)  # a violated constraint has no slack
-    other = fit(problem.domain, x, c, J, g, p, Units(one, ones, slacks, 0 * ones, ones))
-    violation = largest_violation(g, p)
-    sizes = namespace(g).abs(g[: len(g) - p])
+        return multipliers, gradient, 1.0
+    violation, sizes = largest_violation(g, problem.num_equalities), namespace(g).abs(g[:split])
 
     def residual(lam: Array, gradient: Array) -> float:
         """The largest KKT residual on the scaled problem; slackness is the mean of |g_i| weighted by lambda."""
-        slackness = float(lam[: len(g) - p] @ sizes) / max(1.0, float(namespace(lam).sum(namespace(lam).abs(lam))))
-        return max(float(max_norm(problem.domain.tangent(x, -gradient))), violation, slackness)
+        slackness = float(lam[:split] @ sizes) / max(1.0, float(total(namespace(lam).abs(lam))))
+        return max(float(max_norm(domain.tangent(x, -gradient))), violation, slackness)
 
-    new, old = residual(other, c + other @ J), residual(multipliers, gradient)
-    return (other, new / old) if new < old else (multipliers, 1.0)
+    old = residual(multipliers, gradient)
+    if old <= violation:
+        return multipliers, gradient, 1.0
+    other = best_multipliers(domain, x, c, J, g, problem.num_equalities)
+    other_gradient = c + other @ J
+    new = residual(other, other_gradient)
+    return (other, other_gradient, new / old) if new < old else (multipliers, gradient, 1.0)
 
 
 def correct(problem: Problem, state: AdaptiveState, phase: SQP, trial: Trial, constraints: Array) -> Array:
     """Return the second-order correction: the model's step with g(x + p) - J p in the place of g(x)."""
-    values = constraints - phase.jacobian @ trial.direction
-    return _solve(problem, state, state.lagrangian, phase.gradient, phase.jacobian, values).direction
-
-
-def _solve(problem: Problem, state: AdaptiveState, F: AugmentedLagrangian, c: Array, J: Array, g: Array) -> ModelStep:
-    """Return the model's step. Rows of zeros are no part of it: their constraints' multipliers are beta [r]_+."""
-    r = F.shifted(g) / F.beta
-    p, bounds = F.num_equalities, step_bounds(problem.domain, state.x)
-    evaluated = to_numpy(max_norm(J) != 0) | (np.arange(len(r)) >= len(r) - p)
-    if evaluated.all():
-        return model_step(state.curvature, c, J, r, F.beta, p, bounds)
-    xp = namespace(J)
-    index = xp.asarray(np.flatnonzero(evaluated), device=array_api_compat.device(J))
-    rows, offsets = xp.take(J, index, axis=0), xp.take(r, index, axis=0)
-    step = model_step(state.curvature, c, rows, offsets, F.beta, p, bounds)
-    multipliers = F.beta * np.maximum(to_float64(r), 0.0)
-    multipliers[evaluated] = to_float64(step.multipliers)
-    return ModelStep(step.direction, from_numpy(multipliers, c))
+    c, J = phase.gradient, phase.jacobian
+    return _Model.at(problem, state, c, J, constraints - J @ trial.direction).step(state.lagrangian).direction

@@ -84,8 +84,10 @@ def scaling_from(
     return Scaling(objective, ones / xp.where(max_norm(J) > 0, sizes, ones))
 
 
-def drifted(scaling: Scaling, f: Array, g: Array, c: Array, J: Array, rules: Rules) -> tuple[float, Array]:
-    """Return the factors a of f's unit and b_i of those of g that suit the point at hand; 1 within `Rules.drift`.
+def drifted(scaling: Scaling, f: Array, g: Array, c: Array, J: Array, rules: Rules) -> tuple[float, Array] | None:
+    """Return the factors a of f's unit and b_i of those of g that suit the point at hand; None if all are 1.
+
+    Those within `Rules.drift` of 1 are 1.
 
     Args:
         scaling: the units at hand.
@@ -95,6 +97,10 @@ def drifted(scaling: Scaling, f: Array, g: Array, c: Array, J: Array, rules: Rul
         rules: for the drift that is allowed.
     """
     xp, units = namespace(c), scaling.constraints
+    sizes = xp.maximum(max_norm(J), xp.minimum(units / rules.enlargement, xp.abs(g)))
+    usual = bool(((1 / rules.drift <= sizes) & (sizes <= rules.drift)).all())
+    if usual and 1 / rules.drift <= float(max_norm(c)) <= rules.drift and scaling.objective <= rules.drift:
+        return None
     here = scaling_from((f / scaling.objective, g / units), c / scaling.objective, J / units[:, None], rules, False)
     # A gradient that vanishes on the way, at a double root or on a plateau, enlarges its function up to its own units.
     a = min(here.objective, max(scaling.objective, 1.0)) / scaling.objective if float(max_norm(c)) > 0 else 1.0
