@@ -103,12 +103,23 @@ def total(v: Array) -> Array:
     return np.add.reduce(v, axis=-1) if type(v) is np.ndarray else namespace(v).sum(v, axis=-1)
 
 
+def dot(v: Array, w: Array) -> float:
+    """Return the inner product of two vectors as a number.
+
+    >>> dot(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    11.0
+    """
+    return float(v.dot(w)) if type(v) is np.ndarray else float(namespace(v).sum(v * w))
+
+
 def to_numpy(x: Array) -> Vector:
     """Return ``x`` as a NumPy array on the host, detached from any graph.
 
     >>> to_numpy(np.ones(1)).tolist()
     [1.0]
     """
+    if type(x) is np.ndarray:
+        return x
     if array_api_compat.is_torch_array(x):
         return x.detach().cpu().numpy()
     return np.asarray(x)

@@ -32,7 +32,7 @@ def padded(rows: Array) -> Array:
     >>> padded(np.ones((1, 2))).tolist()
     [[1.0, 1.0]]
     """
-    missing = -rows.shape[0] % JAX_BLOCK
+    missing = 0 if type(rows) is np.ndarray else -rows.shape[0] % JAX_BLOCK
     if not (missing and is_jax_array(rows)):
         return rows
     xp = namespace(rows)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import from_numpy, machine_eps, max_norm, namespace, total
+from gdpa._arrays import dot, from_numpy, machine_eps, max_norm, namespace
 from gdpa._typing import Array
 from gdpa.numerics.dense import Matrix, cholesky_divided, combine, padded, solve_symmetric, strictly_lower, to_float64
 
@@ -86,20 +86,20 @@ class LBFGS(NamedTuple):
         >>> B.rows.tolist(), B.gram.tolist(), B.sigma
         ([[1.0, 0.0], [4.0, 0.0]], [[1.0, 4.0], [4.0, 16.0]], 4.0)
         """
-        size = float(total(s * s)) ** 0.5
+        size = dot(s, s) ** 0.5
         if not size > 0:
             return self
         s, y = s / size, y / size
-        curvature = float(total(s * y))
+        curvature = dot(s, y)
         Bs = self.product(s)
-        model = float(total(s * Bs))
+        model = dot(s, Bs)
         if curvature <= FLAT * model and size < self.length:
             return self._replace(length=size)
         if curvature < POWELL * model:
             theta = (1 - POWELL) * model / (model - curvature)
             y = theta * y + (1 - theta) * Bs
-            curvature = float(total(s * y))
-        sigma = float(total(y * y)) / curvature if curvature > 0 else float("inf")
+            curvature = dot(s, y)
+        sigma = dot(y, y) / curvature if curvature > 0 else float("inf")
         if not 0 < sigma < float("inf"):
             return self
         joined = self._joined(s, y)
@@ -153,8 +153,7 @@ class LBFGS(NamedTuple):
         >>> LBFGS().spectral(np.array([2.0]), np.array([8.0])).sigma
         4.0
         """
-        xp = namespace(s)
-        size, curvature = float(xp.sum(s * s)), float(xp.sum(s * y))
+        size, curvature = dot(s, s), dot(s, y)
         if not size > 0:
             return self
         sigma = curvature / size if curvature > 0 else POWELL * self.sigma

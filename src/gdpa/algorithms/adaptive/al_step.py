@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gdpa._arrays import max_norm, namespace
+from gdpa._arrays import dot, max_norm
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.merit import Trial
@@ -94,14 +94,14 @@ def planned(domain: ConvexSet, state: AdaptiveState) -> AdaptiveState:
 def plan(domain: ConvexSet, x: Array, gradient: Array, curvature: LBFGS) -> Trial:
     """Return a descent direction p with x + p in X."""
     p = _direction(domain, x, gradient, curvature)
-    slope = float(namespace(p).sum(p * gradient))
+    slope = dot(p, gradient)
     return Trial(p, slope) if slope < 0 else projected_gradient(domain, x, gradient, curvature)
 
 
 def projected_gradient(domain: ConvexSet, x: Array, gradient: Array, curvature: LBFGS) -> Trial:
     """Return the step that always descends, for rounding or a set of active bounds that was not found."""
     p = domain.project(x - gradient / curvature.sigma) - x
-    return Trial(p, float(namespace(p).sum(p * gradient)))
+    return Trial(p, dot(p, gradient))
 
 
 def _direction(domain: ConvexSet, x: Array, gradient: Array, curvature: LBFGS) -> Array:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import array_api_compat
 import numpy as np
 
-from gdpa._arrays import from_numpy, max_norm, namespace, to_numpy, total
+from gdpa._arrays import dot, from_numpy, max_norm, namespace, to_numpy, total
 from gdpa._multipliers import best_multipliers
 from gdpa._problem import Evaluation, Problem, unit_vectors
 from gdpa._typing import Array
@@ -89,20 +89,21 @@ def scaled_rows(state: AdaptiveState, F: AugmentedLagrangian, now: Evaluation) -
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
 def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: Array, rules: Rules) -> AdaptiveState:
     """Return the state with its next trial: units, penalty and multipliers that suit x, and the model's step."""
-    change = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, rules)
+    sizes = max_norm(J)
+    change = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, sizes, rules)
     if change is not None:
         a, b = change
         state, c, J = state.in_units(a, b), a * c, b[:, None] * J
-    g = state.constraints
-    model = _Model.at(problem, state, c, J, g)
-    F, step = _penalized(model, state.lagrangian, state.violation, rules)
-    estimate, lagrangian_gradient, share = _best_multipliers(problem, state.x, c, J, g, step.multipliers)
+    g, violation = state.constraints, state.violation
+    model = _Model.at(problem, state, c, J, g, sizes)
+    F, step = _penalized(model, state.lagrangian, violation, rules)
+    estimate, lagrangian_gradient, share = _best_multipliers(problem, state.x, model, violation, step.multipliers)
     if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
         # lambda of a constraint that is no longer active falls slowly by lambda + beta g
         F = F._replace(multipliers=estimate)
         step = model.step(F)
     gradient = c + F.weights(g) @ J
-    slope = float(total(gradient * step.direction))
+    slope = dot(gradient, step.direction)
     trial = Trial(step.direction, slope)
     if not slope < 0:
         trial = projected_gradient(problem.domain, state.x, gradient, state.curvature)
@@ -127,9 +128,9 @@ class _Model(NamedTuple):
     evaluated: Matrix | None
 
     @classmethod
-    def at(cls, problem: Problem, state: AdaptiveState, c: Array, J: Array, g: Array) -> _Model:
-        """Return the model at the x of the state with these derivatives and constraints."""
-        evaluated = to_numpy(max_norm(J)) != 0
+    def at(cls, problem: Problem, state: AdaptiveState, c: Array, J: Array, g: Array, sizes: Array) -> _Model:
+        """Return the model at the x of the state with these derivatives and constraints, and the sizes of the rows."""
+        evaluated = to_numpy(sizes) != 0
         evaluated[len(evaluated) - problem.num_equalities :] = True
         some = None if evaluated.all() else evaluated
         return cls(state.curvature, c, J, g, step_bounds(problem.domain, state.x), some)
@@ -165,18 +166,19 @@ def _penalized(
 
 
 def _best_multipliers(
-    problem: Problem, x: Array, c: Array, J: Array, g: Array, multipliers: Array
+    problem: Problem, x: Array, model: _Model, violation: float, multipliers: Array
 ) -> tuple[Array, Array, float]:
     """Return multipliers, the gradient of the Lagrangian with them, and their share of the residual of the model's.
 
-    They are the model's own, or the best ones for x if their residual is smaller. (Without a constraint qualification
-    the model's lag behind.) More multipliers than a working set holds take longer to fit than a step takes, and none
-    have a smaller residual than the violation; certificates fit them anyway.
+    They are the model's own, or the best ones for x if these have a smaller residual: without a constraint
+    qualification the model's lag behind. More multipliers than a working set holds take too long to fit, and no
+    multipliers have a smaller residual than the violation.
     """
-    gradient, domain, split = c + multipliers @ J, problem.domain, g.shape[-1] - problem.num_equalities
+    c, J, g, domain = model.c, model.J, model.g, problem.domain
+    gradient, split = c + multipliers @ J, g.shape[-1] - problem.num_equalities
     if g.shape[-1] > WORKING_SET:
         return multipliers, gradient, 1.0
-    violation, sizes = largest_violation(g, problem.num_equalities), namespace(g).abs(g[:split])
+    sizes = namespace(g).abs(g[:split])
 
     def residual(lam: Array, gradient: Array) -> float:
         """The largest KKT residual on the scaled problem; slackness is the mean of |g_i| weighted by lambda."""
@@ -194,5 +196,5 @@ def _best_multipliers(
 
 def correct(problem: Problem, state: AdaptiveState, phase: SQP, trial: Trial, constraints: Array) -> Array:
     """Return the second-order correction: the model's step with g(x + p) - J p in the place of g(x)."""
-    c, J = phase.gradient, phase.jacobian
-    return _Model.at(problem, state, c, J, constraints - J @ trial.direction).step(state.lagrangian).direction
+    J, values = phase.jacobian, constraints - phase.jacobian @ trial.direction
+    return _Model.at(problem, state, phase.gradient, J, values, max_norm(J)).step(state.lagrangian).direction
