@@ -2,7 +2,7 @@
 
 Every function value and derivative is computed in a first run and looked up in the runs that are timed, so that
 what is left is a solver's own time (a look-up takes about a microsecond and counts). CPU seconds of one thread, solvers
-in turn, medians over the repetitions.
+in turn, the least of the repetitions, as in Python's timeit: what disturbs a run only adds to its time.
 
 - ``step``: a step of `gdpa.solve` on four problems, from the difference of a run of all steps but the last and a run
   of one step. An iteration of SLSQP is its whole run over its iterations.
@@ -147,11 +147,14 @@ def step_rows(repetitions: int) -> list[Row]:
         times = defaultdict[str, list[float]](list)
         for _ in range(repetitions):
             first, rest = timed(lambda run=run: run(1)), timed(lambda run=run, steps=steps: run(steps - 1))
-            times["step"].append((rest - first) / (steps - 2))
-            times["call"].append(timed(lambda run=run: run(1000)) / steps)
-            times["SLSQP"].append(timed(lambda replay=replay: call("SLSQP", replay)) / iterations)
+            times["first"].append(first)
+            times["rest"].append(rest)
+            times["call"].append(timed(lambda run=run: run(1000)))
+            times["SLSQP"].append(timed(lambda replay=replay: call("SLSQP", replay)))
+        least = {part: 1e6 * min(values) for part, values in times.items()}
         row = {"problem": name, "d": len(x0), "m": replay.case.m, "steps": steps, "iterations": iterations}
-        rows.append(row | {f"us {part}": 1e6 * statistics.median(values) for part, values in times.items()})
+        row |= {"us step": (least["rest"] - least["first"]) / (steps - 2), "us call": least["call"] / steps}
+        rows.append(row | {"us SLSQP": least["SLSQP"] / iterations})
     return rows
 
 
@@ -171,7 +174,7 @@ def total_rows(problems: list[str], solvers: list[str], repetitions: int) -> lis
                     times[label].append(seconds)
         for label, replay in replays.items():
             points = len(replay.points)
-            row = {"solver": label, "problem": name, "points": points, "seconds": statistics.median(times[label])}
+            row = {"solver": label, "problem": name, "points": points, "seconds": min(times[label])}
             rows.append(row | {"solved": replay.is_solved()})
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{done}/{len(problems)} {name:<8}")

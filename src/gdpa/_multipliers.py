@@ -15,6 +15,9 @@ from gdpa.units import Units
 
 #: A constraint this many units from active has no multiplier; more would spoil the conditioning.
 LARGEST_SLACK = 1e8
+#: Up to this many bounds that hold x have multipliers of their own in the least squares problem. With hundreds of them
+#: it would take far longer than Newton's iteration, whose unknowns are the multipliers of the constraints alone.
+FEW_BOUNDS = 20
 
 
 def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int, units: Units) -> Array:
@@ -79,14 +82,14 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, slack: Any, p: int)
 
     phi(lambda) = ||P_T(-grad f - J^T lambda)||^2 + ||slack lambda||^2 is convex, and quadratic between the kinks of
     P_T, for the tangent cones of our sets are polyhedral: solve the piece at hand, and halve the step while it
-    leaves the piece for the worse (Newton's method for piecewise quadratics). Boxes need no such iteration.
+    leaves the piece for the worse (Newton's method for piecewise quadratics). A few bounds need no such iteration.
     """
     m = len(slack)
     slack[m - p :] = 0.0
-    if isinstance(domain, Box):
-        return _fit_in_box(domain, x, grad_f, J, slack, p)
     if isinstance(domain, Reals):
         return nonnegative_least_squares(J, slack, -grad_f, p)
+    if isinstance(domain, Box) and (found := _fit_in_box(domain, x, grad_f, J, slack, p)) is not None:
+        return found
 
     def phi(lam: Any) -> float:
         t = domain.tangent(x, -(grad_f + J.T @ lam))
@@ -116,7 +119,7 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, slack: Any, p: int)
 
 
 def _fit_in_box(box: Box, x: Any, grad_f: Any, J: Any, slack: Any, p: int) -> Any:
-    """Nonnegative least squares for the multipliers of one point and of the bounds that hold it.
+    """Nonnegative least squares for the multipliers of one point and of the bounds that hold it; None if many do.
 
     P_T(v) is the shortest v + mu with mu_j >= 0 at lower bounds, mu_j <= 0 at upper ones and mu_j = 0 elsewhere.
     """
@@ -126,6 +129,8 @@ def _fit_in_box(box: Box, x: Any, grad_f: Any, J: Any, slack: Any, p: int) -> An
     if not free.all():
         x, grad_f, J, side = x[free], grad_f[free], J[:, free], side[free]
     held = np.flatnonzero(side)
+    if len(held) > FEW_BOUNDS:
+        return None
     if len(held) == 0:
         return nonnegative_least_squares(J, slack, -grad_f, p)
     m, n = len(slack) - p, len(held)

@@ -110,7 +110,7 @@ def solve(
     """
     if algorithm is not None:
         algorithm = as_algorithm("algorithm", algorithm)
-    if isinstance(problem, WithStart):
+    if not isinstance(problem, Problem) and isinstance(problem, WithStart):
         x0, problem = (problem.x0 if x0 is None and run is None else x0), problem.problem
     if not isinstance(problem, Problem):
         raise TypeError(

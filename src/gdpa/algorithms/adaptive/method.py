@@ -111,11 +111,15 @@ class AdaptiveGDPA(Method):
         zero = namespace(now.constraints).zeros_like(now.constraints)
         F = AugmentedLagrangian(zero, float(self.beta), float(self.tau), problem.num_equalities)
         f, g = scaling.values(now)
-        if J is None:
-            gradient = scaling.pullback(now, F.weights(g))
+        if sqp:  # `to_sqp` plans the first trial
+            gradient = scaling.gradient(now)
+            curvature, trial = LBFGS(limit=self.memory), Trial(0 * gradient, 0.0)
         else:
-            gradient = scaling.gradient(now) + F.weights(g) @ (J * scaling.constraints[:, None])
-        curvature = LBFGS.fresh(gradient, self.memory)
+            rows = None if J is None else J * scaling.constraints[:, None]
+            w = F.weights(g)
+            gradient = scaling.pullback(now, w) if rows is None else scaling.gradient(now) + w @ rows
+            curvature = LBFGS.fresh(gradient, self.memory)
+            trial = al_step.plan(problem.domain, x0, gradient, curvature)
         state = AdaptiveState(
             step=0,
             x=x0,
@@ -127,11 +131,11 @@ class AdaptiveGDPA(Method):
             curvature=curvature,
             reference=Reference(f[None], g[None, :]),
             gradient=gradient,
-            trial=al_step.plan(problem.domain, x0, gradient, curvature),
+            trial=trial,
             monitor=Monitor(),
             phase=QuasiNewton(),
         )
-        return phases.to_sqp(problem, state.replaced(curvature=curvature.cleared()), now, rules) if sqp else state
+        return phases.to_sqp(problem, state, now, rules) if sqp else state
 
     def with_multipliers(self, problem: Problem, state: AdaptiveState, multipliers: Array) -> AdaptiveState:
         """Return the first state with other multipliers than zero, and without perturbation of them."""
