@@ -14,7 +14,6 @@ from gdpa._blocks import Block, LinearBlock, OutOfCallsError
 from gdpa._canonical import Canonical, read_bounds, read_constraints
 from gdpa._derivative_check import check_derivatives
 from gdpa._differences import SCHEMES
-from gdpa._observers import ProgressDisplay
 from gdpa._options import read_options
 from gdpa._progress import Progress
 from gdpa._result import Result, Status
@@ -89,11 +88,11 @@ def minimize(
         callback: called after every step, as ``callback(intermediate_result=...)`` if that is its only parameter, as
             ``callback(x, intermediate_result)`` if it needs two arguments, else as ``callback(x)``. Raising
             StopIteration (or, of two arguments, returning True) ends the run.
-        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp``, ``check``
-            (raise if `check_derivatives` finds derivatives at ``x0`` that differences contradict), ``x_scale``
-            (the lengths of the variables, see `gdpa.units`), ``multipliers0`` (those to begin with, ordered as
-            ``multipliers`` of the result), ``feasible`` (whether an answer is moved to the nearest
-            point that is feasible to rounding, see `gdpa.feasible`; default True), ``eps`` and
+        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp`` (show the run as
+            `gdpa.solve` does, then a summary), ``check`` (raise if `check_derivatives` finds derivatives at ``x0`` that
+            differences contradict), ``x_scale`` (the lengths of the variables, see `gdpa.units`), ``multipliers0``
+            (those to begin with, ordered as ``multipliers`` of the result), ``feasible`` (whether an answer is moved to
+            the nearest point that is feasible to rounding, see `gdpa.feasible`; default True), ``eps`` and
             ``finite_diff_rel_step`` (absolute and relative step of differences), ``best_of`` and ``seed`` (several
             starts, see `gdpa.solve`; ``maxfev`` limits them together), and the parameters of the method
             (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without ``tol``, the smallest of SciPy's ``ftol``, ``gtol``
@@ -203,8 +202,6 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
             canonical.keep(best, domain.snap(best, precision))
 
     observers: list[Callable[[Progress], None]] = [remember]
-    if settings.disp:
-        observers.append(ProgressDisplay())
     if callback is not None:
         observers.append(_observer(callback, canonical, objective))
     x_scale = settings.x_scale
@@ -225,6 +222,7 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
             x_scale=x_scale,
             best_of=settings.best_of,
             seed=settings.seed,
+            disp=settings.disp,
         )
     except OutOfCallsError:
         status = Status.MAX_ORACLE_CALLS
