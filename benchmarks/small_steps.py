@@ -8,6 +8,7 @@ in turn, the least of the repetitions, as in Python's timeit: what disturbs a ru
   of one step. An iteration of SLSQP is its whole run over its iterations.
 - ``total``: the 66 Hock-Schittkowski problems of `benchmarks.nonlinear`, each call from its beginning to its return, as
   a user makes it. Asked for: a relative KKT residual of 1e-6; of SLSQP a change of f below 1e-8; of IPOPT tol = 1e-6.
+  `gdpa.minimize` does as `gdpa.solve` does: its last step, to a point without any violation, is switched off.
 
     python -m benchmarks.small_steps [--repetitions N] [--problems HS12 HS43 ...] [--out FOLDER]
 """
@@ -37,7 +38,7 @@ from scipy import optimize
 import gdpa
 from benchmarks.nonlinear import suite
 from benchmarks.nonlinear.judge import is_kkt
-from benchmarks.nonlinear.solvers import as_problem, ipopt
+from benchmarks.nonlinear.solvers import ipopt
 from benchmarks.provenance import Study, markdown, told
 from gdpa.experiments.record_file import Row
 from gdpa.numerics import small_qp
@@ -56,10 +57,10 @@ SOLVERS = {
 
 
 class Replay:
-    """The functions of a case, each computed once at a point; in the place of `benchmarks.nonlinear.judge.Judge`."""
+    """The functions of a case, each computed once at a point."""
 
     def __init__(self, case: suite.Case) -> None:
-        self.case, self.backwards = case, 0
+        self.case = case
         self.points: dict[bytes, dict[str, Any]] = defaultdict(dict)
 
     def _known(self, name: str, x: Any, function: Callable[[Any], Any]) -> Any:
@@ -81,7 +82,21 @@ class Replay:
         """Return J."""
         return self._known("jacobian", x, self.case.jacobian)
 
-    known_jacobian = jacobian
+    def problem(self) -> gdpa.Problem:
+        """Return the case as the library's problem."""
+
+        def evaluate(x: Any) -> gdpa.Evaluation:
+            f, g = self.values(x)
+
+            def pullback(w: Any, objective: Any = 1.0) -> Any:
+                return objective * self.gradient(x) + w @ self.jacobian(x)
+
+            return gdpa.Evaluation(np.asarray(f), g, pullback, lambda: self.jacobian(x))
+
+        case = self.case
+        bounded = np.isfinite(case.lower).any() or np.isfinite(case.upper).any()
+        domain = gdpa.Box(case.lower, case.upper) if bounded else gdpa.REALS
+        return gdpa.Problem(evaluate, num_constraints=case.m, domain=domain)
 
     def is_solved(self) -> bool:
         """Tell whether one of the points is a KKT point to the tolerance by the rule of `benchmarks.nonlinear`."""
@@ -99,7 +114,7 @@ def call(name: str, replay: Replay) -> int:
     """Solve as a user would; return the number of iterations, or 0 if the solver does not tell."""
     case = replay.case
     if name == "solve":
-        return gdpa.solve(as_problem(replay), case.x0, tolerance=TOLERANCE).steps
+        return gdpa.solve(replay.problem(), case.x0, tolerance=TOLERANCE).steps
     if name == "IPOPT":
         ipopt(replay, TOLERANCE)
         return 0
@@ -109,7 +124,7 @@ def call(name: str, replay: Replay) -> int:
         "constraints": {"type": "ineq", "fun": lambda x: -replay.values(x)[1], "jac": lambda x: -replay.jacobian(x)},
     }
     if name == "minimize":
-        found: Any = gdpa.minimize(lambda x: replay.values(x)[0], case.x0, tol=TOLERANCE, **options)
+        found: Any = gdpa.minimize(lambda x: replay.values(x)[0], case.x0, tol=TOLERANCE, **options, feasible=False)
     else:
         limits = {"maxiter": 1000, "ftol": FTOL}
         found = optimize.minimize(lambda x: replay.values(x)[0], case.x0, method="SLSQP", options=limits, **options)
@@ -137,7 +152,7 @@ def step_rows(repetitions: int) -> list[Row]:
     rows = []
     for name in STEP_PROBLEMS:
         replay = Replay(suite.load(name))
-        problem, x0 = as_problem(replay), replay.case.x0
+        problem, x0 = replay.problem(), replay.case.x0
 
         def run(steps: int, problem: Any = problem, x0: Any = x0) -> gdpa.Result:
             stop = (gdpa.KKTBelow(TOLERANCE), gdpa.MaxSteps(steps))

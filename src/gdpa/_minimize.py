@@ -197,8 +197,8 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
     def remember(progress: Progress) -> None:
         nonlocal best, steps
         steps = progress.step
-        if progress.best is not None:  # a certificate will ask for this point again, snapped to the boundary
-            best = progress.best.x
+        if progress.best is not None and progress.best.x is not best:
+            best = progress.best.x  # a certificate will ask for this point again, snapped to the boundary
             canonical.keep(best, domain.snap(best, precision))
 
     observers: list[Callable[[Progress], None]] = [remember]
