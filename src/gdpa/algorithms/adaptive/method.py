@@ -48,7 +48,8 @@ class AdaptiveGDPA(Method):
             \|x - P_X(x - \nabla F_\beta)\|_\infty \le \|\max(g, -\lambda/\beta)\|_\infty, \quad \tau_k = \tau / 4^k
 
     If the violation does not fall, *feasibility restoration* minimizes it alone. One forward pass per update; one
-    backward pass per accepted point (and one more at a multiplier update), or a Jacobian.
+    backward pass per accepted point (and one more at a multiplier update), or a Jacobian. If every row of J is a pass,
+    a long run also measures curvature along its steps, see `gdpa.algorithms.adaptive.curvature`.
 
     Args:
         beta: the first penalty beta_0, on the scaled problem. Raised if the violation does not fall.

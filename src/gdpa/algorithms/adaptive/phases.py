@@ -14,6 +14,7 @@ from gdpa._problem import Evaluation, Problem
 from gdpa._result import Status
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive import al_step, restoration, sqp_step
+from gdpa.algorithms.adaptive.curvature import refined
 from gdpa.algorithms.adaptive.merit import Correction, shorten
 from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import (
@@ -54,7 +55,7 @@ def arrive(
         return restoration.begin(problem, state, now) if violated else replace(state, verdict=Status.DIVERGING)
     state = replace(state, unmoved_points=0 if _moved(old.x, x, rules) else old.unmoved_points + 1)
     if isinstance(phase, SQP):
-        state = sqp_step.arrive(problem, old, state, now, phase, rules, beta)
+        state = refined(problem, sqp_step.arrive(problem, old, state, now, phase, rules, beta), now, rules)
     else:
         state = al_step.arrive(problem, old, state, now, phase, rules)
     if step == "auto":

@@ -98,9 +98,9 @@ def _is_flat(problem: Problem, state: AdaptiveState, reach: float, rules: Rules)
 
 
 def end(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Restoration, rules: Rules) -> AdaptiveState:
-    """Return the state back in the problem at the phase's point, with multipliers zero and another penalty."""
+    """Return the state back in the problem at the phase's point, with multipliers zero and a larger penalty."""
     monitor = state.monitor
-    beta = min(rules.restart_factor * state.lagrangian.beta, rules.largest_beta)
+    beta = min(rules.beta_factor * state.lagrangian.beta, rules.largest_beta)
     state = replace(
         state,
         phase=QuasiNewton(),
