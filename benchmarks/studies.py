@@ -153,6 +153,18 @@ def confidence(results: Path) -> Tables:
     return {"table.md": table(*parts)}
 
 
+def faults(results: Path) -> Tables:
+    from benchmarks.faults.report import KEY, table
+
+    return {"table.md": table(rows_of(results, "faults", KEY))}
+
+
+def mutants(results: Path) -> Tables:
+    from benchmarks.mutants import table
+
+    return {"table.md": table(rows_of(results, "mutants", ("key",)))}
+
+
 SKLEARN = (*CORE, "src/gdpa/sklearn")
 COMPARISON = (
     *CORE,
@@ -187,6 +199,8 @@ STUDIES: dict[str, Declared] = {
     "front": Declared((*TORCH, "benchmarks/front_page.py"), nothing),
     "cuda": Declared((*CORE, *TORCH, "benchmarks/cuda.py"), nothing),
     "torch_step": Declared((*TORCH, "benchmarks/torch_step.py"), nothing),
+    "faults": Declared((*CORE, *TORCH, "src/gdpa/experiments", "benchmarks/faults"), faults),
+    "mutants": Declared((*CORE, *TORCH, "tests"), mutants),
     "fair_adult": Declared((*SKLEARN, "benchmarks/fair_adult.py"), fair_adult),
     "neyman_pearson": Declared((*SKLEARN, "benchmarks/neyman_pearson.py"), neyman_pearson),
     "np_calibration": Declared((*SKLEARN, "benchmarks/np_calibration.py"), np_calibration),

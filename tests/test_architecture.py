@@ -16,7 +16,10 @@ ARCHITECTURE = Path(__file__).parent.parent / "docs" / "architecture.md"
 # From the ground up. A module imports from lower floors and from those named before it on its own floor; imports for
 # type checkers count.
 FLOORS = (
-    ("version", "_typing", "_checks", "_extras", "_files", "storage", "_receipt", "_arrays", "_text", "_differences"),
+    (
+        *("version", "_typing", "_checks", "_extras", "_files", "signals", "storage", "_receipt"),
+        *("_arrays", "_text", "_differences"),
+    ),
     ("numerics", "sets", "_problem", "_detach", "units", "slack", "schedules", "lagrangian"),
     (
         *("_multipliers", "_derivative_check", "kkt", "constants", "_oracle"),

@@ -23,6 +23,7 @@ from gdpa._typing import Vector
 from gdpa.algorithms.base import Algorithm
 from gdpa.feasible import restore
 from gdpa.methods import as_algorithm, default_method
+from gdpa.signals import finishing_the_step
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ _STOPPED = "`callback` raised `StopIteration`."
 _FIXED = "All independent variables were fixed by bounds"
 
 
+@finishing_the_step
 def minimize(
     fun: Callable[..., Any],
     x0: Any,
@@ -95,7 +97,8 @@ def minimize(
             ``multipliers`` of the result), ``feasible`` (whether an answer is moved to the nearest
             point that is feasible to rounding, see `gdpa.feasible`; default True), ``eps`` and
             ``finite_diff_rel_step`` (absolute and relative step of differences), ``best_of`` and ``seed`` (several
-            starts, see `gdpa.solve`; ``maxfev`` limits them together), and the parameters of the method
+            starts, see `gdpa.solve`; ``maxfev`` limits them together), ``checkpoint``, ``every``, ``keep`` and
+            ``resume`` (saves on the way and before SIGTERM, see `gdpa.solve`), and the parameters of the method
             (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without ``tol``, the smallest of SciPy's ``ftol``, ``gtol``
             and ``xtol`` is the tolerance. Further options of SciPy's methods have no effect; an unknown name raises.
         **more_options: options given by name, which is how SciPy hands them to a custom method.
@@ -111,7 +114,7 @@ def minimize(
         possible. ``success`` is True only for a certificate recomputed at ``x``. A function that is not a finite number
         at ``x0`` gives a result without success.
 
-    User functions are never called twice at one point.
+    User functions are never called twice at one point. Ctrl-C ends the run after its step and returns what there is.
 
     Example:
         The projection of (2, 0) on the unit disc.
@@ -225,6 +228,7 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
             x_scale=x_scale,
             best_of=settings.best_of,
             seed=settings.seed,
+            **settings.saving,
         )
     except OutOfCallsError:
         status = Status.MAX_ORACLE_CALLS

@@ -28,6 +28,7 @@ from gdpa._typing import Array
 from gdpa.algorithms.base import Algorithm
 from gdpa.feasible import SHARE, restored
 from gdpa.methods import as_algorithm, default_method
+from gdpa.signals import finishing_the_step
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 from gdpa.units import nearby_start, start_at
 
@@ -45,6 +46,7 @@ def default_tolerance(x: Array) -> float:
     return 1e-6 if eps < 1e-12 else 1e-3 if eps < 1e-6 else 1e-1
 
 
+@finishing_the_step
 def solve(
     problem: Problem | WithStart,
     x0: Array | None = None,
@@ -97,8 +99,9 @@ def solve(
     Returns:
         A `Result`; ``success`` is True only for a certificate recomputed at ``result.x``.
 
-    Ctrl-C ends the run and returns what there is. An exception of the problem's own code propagates with the partial
-    result as its attribute ``partial_result``.
+    Ctrl-C ends the run after its step and returns what there is, also before the first step; a second one ends it at
+    once. SIGTERM ends the process; with ``checkpoint``, after its step and a save. An exception of the problem's own
+    code propagates with the partial result as its attribute ``partial_result``.
 
     Example:
         >>> from gdpa import solve
@@ -158,6 +161,8 @@ def solve(
             if feasible and error is None:
                 result = detached(restored(oracle.problem, result))
         saver.offer(progress.step, lambda: result.run, final=True)
+        if status is Status.INTERRUPTED and saver.path is not None:
+            result = replace(result, message=f"{result.message} The run is saved in {saver.path}.")
     for watch in watchers:
         finish(watch)
     if error is not None:
@@ -186,7 +191,7 @@ def _loop(
         if progress.step % check_every == 0:
             with oracle.off_account():
                 status = _first(rules, progress) or status
-        while status is None:
+        while status is None and not saver.stop:
             clock, updating, before = time.perf_counter(), True, progress.state
             state = algorithm.update(problem_for(progress.caution, problem, before), before)
             updating, unmeasured = False, vars(progress).copy()
@@ -221,7 +226,7 @@ def _loop(
         return (Status.FAILED, "", raised) if updating else (Status.STOPPED, "", None)
     except Exception as raised:
         return Status.FAILED, "", raised
-    return status, "", None
+    return Status.INTERRUPTED if status is None else status, "", None
 
 
 def _begin(oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], multipliers0: Any) -> Run:
