@@ -39,7 +39,7 @@ INTERRUPTED = 130
 def _exit_codes(
     interrupted: str = "interrupted; finished units are recorded, the same command continues",
 ) -> Iterator[None]:
-    """Turn what the user can mend into one line and an exit code."""
+    """Turn an error that the user can fix into one line and an exit code."""
     try:
         yield
     except ExperimentError as error:

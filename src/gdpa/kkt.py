@@ -265,7 +265,7 @@ def certify(
 ) -> Certificate:
     """Return the KKT certificate of ``x`` with the best multipliers for it.
 
-    The multipliers minimise ``||w P_T(-grad f - J^T lambda)||^2 + sum (a_i g_i r_i lambda_i)^2`` over lambda >= 0 (free
+    The multipliers minimize ``||w P_T(-grad f - J^T lambda)||^2 + sum (a_i g_i r_i lambda_i)^2`` over lambda >= 0 (free
     for equalities) by nonnegative least squares, with the weights w, a and r of `gdpa.units.Units`. They compete with
     those that take constraints within `NEARLY_ACTIVE` of active for active, and with ``multipliers``, if given. A point
     nearly on the boundary of X is certified there and as it is, and the better certificate returned. Each costs one

@@ -15,9 +15,9 @@ from gdpa._arrays import from_numpy, max_norm, namespace, to_numpy
 from gdpa._problem import Evaluation, Problem, unit_vectors
 from gdpa._typing import Array
 
-#: A value of g_i below this many roundings of its terms cannot be told from zero.
+#: A value of g_i below this many roundings of its terms is indistinguishable from zero.
 ROUNDINGS = 100.0
-#: Coordinates may differ in length by this factor, a kilometre beside a millimetre. The second form of stationarity is
+#: Coordinates may differ in length by this factor, a kilometer beside a millimeter. The second form of stationarity is
 #: stricter than the first by no more, nor by more than the precision allows (`MIXED_ROUNDINGS` / eps).
 MIXED = 1e6
 MIXED_ROUNDINGS = 1e-4
@@ -74,7 +74,7 @@ class Units(NamedTuple):
         violations: c_i = 1 / min(1, n_i), and 1 if n_i = 0: a violation is never judged more loosely than absolute.
         slacks: a_i = 1 / min(n_i, max(|g_i(x0)|, min(1, n_i / 1000))), and 1 if n_i = 0: how far from active. A slope
             alone is no unit: sin(1e6 x) - 2 changes by 1e6 to first order and never by more than 2.
-        rounding: e_i = 100 eps n_i: no smaller value of g_i can be told from zero.
+        rounding: e_i = 100 eps n_i: a smaller value of g_i is indistinguishable from zero.
         pushes: r_i = max_j w_j |dg_i/dx_j|, so that r_i lambda_i is the share of constraint i in the stationarity.
     """
 

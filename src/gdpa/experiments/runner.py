@@ -189,7 +189,7 @@ def _die_with(parent: Any) -> None:  # pragma: no cover - another process
 
 @contextmanager
 def _noting_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed inside and somebody swallowed it.
+    """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed inside and other code swallowed it.
 
     `gdpa.solve` answers Ctrl-C with a partial result; a unit cut short must not pass for a finished one.
     """

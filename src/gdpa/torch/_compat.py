@@ -1,6 +1,6 @@
 """Every private interface of torch that the package uses, one function each.
 
-Each function says what it does and why the public way does not serve; `tests/torch/test_compat.py` calls them all.
+Each function documents what it does and why no public function serves; `tests/torch/test_compat.py` calls them all.
 If a torch release moves one of them, this file is the only one to change.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch._C._autograd import _profiler_enabled
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-#: Whether a profiler records. The public wrapper of ``Optimizer.step`` asks the same at several microseconds a step.
+#: Whether a profiler records. The public wrapper of ``Optimizer.step`` checks the same at several microseconds a step.
 profiler_enabled: Callable[[], bool] = _profiler_enabled
 
 #: Switch gradients on or off. ``torch.no_grad()`` does the same at several times the cost.
@@ -21,7 +21,7 @@ set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
 
 def step_is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a profiler or a hook listens to the optimizer's ``step``."""
+    """Return whether a profiler or a hook observes the optimizer's ``step``."""
     return bool(
         _profiler_enabled()
         or optimizer._optimizer_step_pre_hooks

@@ -17,7 +17,7 @@ class Limit:
     """One bound on one named value; made by `at_most`, `at_least`, `between` or `equal_to`.
 
     Attributes:
-        lower, upper: the bounds; infinite where there is none.
+        lower, upper: the bounds; infinite if there is none.
         scale: what a violation is divided by: |limit| by default, 1 for a limit of 0. A violation of 0.1 then reads
             "ten per cent of the limit", and multipliers of differently sized limits are comparable.
         tighten: training aims at bounds that are tighter by this much, so that the limit holds on new data;

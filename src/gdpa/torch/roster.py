@@ -16,7 +16,7 @@ Constraints = int | Sequence[str] | Limits
 
 
 class Roster:
-    """Turns what the user hands over each step into one vector g of known order.
+    """Turns the values that the user gives in each step into one vector g of known order.
 
     Inside, equalities come last (as in `gdpa.Problem`); ``order[i]`` is the user's position of internal constraint i.
 
