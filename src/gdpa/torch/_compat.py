@@ -36,7 +36,7 @@ _WRAPPER = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__cod
 
 
 def take_step(optimizer: torch.optim.Optimizer) -> None:
-    """Call ``optimizer.step()``, without torch's wrapper if nobody listens to it: a third of the time of a small step.
+    """Call ``optimizer.step()``, without torch's wrapper (a third of a small step) if no profiler or hook observes it.
 
     A step that was replaced, on the instance or in a subclass, is called as it is.
     """
