@@ -31,6 +31,8 @@ from gdpa.methods import as_algorithm, default_method
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 from gdpa.units import nearby_start, start_at
 
+#: The most rounding of a dtype to optimize in: float32 has 1e-7, float16 and bfloat16 have 1e-3 and more.
+MOST_ROUNDING = 1e-4
 #: The default limit of updates of a run.
 MAX_STEPS = 10_000
 
@@ -323,7 +325,7 @@ def _check_start(problem: Problem, x0: Array | None) -> Array:
     if not is_floating(x0):
         kind = getattr(x0, "dtype", type(x0).__name__)
         raise TypeError(f"x0 must be an array of floating-point numbers, got {kind}; convert it to float64")
-    if float(namespace(x0).finfo(x0.dtype).eps) > 1e-3:
+    if float(namespace(x0).finfo(x0.dtype).eps) > MOST_ROUNDING:
         raise TypeError(f"x0 has dtype {x0.dtype}, too few digits to optimize with; convert it to float32 or float64")
     if x0.ndim == 0 or x0.shape[-1] == 0:
         raise ValueError(f"x0 must have at least one coordinate, got shape {tuple(x0.shape)}")
