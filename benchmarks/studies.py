@@ -24,7 +24,7 @@ CORE = (
     "src/gdpa/numerics",
     *(
         f":(exclude)src/gdpa/{name}.py"
-        for name in ("__init__", "__main__", "cli", "version", "extras", "text", "tables")
+        for name in ("__init__", "__main__", "cli", "version", "_extras", "_text", "_tables")
     ),
 )
 TORCH = ("src/gdpa/torch", "src/gdpa/backends/torch.py")
@@ -65,16 +65,13 @@ def experiment(name: str) -> Callable[[Path], Tables]:
     return draw
 
 
-def nonlinear(name: str) -> Callable[[Path], Tables]:
-    def draw(results: Path) -> Tables:
-        from benchmarks.nonlinear.report import table
-        from benchmarks.nonlinear.solvers import SOLVERS
+def nonlinear(results: Path) -> Tables:
+    from benchmarks.nonlinear.report import table
+    from benchmarks.nonlinear.solvers import SOLVERS
 
-        rows = rows_of(results, name, ("solver", "problem"))
-        rows.sort(key=lambda row: list(SOLVERS).index(row["solver"]))
-        return {"table.md": table(rows, sorted({row["problem"] for row in rows}))}
-
-    return draw
+    rows = rows_of(results, "nonlinear", ("solver", "problem"))
+    rows.sort(key=lambda row: list(SOLVERS).index(row["solver"]))
+    return {"table.md": table(rows, sorted({row["problem"] for row in rows}))}
 
 
 def large(results: Path) -> Tables:
@@ -181,8 +178,7 @@ STUDIES: dict[str, Declared] = {
     "energy": Declared(
         (*TORCH, "src/gdpa/experiments/energy.py", "src/gdpa/applications/energy_budget"), experiment("energy")
     ),
-    "nonlinear": Declared((*CORE, "benchmarks/nonlinear"), nonlinear("nonlinear")),
-    "success": Declared((*CORE, "benchmarks/nonlinear"), nonlinear("success")),
+    "nonlinear": Declared((*CORE, "benchmarks/nonlinear"), nonlinear),
     "large": Declared((*CORE, "benchmarks/large"), large),
     "units": Declared((*CORE, "benchmarks/units"), units),
     "minibatch": Declared((*TORCH, "benchmarks/minibatch"), minibatch),
@@ -191,7 +187,7 @@ STUDIES: dict[str, Declared] = {
     "cartpole": Declared((*TORCH, *CMDP, "examples/safe_cartpole.py"), nothing),
     "choice": Declared((*CORE, "benchmarks/choice.py", "benchmarks/large/cases.py"), choice),
     "certificate": Declared(
-        (*(f"src/gdpa/{name}.py" for name in ("kkt", "units", "problem")), "benchmarks/certificate_pictures.py"),
+        (*(f"src/gdpa/{name}.py" for name in ("kkt", "units", "_problem")), "benchmarks/certificate_pictures.py"),
         certificate,
     ),
     "ablation": Declared((*CORE, "benchmarks/ablation.py", "benchmarks/ablation_cases.py"), ablation),

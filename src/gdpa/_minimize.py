@@ -1,4 +1,4 @@
-"""SciPy's door: the signature, the objects and the result of `scipy.optimize.minimize`."""
+"""SciPy's interface: the signature, the objects and the result of `scipy.optimize.minimize`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def minimize(
     options: dict[str, Any] | None = None,
     **more_options: Any,
 ) -> OptimizeResult:
-    """Minimise ``fun(x, *args)`` under bounds and constraints, called as `scipy.optimize.minimize` is.
+    """Minimize ``fun(x, *args)`` under bounds and constraints, called as `scipy.optimize.minimize` is.
 
     Also a method for SciPy itself: ``scipy.optimize.minimize(..., method=gdpa.minimize, options={...})``.
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from gdpa._checks import check_limit, is_number
 
-#: How many steps a run makes unless told otherwise.
+#: The default limit of steps.
 MAXITER = 10_000
-#: The relative KKT tolerance unless told otherwise.
+#: The default relative KKT tolerance.
 TOLERANCE = 1e-6
 #: What `gdpa.solve` takes as it is: where and when to save.
 SAVING = ("checkpoint", "every", "keep", "resume")
@@ -117,7 +117,7 @@ class Options:
 
 
 def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) -> Options:
-    """Return the options of a run from those given and ``tol``; raise for names that nobody knows.
+    """Return the options of a run from those given and ``tol``; raise for unknown names.
 
     >>> from gdpa.algorithms.gdpa import GDPA
     >>> options = read_options(GDPA, {"ftol": 1e-9, "maxfun": 50, "tau": 0.1}, None)

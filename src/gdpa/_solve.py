@@ -32,7 +32,9 @@ from gdpa.signals import finishing_the_step
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 from gdpa.units import nearby_start, start_at
 
-#: How many updates a run makes unless a stop rule says otherwise.
+#: The most rounding of a dtype to optimize in: float32 has 1e-7, float16 and bfloat16 have 1e-3 and more.
+MOST_ROUNDING = 1e-4
+#: The default limit of updates of a run.
 MAX_STEPS = 10_000
 
 
@@ -68,7 +70,7 @@ def solve(
     best_of: int = 1,
     seed: Any = 0,
 ) -> Result:
-    """Minimise f(x) subject to g(x) <= 0 and x in X.
+    """Minimize f(x) subject to g(x) <= 0 and x in X.
 
     Args:
         problem: the oracle and the set X; or a problem that brings its start, such as `gdpa.from_module` returns. If
@@ -328,8 +330,8 @@ def _check_start(problem: Problem, x0: Array | None) -> Array:
     if not is_floating(x0):
         kind = getattr(x0, "dtype", type(x0).__name__)
         raise TypeError(f"x0 must be an array of floating-point numbers, got {kind}; convert it to float64")
-    if float(namespace(x0).finfo(x0.dtype).eps) > 1e-3:
-        raise TypeError(f"x0 has dtype {x0.dtype}, too few digits to optimise with; convert it to float32 or float64")
+    if float(namespace(x0).finfo(x0.dtype).eps) > MOST_ROUNDING:
+        raise TypeError(f"x0 has dtype {x0.dtype}, too few digits to optimize with; convert it to float32 or float64")
     if x0.ndim == 0 or x0.shape[-1] == 0:
         raise ValueError(f"x0 must have at least one coordinate, got shape {tuple(x0.shape)}")
     if not bool(namespace(x0).all(namespace(x0).isfinite(x0))):

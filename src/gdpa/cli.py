@@ -37,7 +37,7 @@ INTERRUPTED, TERMINATED = 130, 143
 
 @contextmanager
 def _exit_codes(kept: str = "") -> Iterator[None]:
-    """Turn what the user can mend into one line and an exit code; ``kept`` says what an interruption leaves."""
+    """Turn an error that the user can fix into one line and an exit code; ``kept`` says what an interruption leaves."""
     from gdpa.experiments.runner import Terminated, raising_on_sigterm
 
     try:

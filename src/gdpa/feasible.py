@@ -19,7 +19,7 @@ from gdpa.units import Start, units_at
 
 #: Newton steps at most. Each squares the violation; the rest is for sets whose boundary is curved.
 ROUNDS = 12
-#: The penalty of the linearised constraints: a step leaves about one part in this of the violation.
+#: The penalty of the linearized constraints: a step leaves about one part in this of the violation.
 PENALTY = 1e8
 #: Inequalities are aimed at minus this share of their rounding, so that what is left of a step is still negative.
 MARGIN = 0.5
@@ -87,7 +87,7 @@ class _Point(NamedTuple):
 def restore(problem: Problem, certificate: Certificate) -> tuple[Certificate, Restored]:
     r"""Return a certificate of a point of X near the given one that is feasible to rounding, and what was done.
 
-    Each step is the least change p, coordinates in their lengths L, that solves the linearised constraints
+    Each step is the least change p, coordinates in their lengths L, that solves the linearized constraints
 
     .. math:: \min_p \|p / L\|^2 \quad\text{subject to}\quad
         g_i + J_i p \le -e_i/2 \;(i < m - p), \quad g_i + J_i p = 0 \text{ for equalities}
@@ -154,7 +154,7 @@ def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool)
     sizes = np.abs(J).max(axis=1, keepdims=True)
     h = 1e-6 * np.abs(v).max() / np.where(sizes > 0, sizes, 1.0)
     if held and h.all():
-        # The derivative of the projection on the tangent cone along the rows: zero where X holds x.
+        # The derivative of the projection on the tangent cone along the rows: zero for coordinates at a bound of X.
         J = (domain.tangent(np.broadcast_to(z, J.shape), v + h * J) - domain.tangent(z, v)) / h
     lengths = np.ones_like(z)
     if isinstance(domain, (Reals, Box)):

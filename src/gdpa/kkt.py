@@ -98,16 +98,17 @@ def relative_residuals(
     units: Units,
     num_equalities: int = 0,
 ) -> Residuals:
-    """Return the residuals without units, by largest components (independent of the dimension).
+    r"""Return the residuals without units, by largest components (independent of the dimension).
 
-    With the weights of `gdpa.units.Units` (w_j for coordinates, c_i, a_i, e_i and r_i for constraints)::
+    With the weights of `gdpa.units.Units` (w for coordinates, c, a, e and r for constraints)
 
-        stationarity = max_j  w_j |P_T(-grad f - J^T lambda)_j|
-        feasibility  = max_i  c_i [g_i]_+
-        slackness    = max_i  min( a_i |g_i|,  r_i lambda_i )
+    .. math::
+        \text{stationarity} &= \max_j\; w_j \lvert P_T(-\nabla f - J^T \lambda)_j \rvert \\
+        \text{feasibility} &= \max_i\; c_i [g_i]_+ \\
+        \text{slackness} &= \max_i\; \min(a_i \lvert g_i \rvert,\ r_i \lambda_i)
 
-    A value |g_i| <= e_i is rounding and counts as 0. The last residual reads: every inequality is active, or its share
-    of the stationarity condition is negligible.
+    A value :math:`\lvert g_i \rvert \le e_i` is rounding and counts as 0. Zero slackness means that every inequality is
+    active, or its share of the stationarity condition is negligible.
 
     Args:
         domain: the set X.
@@ -263,13 +264,17 @@ def certify(
     snap: float | None = None,
     evaluation: Evaluation | None = None,
 ) -> Certificate:
-    """Return the KKT certificate of ``x`` with the best multipliers for it.
+    r"""Return the KKT certificate of ``x`` with the best multipliers for it.
 
-    The multipliers minimise ``||w P_T(-grad f - J^T lambda)||^2 + sum (a_i g_i r_i lambda_i)^2`` over lambda >= 0 (free
-    for equalities) by nonnegative least squares, with the weights w, a and r of `gdpa.units.Units`. They compete with
-    those that take constraints within `NEARLY_ACTIVE` of active for active, and with ``multipliers``, if given. A point
-    nearly on the boundary of X is certified there and as it is, and the better certificate returned. Each costs one
-    forward pass, and as many backward passes as grad f and J take (one more with ``multipliers``).
+    The multipliers solve, by nonnegative least squares,
+
+    .. math::
+        \min_{\lambda \ge 0}\; \lVert w\, P_T(-\nabla f - J^T \lambda) \rVert^2 + \sum_i (a_i g_i r_i \lambda_i)^2
+
+    with the weights w, a and r of `gdpa.units.Units`; those of equalities are free. Two other candidates compete with
+    them: multipliers that treat constraints within `NEARLY_ACTIVE` of active as active, and ``multipliers``, if given.
+    A point nearly on the boundary of X is certified there and as it is, and the better certificate is returned. Each
+    costs one forward pass, and as many backward passes as grad f and J take (one more with ``multipliers``).
 
     Args:
         problem: the problem.

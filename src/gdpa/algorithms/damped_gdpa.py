@@ -156,4 +156,4 @@ def _scales(now: Evaluation) -> tuple[Array, Array]:
     if not 0 < g.shape[-1] <= SCALING_LIMIT:
         return unit, ones
     sizes = xp.maximum(max_norm(now.jacobian()), LEAST_SLOPE * xp.abs(g))
-    return unit, ones / xp.where(sizes > 0, sizes, ones)  # a constraint that is 0 with its gradient says nothing
+    return unit, ones / xp.where(sizes > 0, sizes, ones)  # a constraint that is 0 with its gradient has no size

@@ -201,7 +201,7 @@ def raising_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _noting_interrupts() -> Iterator[None]:
-    """Raise at the end of the block if Ctrl-C or SIGTERM came inside and somebody swallowed it.
+    """Raise at the end of the block if Ctrl-C or SIGTERM came inside and other code swallowed it.
 
     `gdpa.solve` answers Ctrl-C with a partial result; a unit cut short must not pass for a finished one.
     """

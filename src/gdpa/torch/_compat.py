@@ -1,6 +1,6 @@
 """Every private interface of torch that the package uses, one function each.
 
-Each function says what it does and why the public way does not serve; `tests/torch/test_compat.py` calls them all.
+Each function documents what it does and why no public function serves; `tests/torch/test_compat.py` calls them all.
 If a torch release moves one of them, this file is the only one to change.
 """
 
@@ -17,7 +17,7 @@ from torch.optim.optimizer import (
     _use_grad_for_differentiable,
 )
 
-#: Whether a profiler records. The public wrapper of ``Optimizer.step`` asks the same at several microseconds a step.
+#: Whether a profiler records. The public wrapper of ``Optimizer.step`` checks the same at several microseconds a step.
 profiler_enabled: Callable[[], bool] = _profiler_enabled
 
 #: Switch gradients on or off. ``torch.no_grad()`` does the same at several times the cost.
@@ -25,7 +25,7 @@ set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
 
 def step_is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a profiler or a hook listens to the optimizer's ``step``."""
+    """Return whether a profiler or a hook observes the optimizer's ``step``."""
     return bool(
         _profiler_enabled()
         or optimizer._optimizer_step_pre_hooks
@@ -42,7 +42,7 @@ _INNER = _use_grad_for_differentiable(lambda optimizer: None).__code__
 
 
 def take_step(optimizer: torch.optim.Optimizer) -> None:
-    """Call ``optimizer.step()``, without torch's wrappers if nobody needs them: a third of the time of a small step.
+    """Call ``optimizer.step()``, without torch's wrappers (a third of a small step) if no profiler or hook observes it.
 
     A step that was replaced, on the instance or in a subclass, is called as it is.
     """

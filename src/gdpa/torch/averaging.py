@@ -52,7 +52,7 @@ class Averages:
 
     @contextmanager
     def swapped(self, groups: list[dict[str, Any]], state: Any) -> Iterator[None]:
-        """Put the averages in the place of the parameters, and the parameters back at the end."""
+        """Substitute the averages for the parameters, and restore the parameters at the end."""
         pairs = self.pairs(groups, state)
         kept = [p.detach().clone() for p, _ in pairs]
         copy_(pairs)

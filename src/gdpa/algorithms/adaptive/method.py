@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gdpa._arrays import namespace
-from gdpa._checks import check_count, check_positive
+from gdpa._checks import check_count, check_positive, check_share
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive import al_step, phases, sqp_step
@@ -88,8 +88,7 @@ class AdaptiveGDPA(Method):
 
     def __post_init__(self) -> None:
         check_positive(beta=self.beta)
-        if not isinstance(self.tau, (int, float)) or not 0 <= self.tau < 1:
-            raise ValueError(f"tau must lie in [0, 1), got {self.tau!r}")
+        check_share(tau=self.tau)
         check_count(1, memory=self.memory)
         if self.step not in ("auto", "pullback", "jacobian"):
             raise ValueError(f"step must be 'auto', 'pullback' or 'jacobian', got {self.step!r}")
@@ -117,12 +116,10 @@ class AdaptiveGDPA(Method):
         else:
             gradient = scaling.gradient(now) + F.weights(g) @ (J * scaling.constraints[:, None])
         curvature = LBFGS.fresh(gradient, self.memory)
-        state = AdaptiveState(
-            step=0,
-            x=x0,
-            multipliers=zero,
-            evaluation=now,
-            probe=None,
+        state = self.first_state(
+            AdaptiveState,
+            x0,
+            now,
             scaling=scaling,
             lagrangian=F,
             curvature=curvature,

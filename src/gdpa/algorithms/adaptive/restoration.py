@@ -28,7 +28,7 @@ from gdpa.algorithms.adaptive.state import (
     Restoration,
     sqrt_eps,
 )
-from gdpa.kkt import violation
+from gdpa.kkt import gradient_mapping, violation
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.units import asymmetric_direction
 
@@ -92,7 +92,7 @@ def _shoved(problem: Problem, state: AdaptiveState, phase: Restoration, reach: f
 def _is_flat(problem: Problem, state: AdaptiveState, reach: float, rules: Rules) -> bool:
     """Tell whether the violation is stationary: moving x by its size changes it by a millionth to first order."""
     size = float(norm(violation(state.constraints, state.lagrangian.num_equalities)))
-    stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
+    stationarity = float(max_norm(gradient_mapping(problem.domain, state.x, state.gradient)))
     share = max(rules.stationary, rules.roundings * sqrt_eps(state.x) ** 1.5)
     return bool(stationarity * reach <= share * size * min(size, 1.0))
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from gdpa._checks import is_count, is_number
+
 
 def _rule(default: Any, symbol: str, meaning: str, source: str = "ours", off: Any = None) -> Any:
     """Return a field with what the table of docs/adaptive.md says about it.
@@ -79,7 +81,7 @@ class Rules:
     def __post_init__(self) -> None:
         for rule in fields(self):
             value, whole = getattr(self, rule.name), isinstance(rule.default, int)
-            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value >= 0:
+            if not (is_count(value) if whole else is_number(value) and value >= 0):
                 kind = "an integer" if whole else "a number"
                 raise ValueError(f"{rule.name} must be {kind} of at least 0, got {value!r}")
 

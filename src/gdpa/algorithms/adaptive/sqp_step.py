@@ -158,7 +158,7 @@ def _best_multipliers(
 
 
 def correct(problem: Problem, state: AdaptiveState, phase: SQP, trial: Trial, constraints: Array) -> Array:
-    """Return the second-order correction: the model's step with g(x + p) - J p in the place of g(x)."""
+    """Return the second-order correction: the model's step with g(x + p) - J p instead of g(x)."""
     values = constraints - phase.jacobian @ trial.direction
     return _solve(problem, state, state.lagrangian, phase.gradient, phase.jacobian, values).direction
 
