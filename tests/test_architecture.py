@@ -17,7 +17,7 @@ ARCHITECTURE = Path(__file__).parent.parent / "docs" / "architecture.md"
 # type checkers count.
 FLOORS = (
     ("version", "_typing", "_checks", "_extras", "_files", "storage", "_receipt", "_arrays", "_text", "_differences"),
-    ("numerics", "sets", "_problem", "_detach", "units", "slack", "schedules", "lagrangian"),
+    ("numerics", "sets", "_grouped_differences", "_problem", "_hessian", "_detach", "units", "slack", "schedules", "lagrangian"),
     (
         *("_multipliers", "_derivative_check", "kkt", "constants", "_oracle"),
         *("backends", "problems", "_tables", "_result", "_state", "_run", "_progress", "stopping"),

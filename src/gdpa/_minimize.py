@@ -174,7 +174,7 @@ def _without_steps(canonical: Canonical, bounded: bool) -> Any:
         for i, block in enumerate(canonical.blocks):
             if not np.isfinite(point.values[i]).all():
                 culprit = f"{block.name} is {point.values[i] if i else point.values[0][0]}"
-            elif not np.isfinite(point.slope(i)).all():
+            elif not point.is_finite(i):
                 culprit = f"the derivative of {block.name} is not finite"
             else:
                 continue

@@ -10,6 +10,7 @@ from typing import Any
 from gdpa._arrays import is_floating, namespace
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
+from gdpa.numerics.sparse import FEW_COLUMNS, FEW_ROWS, FULL, Pattern, SparseMatrix, empty
 
 
 @dataclass
@@ -42,6 +43,7 @@ class CountingOracle:
         self._account = self.method
         self._inner = problem
         self._length = problem.num_constraints
+        self._patterns: dict[str, Pattern | None] = {}
         self.problem = replace(problem, evaluate=self._evaluate)
 
     @contextmanager
@@ -85,9 +87,34 @@ class CountingOracle:
                     f"the jacobian has shape {tuple(J.shape)}, expected {(*g.shape, x.shape[-1])}: "
                     "one row for each constraint, one column for each component of x"
                 )
-            return J
+            return self._aligned("jacobian", J, now.has_hessian) if isinstance(J, SparseMatrix) else J
 
-        return _Charged(self, Evaluation(f, g, counted), whole if now.has_jacobian else None, now.passes)
+        def hessian(w: Array, objective: float = 1.0) -> Any:
+            self._account.forwards += now.hessian_passes - 1
+            self._account.backwards += now.hessian_passes
+            H = _call(now.hessian, w, objective)
+            return None if H is None else self._aligned("hessian", H, True)
+
+        large = now.has_hessian and x.shape[-1] > FEW_COLUMNS
+        none = (lambda: empty(x.shape[-1])) if large and g.shape[-1] == 0 else None
+        return _Charged(
+            self,
+            Evaluation(f, g, counted),
+            whole if now.has_jacobian and none is None else none,
+            now.passes,
+            hessian if large else None,
+            now.is_sparse and x.shape[-1] > FEW_COLUMNS,
+        )
+
+    def _aligned(self, name: str, matrix: SparseMatrix, has_hessian: bool) -> Any:
+        """Return a sparse matrix in the pattern of the first one, or dense if that one was small or full."""
+        rows, columns = matrix.shape
+        if name not in self._patterns:
+            full = len(matrix.data) > FULL * rows * columns
+            few = columns <= FEW_COLUMNS or (rows <= FEW_ROWS and not has_hessian)
+            self._patterns[name] = None if few or full else matrix.pattern
+        pattern = self._patterns[name]
+        return matrix.toarray() if pattern is None else matrix.within(pattern, f"the {name}")
 
     def _check_values(self, x: Array, f: Array, g: Array) -> None:
         for name, value in (("objective", f), ("constraints", g)):
@@ -118,9 +145,15 @@ class _Charged(Evaluation):
     __slots__ = ("_oracle", "_paid_by_measuring")
 
     def __init__(
-        self, oracle: CountingOracle, now: Evaluation, jacobian: Callable[[], Array] | None, passes: int
+        self,
+        oracle: CountingOracle,
+        now: Evaluation,
+        jacobian: Callable[[], Array] | None,
+        passes: int,
+        hessian: Callable[..., Any] | None,
+        sparse: bool,
     ) -> None:
-        super().__init__(now.objective, now.constraints, now.pullback, jacobian, passes)
+        super().__init__(now.objective, now.constraints, now.pullback, jacobian, passes, hessian, 1, sparse)
         self._oracle = oracle
         self._paid_by_measuring: dict[str, int] = {}
 

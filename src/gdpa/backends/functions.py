@@ -12,6 +12,7 @@ from gdpa._arrays import real_numbers
 from gdpa._differences import FiniteDifferenceWarning, derivative, precision
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array, Vector
+from gdpa.numerics.sparse import DENSE_LIMIT, is_sparse, read
 from gdpa.sets import REALS, ConvexSet
 
 
@@ -66,20 +67,26 @@ def from_functions(
             raise ValueError(f"objective must return one number, got shape {f.shape}")
         return f.reshape(1)
 
+    found: dict[str, bool] = {}  # whether the Jacobian is sparse, once it is known
+
     def evaluate(x: Vector) -> Evaluation:
         f, g = number(x), values(x)
-        cache: dict[str, Vector] = {}
+        cache: dict[str, Any] = {}
 
-        def grad_f() -> Vector:
+        def grad_f() -> Any:
             if "f" not in cache:
                 raw = gradient(x) if gradient is not None else _differences("objective", number, x, f)[0]
                 cache["f"] = _shaped("gradient", raw, x.shape, x.dtype)
             return cache["f"]
 
-        def jacobian_of_g() -> Vector:
+        def jacobian_of_g() -> Any:
             if "g" not in cache:
                 raw = _differences("constraints", values, x, g) if jacobian is None else jacobian(x)
-                cache["g"] = _shaped("jacobian", raw, (g.shape[0], x.shape[0]), x.dtype)
+                shape = (g.shape[0], x.shape[0])
+                found["sparse"] = is_sparse(raw)
+                cache["g"] = (
+                    read(raw, "jacobian", shape) if is_sparse(raw) else _shaped("jacobian", raw, shape, x.dtype)
+                )
             return cache["g"]
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:
@@ -89,7 +96,10 @@ def from_functions(
             return out + w @ jacobian_of_g() if np.count_nonzero(w) else out
 
         f_x, g_x = f.reshape(()).astype(x.dtype), g.astype(x.dtype)
-        return Evaluation(f_x, g_x, pullback, None if constraints is None else jacobian_of_g)
+        if "sparse" not in found and jacobian is not None and g.shape[0] * x.shape[0] > DENSE_LIMIT:
+            jacobian_of_g()  # as a dense matrix it would be too large to ask for later
+        whole = None if constraints is None else jacobian_of_g
+        return Evaluation(f_x, g_x, pullback, whole, sparse=found.get("sparse", False))
 
     return Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names)
 
