@@ -27,7 +27,7 @@ FLOORS = (
         *("_messages", "_conclude", "_multistart", "_trajectory", "theory"),
     ),
     ("checkpoints", "_saving", "feasible", "_solve", "_verify"),
-    ("_blocks", "_canonical", "_options", "_minimize", "comparison", "torch"),
+    ("_blocks", "_canonical", "_second", "_options", "_minimize", "comparison", "torch"),
     ("sklearn", "applications"),
     ("experiments",),
     ("cli", "__main__"),

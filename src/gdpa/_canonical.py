@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,7 @@ def _read(name: str, constraint: Any, dimension: int) -> Block:
         matrix = _read_matrix(name, constraint.A, dimension)
         block = LinearBlock(f"{name}.A", matrix, constraint.lb, constraint.ub)
     else:
-        sparsity = constraint.finite_diff_jac_sparsity
+        sparsity: Any = constraint.finite_diff_jac_sparsity
         if sparsity is not None and isinstance(constraint.jac, str):
             sparsity = read(sparsity, f"{name}.finite_diff_jac_sparsity").pattern
         if constraint.hess is not None and not isinstance(constraint.hess, BFGS) and dimension <= FEW_COLUMNS:
@@ -209,6 +209,11 @@ class _Point:
             return slope
         return slope.restricted(self._frame.free) if isinstance(slope, SparseMatrix) else slope[:, self._frame.free]
 
+    @property
+    def known_slopes(self) -> list[Any]:
+        """The derivatives of the constraints that are known; they tell which are sparse."""
+        return self._slopes[1:]
+
     def is_finite(self, i: int) -> bool:
         """Tell whether the derivative of block ``i`` is finite."""
         slope = self.slope(i)
@@ -234,6 +239,7 @@ class Canonical:
             for block in self.blocks:
                 block.frame = self.frame
         self.domain, self.x0 = domain, x0
+        self.hessian: Callable[[Vector, Evaluation], Evaluation] | None = None  # adds second derivatives to a call
         self._points: OrderedDict[bytes, _Point] = OrderedDict()
         self._kept: dict[bytes, _Point] = {}
         self._limit = 4
@@ -302,12 +308,9 @@ class Canonical:
                     out = out + v @ point.slope(i)
             return out
 
-        sparse = any(isinstance(slope, SparseMatrix) for slope in self._start_slopes())
-        return Evaluation(point.values[0][0], g, pullback, lambda: self._jacobian(point), sparse=sparse)
-
-    def _start_slopes(self) -> list[Any]:
-        """Return the derivatives of the constraints that are known at the start; they tell which are sparse."""
-        return self._start._slopes[1:]
+        sparse = any(isinstance(slope, SparseMatrix) for slope in self._start.known_slopes)
+        now = Evaluation(point.values[0][0], g, pullback, lambda: self._jacobian(point), sparse=sparse)
+        return now if self.hessian is None else self.hessian(x, now)
 
     def _jacobian(self, point: _Point) -> Any:
         slopes = [point.slope(i) for i in range(1, len(self.blocks))]

@@ -10,7 +10,7 @@ from typing import Any
 from gdpa._arrays import is_floating, namespace
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
-from gdpa.numerics.sparse import FEW_COLUMNS, FEW_ROWS, FULL, Pattern, SparseMatrix, empty
+from gdpa.numerics.sparse import FEW_COLUMNS, FEW_ROWS, FULL, Pattern, SparseMatrix, empty, union
 
 
 @dataclass
@@ -43,7 +43,9 @@ class CountingOracle:
         self._account = self.method
         self._inner = problem
         self._length = problem.num_constraints
-        self._patterns: dict[str, Pattern | None] = {}
+        self._decided: bool | None = None  # whether a sparse Jacobian stays sparse
+        self._pattern: Pattern | None = None
+        self._hessian_pattern: Pattern | None = None
         self.problem = replace(problem, evaluate=self._evaluate)
 
     @contextmanager
@@ -87,13 +89,13 @@ class CountingOracle:
                     f"the jacobian has shape {tuple(J.shape)}, expected {(*g.shape, x.shape[-1])}: "
                     "one row for each constraint, one column for each component of x"
                 )
-            return self._aligned("jacobian", J, now.has_hessian) if isinstance(J, SparseMatrix) else J
+            return self._aligned_jacobian(J, now.has_hessian) if isinstance(J, SparseMatrix) else J
 
         def hessian(w: Array, objective: float = 1.0) -> Any:
             self._account.forwards += now.hessian_passes - 1
             self._account.backwards += now.hessian_passes
             H = _call(now.hessian, w, objective)
-            return None if H is None else self._aligned("hessian", H, True)
+            return None if H is None else self._aligned_hessian(H)
 
         large = now.has_hessian and x.shape[-1] > FEW_COLUMNS
         none = (lambda: empty(x.shape[-1])) if large and g.shape[-1] == 0 else None
@@ -106,15 +108,24 @@ class CountingOracle:
             now.is_sparse and x.shape[-1] > FEW_COLUMNS,
         )
 
-    def _aligned(self, name: str, matrix: SparseMatrix, has_hessian: bool) -> Any:
-        """Return a sparse matrix in the pattern of the first one, or dense if that one was small or full."""
-        rows, columns = matrix.shape
-        if name not in self._patterns:
-            full = len(matrix.data) > FULL * rows * columns
+    def _aligned_jacobian(self, J: SparseMatrix, has_hessian: bool) -> Any:
+        """Return J in the pattern of the first one, or dense if that one was small or full."""
+        rows, columns = J.shape
+        if self._decided is None:
+            full = len(J.data) > FULL * rows * columns
             few = columns <= FEW_COLUMNS or (rows <= FEW_ROWS and not has_hessian)
-            self._patterns[name] = None if few or full else matrix.pattern
-        pattern = self._patterns[name]
-        return matrix.toarray() if pattern is None else matrix.within(pattern, f"the {name}")
+            self._decided = not (few or full)
+            self._pattern = J.pattern
+        if not self._decided or self._pattern is None:
+            return J.toarray()
+        return J.within(self._pattern, "the jacobian")
+
+    def _aligned_hessian(self, H: SparseMatrix) -> SparseMatrix:
+        """Return H in a pattern that grows if it must: sums of sparse arrays have no entries that cancel."""
+        seen = self._hessian_pattern
+        if seen is None or (not seen.is_same(H.pattern) and (seen.places(H.pattern) < 0).any()):
+            seen = self._hessian_pattern = union(H.pattern) if seen is None else union(seen, H.pattern)
+        return H.within(seen, "the hessian")
 
     def _check_values(self, x: Array, f: Array, g: Array) -> None:
         for name, value in (("objective", f), ("constraints", g)):
