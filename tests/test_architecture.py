@@ -20,7 +20,10 @@ FLOORS = (
         *("version", "_typing", "_checks", "_extras", "_files", "signals", "storage", "_receipt"),
         *("_arrays", "_text", "_differences"),
     ),
-    ("numerics", "sets", "_problem", "_detach", "units", "slack", "schedules", "lagrangian"),
+    (
+        *("numerics", "sets", "_grouped_differences", "_problem", "_hessian", "_detach", "units", "slack", "schedules"),
+        "lagrangian",
+    ),
     (
         *("_multipliers", "_derivative_check", "kkt", "constants", "_oracle"),
         *("backends", "problems", "_tables", "_result", "_state", "_run", "_progress", "stopping"),
@@ -30,7 +33,7 @@ FLOORS = (
         *("_messages", "_conclude", "_multistart", "_trajectory", "theory"),
     ),
     ("checkpoints", "_saving", "feasible", "_solve", "_verify"),
-    ("_blocks", "_canonical", "_options", "_minimize", "comparison", "torch"),
+    ("_blocks", "_canonical", "_second", "_options", "_minimize", "comparison", "torch"),
     ("sklearn", "applications"),
     ("experiments",),
     ("cli", "__main__"),

@@ -18,6 +18,7 @@ from gdpa._observers import ProgressDisplay
 from gdpa._options import read_options
 from gdpa._progress import Progress
 from gdpa._result import Result, Status
+from gdpa._second import add_second_derivatives
 from gdpa._solve import solve
 from gdpa._typing import Vector
 from gdpa.algorithms.base import Algorithm
@@ -82,7 +83,9 @@ def minimize(
             None is "adaptive-gdpa".
         jac: the gradient ``jac(x, *args)``, True, or "2-point", "3-point" or "cs" for finite differences, which
             never leave the bounds. None is "2-point".
-        hess, hessp: not used; a warning says so.
+        hess: the Hessian of ``fun``, ``hess(x, *args)``. It is used if it is a sparse array and every nonlinear
+            constraint has its ``hess``, too; otherwise a warning says so.
+        hessp: not used; a warning says so.
         bounds: `scipy.optimize.Bounds`, or (low, high) pairs. They are kept at every evaluation, to the last bit.
             A variable with equal bounds is fixed: it is taken out of the problem and put back into the result.
         constraints: `NonlinearConstraint`, `LinearConstraint`, a dict (``fun >= 0`` for "ineq"), or a list of any.
@@ -98,7 +101,9 @@ def minimize(
             point that is feasible to rounding, see `gdpa.feasible`; default True), ``eps`` and
             ``finite_diff_rel_step`` (absolute and relative step of differences), ``best_of`` and ``seed`` (several
             starts, see `gdpa.solve`; ``maxfev`` limits them together), ``checkpoint``, ``every``, ``keep`` and
-            ``resume`` (saves on the way and before SIGTERM, see `gdpa.solve`), and the parameters of the method
+            ``resume`` (saves on the way and before SIGTERM, see `gdpa.solve`),
+            ``hess_sparsity`` (a sparse array: which second derivatives of the Lagrangian may be nonzero, to find them by
+            differences), and the parameters of the method
             (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without ``tol``, the smallest of SciPy's ``ftol``, ``gtol``
             and ``xtol`` is the tolerance. Further options of SciPy's methods have no effect; an unknown name raises.
         **more_options: options given by name, which is how SciPy hands them to a custom method.
@@ -134,9 +139,8 @@ def minimize(
     algorithm = as_algorithm("method", method, settings.parameters)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
-    for name, given in (("hess", hess), ("hessp", hessp)):
-        if given is not None:
-            warnings.warn(f"gdpa.minimize does not use Hessian information ({name})", RuntimeWarning, stacklevel=2)
+    if hessp is not None:
+        warnings.warn("gdpa.minimize does not use Hessian information (hessp)", RuntimeWarning, stacklevel=2)
 
     start = _start(x0)
     domain = read_bounds(bounds, start.shape[0])
@@ -147,6 +151,7 @@ def minimize(
         if block.relative_step is None and not isinstance(block, LinearBlock):
             block.relative_step, block.absolute_step = settings.relative_step, settings.absolute_step
     canonical = Canonical(objective, blocks, domain, start)
+    add_second_derivatives(canonical, hess, settings.hess_sparsity)
     if settings.check and not (report := check_derivatives(canonical.problem, canonical.x0)).ok:
         raise ValueError(f"at x0 the derivatives are wrong; correct them, or leave the option check out. {report}")
     bounded = bounds is not None
@@ -177,7 +182,7 @@ def _without_steps(canonical: Canonical, bounded: bool) -> Any:
         for i, block in enumerate(canonical.blocks):
             if not np.isfinite(point.values[i]).all():
                 culprit = f"{block.name} is {point.values[i] if i else point.values[0][0]}"
-            elif not np.isfinite(point.slope(i)).all():
+            elif not point.is_finite(i):
                 culprit = f"the derivative of {block.name} is not finite"
             else:
                 continue

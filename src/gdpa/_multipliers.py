@@ -10,8 +10,13 @@ from gdpa._arrays import from_numpy
 from gdpa._typing import Array
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.qp import nonnegative_least_squares
+from gdpa.numerics.sparse import SparseMatrix
+from gdpa.numerics.sparse_model import sparse_least_squares
 from gdpa.sets import Box, ConvexSet, Reals
 from gdpa.units import Units
+
+#: Pieces of the sum of squares that are tried if J is sparse.
+PIECES = 20
 
 
 def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int, units: Units) -> Array:
@@ -29,6 +34,8 @@ def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equa
     >>> fit(REALS, 0 * one, -2 * one, one[None], 0 * one, 0, Units(one, one, one, 0 * one, one)).tolist()
     [2.0]
     """
+    if isinstance(J, SparseMatrix):
+        return _fit_sparse(domain, x, grad_f, J, g, num_equalities, units)
     host = [to_float64(a) for a in (x, grad_f, J, g, *units)]
     out = np.zeros(host[3].shape)
     for index in np.ndindex(*host[3].shape[:-1]):
@@ -38,6 +45,47 @@ def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equa
     return from_numpy(out, like=g)
 
 
+def _slack(g: Any, p: int, units: Units) -> Any:
+    """Return the weights of the second term."""
+    sizes = np.abs(g)
+    slack = units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.slacks * sizes), 1e8)
+    slack[len(g) - p :] = 0.0
+    return slack
+
+
+def _fit_sparse(domain: ConvexSet, x: Any, grad_f: Any, J: SparseMatrix, g: Any, p: int, units: Units) -> Any:
+    """The same for a sparse J, in time linear in its nonzeros if it is banded.
+
+    Of the pieces between the kinks of P_T the one is taken on which the coordinates at a bound have no residual, then
+    the piece that the multipliers found there belong to, and so on while phi falls.
+    """
+    if not all(np.isfinite(a).all() for a in (x, grad_f, J.data, g)):
+        return np.zeros(len(g))
+    slack = _slack(g, p, units)
+    if not isinstance(domain, (Reals, Box)):
+        return _fit_one(domain, x, grad_f, np.asarray(J), g, p, units)
+    w = units.coordinates
+
+    def tangent(lam: Any) -> Any:
+        return w * domain.tangent(x, -(grad_f + lam @ J))
+
+    inside = domain.tangent(x, np.ones_like(x)) + domain.tangent(x, -np.ones_like(x)) == 0
+    best, lowest = np.zeros(len(g)), np.inf
+    free = inside if isinstance(domain, Box) else np.ones_like(inside)
+    for _ in range(PIECES):
+        lam = sparse_least_squares(J * (w * free), slack, -w * free * grad_f, p)
+        t = tangent(lam)
+        phi = float(t @ t + (slack * lam) @ (slack * lam))
+        if not phi < lowest:
+            break
+        best, lowest = lam, phi
+        follow = inside | (t != 0)
+        if np.array_equal(follow, free):
+            break
+        free = follow
+    return best
+
+
 def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, units: Units) -> Any:
     """Nonnegative least squares for the multipliers of one point.
 
@@ -45,9 +93,7 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, uni
     P_T, for the tangent cones of our sets are polyhedral: solve the piece at hand, and halve the step while it
     leaves the piece for the worse (Newton's method for piecewise quadratics).
     """
-    sizes = np.abs(g)
-    slack = units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.slacks * sizes), 1e8)
-    slack[len(g) - p :] = 0.0
+    slack = _slack(g, p, units)
     w = units.coordinates if isinstance(domain, (Reals, Box)) else np.full(len(x), units.coordinates.min())
     grad_f, J = w * grad_f, w * J  # P_T acts on each coordinate of a box alone, so the weights may go inside
     if isinstance(domain, Reals):

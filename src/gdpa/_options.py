@@ -20,7 +20,7 @@ TOLERANCE = 1e-6
 SAVING = ("checkpoint", "every", "keep", "resume")
 COMMON = (
     *("maxiter", "maxfev", "disp", "check", "x_scale", "feasible", "eps", "finite_diff_rel_step"),
-    *("best_of", "seed", "multipliers0", *SAVING),
+    *("best_of", "seed", "multipliers0", "hess_sparsity", *SAVING),
 )
 #: Other names for a common option, and accuracies: the smallest one given is the tolerance if ``tol`` is not given.
 OTHER_NAMES = {"maxfun": "maxfev", "verbose": "disp"}
@@ -94,6 +94,7 @@ class Options:
         x_scale: the lengths of the variables; None to read them off the points.
         absolute_step, relative_step: of finite differences; None for the default.
         best_of, seed: how many starts, and the seed of the random ones.
+        hess_sparsity: which second derivatives may be nonzero; None if it is not known.
         multipliers0: the multipliers to begin with, as ``result.multipliers`` has them; None for zero.
         saving: where and when to save the run, as `gdpa.solve` takes it.
         parameters: of the method.
@@ -112,6 +113,7 @@ class Options:
     best_of: int
     seed: Any
     multipliers0: Any
+    hess_sparsity: Any
     saving: dict[str, Any]
     parameters: dict[str, Any]
 
@@ -153,6 +155,7 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
         best_of=options.get("best_of", 1),
         seed=options.get("seed", 0),
         multipliers0=options.get("multipliers0"),
+        hess_sparsity=options.get("hess_sparsity"),
         saving={name: options[name] for name in SAVING if name in options},
         parameters={name: value for name, value in options.items() if name in own},
     )

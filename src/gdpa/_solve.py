@@ -370,6 +370,8 @@ def _not_finite(problem: Problem, objective: Array, constraints: Array) -> str:
     xp = namespace(constraints)
     if not bool(xp.all(xp.isfinite(objective))):
         return f"the objective is {objective}"
+    if bool(xp.all(xp.isfinite(constraints))):
+        return ""
     for i in range(constraints.shape[-1]):
         if not bool(xp.all(xp.isfinite(constraints[..., i]))):
             return f"the constraint {problem.constraint_name(i)} is {constraints[..., i]}"

@@ -19,6 +19,7 @@ from gdpa._receipt import write_receipt
 from gdpa._text import number
 from gdpa._typing import Array
 from gdpa.lagrangian import AugmentedLagrangian
+from gdpa.numerics.sparse import SparseMatrix
 from gdpa.sets import ConvexSet
 from gdpa.units import Start, Units, nearby_start, units_at
 
@@ -373,20 +374,28 @@ def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: St
     xp = namespace(x)
     g, p, domain = now.constraints, problem.num_equalities, problem.domain
     m = g.shape[-1]
-    units = units_at(start, x, now, whole=m * x.shape[-1] <= JACOBIAN_LIMIT)
+    whole = m * x.shape[-1] <= JACOBIAN_LIMIT or now.is_sparse
+    units = units_at(start, x, now, whole=whole)
     candidates = []
     if multipliers is not None:
         own = positive_part(multipliers, p)
         candidates.append((own, now.pullback(own)))
     if m == 0:
         candidates.append((xp.zeros_like(g), now.gradient()))
-    elif multipliers is None or m * x.shape[-1] <= JACOBIAN_LIMIT:
+    elif multipliers is None or whole:
         near = units.slacks * xp.abs(g) <= NEARLY_ACTIVE
         free = units._replace(slacks=xp.where(near, xp.zeros_like(g), units.slacks))
         for weights in (units, free):
             fitted = fit(domain, x, now.gradient(), now.jacobian(), g, p, weights)
-            candidates.append((fitted, now.gradient() + xp.sum(fitted[..., None] * now.jacobian(), axis=-2)))
+            candidates.append((fitted, now.gradient() + _combined(fitted, now.jacobian())))
     certificate, *others = (certificate_from(problem, start, units, now, x, *one) for one in candidates)
     for other in others:
         certificate = better(certificate, other)
     return certificate
+
+
+def _combined(weights: Array, J: Array) -> Array:
+    """Return J^T weights (for each member of a batch)."""
+    if isinstance(J, SparseMatrix):
+        return weights @ J
+    return namespace(weights).sum(weights[..., None] * J, axis=-2)

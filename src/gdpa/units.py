@@ -14,6 +14,7 @@ import numpy as np
 from gdpa._arrays import from_numpy, max_norm, namespace, to_numpy
 from gdpa._problem import Evaluation, Problem, unit_vectors
 from gdpa._typing import Array
+from gdpa.numerics.sparse import SparseMatrix, absolute, row_sizes
 
 #: A value of g_i below this many roundings of its terms is indistinguishable from zero.
 ROUNDINGS = 100.0
@@ -158,8 +159,12 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
         empty = xp.zeros_like(now.constraints)
         return Units(weights, empty, empty, empty, empty)
     if whole:
-        J = xp.abs(now.jacobian())
-        changes, pushes = xp.sum(J * lengths[..., None, :], axis=-1), xp.max(J * weights[..., None, :], axis=-1)
+        J = now.jacobian()
+        if isinstance(J, SparseMatrix):
+            changes, pushes = absolute(J) @ lengths, row_sizes(J * weights)
+        else:
+            J = xp.abs(J)
+            changes, pushes = xp.sum(J * lengths[..., None, :], axis=-1), xp.max(J * weights[..., None, :], axis=-1)
     else:
         sizes = []
         for unit in unit_vectors(now.constraints):  # one row at a time: J does not fit

@@ -146,7 +146,7 @@ class AdaptiveGDPA(Method):
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
         D, rules = state.lengths, self.rules
         problem, old = inside(problem, replace(state, step=state.step + 1, probe=None))  # x = D z with D fixed
-        x = old.trial.point(old.x)
+        x = phases.on_bounds(problem.domain, old, old.trial.point(old.x), rules)
         now = problem.evaluate(x)  # 1. one forward pass at the trial point
         outcome = _assess(old, now, rules)
         rise = outcome.rise

@@ -28,16 +28,27 @@ from gdpa.algorithms.adaptive.state import (
 from gdpa.algorithms.base import Probe
 from gdpa.kkt import JACOBIAN_LIMIT
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.sets import Box, Reals
+from gdpa.numerics.sparse import SparseMatrix
+from gdpa.sets import Box, ConvexSet, Reals
 
 
 def begins_with_sqp(problem: Problem, now: Evaluation, d: int, step: str, rules: Rules) -> bool:
     """Tell whether a run begins with SQP: the Jacobian is cheap or has few rows, and X is a box or the whole space."""
     m = now.constraints.shape[-1]
-    if m == 0 or not isinstance(problem.domain, (Reals, Box)):
+    if (m == 0 and not now.has_hessian) or not isinstance(problem.domain, (Reals, Box)):
         return False
-    cheap = (now.has_cheap_jacobian or m <= rules.few_rows) and m * d <= JACOBIAN_LIMIT
+    cheap = (now.has_cheap_jacobian or m <= rules.few_rows) and (m * d <= JACOBIAN_LIMIT or now.is_sparse)
     return step == "jacobian" or (step == "auto" and cheap)
+
+
+def on_bounds(domain: ConvexSet, state: AdaptiveState, x: Array, rules: Rules) -> Array:
+    """Return the trial point of a sparse problem with coordinates that rounding has kept off a bound put on it.
+
+    Beside the bound a coordinate counts as free, and its multiplier as a residual.
+    """
+    if not (isinstance(state.phase, SQP) and isinstance(state.phase.jacobian, SparseMatrix)):
+        return x
+    return domain.snap(x, rules.roundings * float(namespace(x).finfo(x.dtype).eps))
 
 
 def arrive(

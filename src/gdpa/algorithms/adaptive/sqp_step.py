@@ -28,6 +28,9 @@ from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.qp import WORKING_SET
+from gdpa.numerics.sparse import SparseMatrix
+from gdpa.numerics.sparse_model import sparse_model_step
+from gdpa.numerics.sparse_program import Quadratic
 from gdpa.units import Units
 
 
@@ -46,17 +49,21 @@ def arrive(
     grad L(x, lambda+).
     """
     t, F = old.trial.length, state.lagrangian
-    dual = (1 - t) * F.multipliers + t * phase.multipliers
+    # Second derivatives are those of the Lagrangian with these multipliers: short steps would keep them wrong.
+    share = 1.0 if isinstance(state.curvature.matrix, SparseMatrix) else t
+    dual = (1 - share) * F.multipliers + share * phase.multipliers
     F = F._replace(multipliers=dual, tau=F.tau / rules.tau_factor)
     if t < 1 and F.beta > least_beta:
         F = F._replace(beta=F.beta / rules.beta_factor)  # too stiff a penalty shortens steps; `plan` undoes a mistake
     state = replace(state, lagrangian=F)
     c, J = state.scaling.gradient(now), scaled_rows(state, now)
     change = c + dual @ J - (phase.gradient + dual @ phase.jacobian)
+    known = isinstance(state.curvature.matrix, SparseMatrix)  # second derivatives need no pairs
+    curvature = (state.curvature.spectral if known else state.curvature.updated)(state.x - old.x, change)
     state = replace(
         state,
         multipliers=state.scaling.unscale(dual),
-        curvature=state.curvature.updated(state.x - old.x, change),
+        curvature=curvature,
         monitor=state.monitor._replace(points=state.monitor.points + 1),
     )
     return plan(problem, state, now, c, J, rules)
@@ -95,6 +102,10 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
     a, b = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, rules)
     if a != 1.0 or bool(namespace(b).any(b != 1)):
         state, c, J = state.in_units(a, b), a * c, b[:, None] * J
+    if isinstance(J, SparseMatrix) and now.has_hessian:
+        units = state.scaling
+        H = now.hessian(units.constraints * state.lagrangian.multipliers, units.objective)
+        state = replace(state, curvature=state.curvature._replace(matrix=H))
     F, step = _penalized(problem, state, c, J, rules)
     estimate, share = _best_multipliers(problem, state.x, c, J, state.constraints, step.multipliers)
     if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
@@ -138,7 +149,7 @@ def _best_multipliers(
     Without a constraint qualification the model's multipliers lag behind. More multipliers than a working set holds
     take longer to fit than a step takes; certificates fit them anyway.
     """
-    if g.shape[-1] > WORKING_SET:
+    if g.shape[-1] > WORKING_SET or isinstance(J, SparseMatrix):
         return multipliers, 1.0
     p = problem.num_equalities
     gradient = c + multipliers @ J
@@ -167,6 +178,8 @@ def _solve(problem: Problem, state: AdaptiveState, F: AugmentedLagrangian, c: Ar
     """Return the model's step. Rows of zeros are no part of it: their constraints' multipliers are beta [r]_+."""
     r = F.shifted(g) / F.beta
     p, bounds = F.num_equalities, step_bounds(problem.domain, state.x)
+    if isinstance(J, SparseMatrix):
+        return sparse_model_step(Quadratic.of(state.curvature, len(c)), c, J, r, F.beta, p, bounds)
     evaluated = to_numpy(max_norm(J) != 0) | (np.arange(len(r)) >= len(r) - p)
     if evaluated.all():
         return model_step(state.curvature, c, J, r, F.beta, p, bounds)

@@ -8,6 +8,7 @@ from gdpa._arrays import max_norm, namespace
 from gdpa._problem import Evaluation
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.rules import Rules
+from gdpa.numerics.sparse import row_sizes
 
 
 class Scaling(NamedTuple):
@@ -80,8 +81,9 @@ def scaling_from(
     ones = xp.ones_like(g)
     if J is None:
         return Scaling(objective, ones)
-    sizes = xp.maximum(max_norm(J), xp.minimum(ones / rules.enlargement, xp.abs(g)))
-    return Scaling(objective, ones / xp.where(max_norm(J) > 0, sizes, ones))
+    slopes = row_sizes(J)
+    sizes = xp.maximum(slopes, xp.minimum(ones / rules.enlargement, xp.abs(g)))
+    return Scaling(objective, ones / xp.where(slopes > 0, sizes, ones))
 
 
 def drifted(scaling: Scaling, f: Array, g: Array, c: Array, J: Array, rules: Rules) -> tuple[float, Array]:
@@ -100,4 +102,4 @@ def drifted(scaling: Scaling, f: Array, g: Array, c: Array, J: Array, rules: Rul
     a = min(here.objective, max(scaling.objective, 1.0)) / scaling.objective if float(max_norm(c)) > 0 else 1.0
     a = a if not 1 / rules.drift <= a <= rules.drift else 1.0
     b = xp.minimum(here.constraints, xp.maximum(units, xp.ones_like(units))) / units
-    return a, xp.where(((b < 1 / rules.drift) | (b > rules.drift)) & (max_norm(J) > 0), b, xp.ones_like(b))
+    return a, xp.where(((b < 1 / rules.drift) | (b > rules.drift)) & (row_sizes(J) > 0), b, xp.ones_like(b))
