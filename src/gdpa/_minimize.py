@@ -94,18 +94,17 @@ def minimize(
         callback: called after every step, as ``callback(intermediate_result=...)`` if that is its only parameter, as
             ``callback(x, intermediate_result)`` if it needs two arguments, else as ``callback(x)``. Raising
             StopIteration (or, of two arguments, returning True) ends the run.
-        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp``, ``check``
-            (raise if `check_derivatives` finds derivatives at ``x0`` that differences contradict), ``x_scale``
-            (the lengths of the variables, see `gdpa.units`), ``multipliers0`` (those to begin with, ordered as
-            ``multipliers`` of the result), ``feasible`` (whether an answer is moved to the nearest
-            point that is feasible to rounding, see `gdpa.feasible`; default True), ``eps`` and
-            ``finite_diff_rel_step`` (absolute and relative step of differences), ``best_of`` and ``seed`` (several
-            starts, see `gdpa.solve`; ``maxfev`` limits them together), ``checkpoint``, ``every``, ``keep`` and
-            ``resume`` (saves on the way and before SIGTERM, see `gdpa.solve`),
-            ``hess_sparsity`` (a sparse array: which second derivatives of the Lagrangian may be nonzero, to find them by
-            differences), and the parameters of the method
-            (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without ``tol``, the smallest of SciPy's ``ftol``, ``gtol``
-            and ``xtol`` is the tolerance. Further options of SciPy's methods have no effect; an unknown name raises.
+        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp``, ``check`` (raise
+            if `check_derivatives` finds derivatives at ``x0`` that differences contradict), ``x_scale`` (the lengths of
+            the variables, see `gdpa.units`), ``multipliers0`` (those to begin with, ordered as ``multipliers`` of the
+            result), ``feasible`` (whether an answer is moved to the nearest point that is feasible to rounding, see
+            `gdpa.feasible`; default True), ``eps`` and ``finite_diff_rel_step`` (absolute and relative step of
+            differences), ``best_of`` and ``seed`` (several starts, see `gdpa.solve`; ``maxfev`` limits them together),
+            ``checkpoint``, ``every``, ``keep`` and ``resume`` (saves on the way and before SIGTERM, see `gdpa.solve`),
+            ``hess_sparsity`` (a sparse array: which second derivatives of the Lagrangian may be nonzero, to find them
+            by differences), and the parameters of the method (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without
+            ``tol``, the smallest of SciPy's ``ftol``, ``gtol`` and ``xtol`` is the tolerance. Further options of
+            SciPy's methods have no effect; an unknown name raises.
         **more_options: options given by name, which is how SciPy hands them to a custom method.
 
     Returns:
@@ -244,14 +243,8 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
         except OutOfCallsError:
             return _report(result, canonical, bounded)
         if done.after < done.before and certificate.holds(settings.tolerance):
-            result = replace(
-                result,
-                x=certificate.x,
-                multipliers=certificate.multipliers,
-                certificate=certificate,
-                message=f"{result.message} {done}",
-                restored=done,
-            )
+            moved = {"x": certificate.x, "multipliers": certificate.multipliers, "certificate": certificate}
+            result = replace(result, **moved, message=f"{result.message} {done}", restored=done)
     return _report(result, canonical, bounded)
 
 
