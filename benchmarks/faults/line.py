@@ -22,6 +22,7 @@ class Line:
         run: runs the case of this name in a folder of its own and returns its record. The entry ``ok`` tells whether it
             went as asked, ``note`` what went wrong.
         found: the figure, from the records of the line.
+        parallel: whether cases may run side by side.
     """
 
     fault: str
@@ -29,6 +30,7 @@ class Line:
     cases: Callable[[bool], list[str]]
     run: Callable[[str, Path], Row]
     found: Callable[[list[Row]], str]
+    parallel: bool = False
 
 
 def numbered(word: str, count: int) -> list[str]:

@@ -148,9 +148,17 @@ class Training:
         self.process.wait(timeout=LIMIT)
 
 
-@cache
 def undisturbed(steps: int = STEPS) -> str:
-    """Return the last line of a run that nobody disturbs."""
+    """Return the last line of a run that nobody disturbs; it is made once."""
+    with _ONE_AT_A_TIME:
+        return _undisturbed(steps)
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@cache
+def _undisturbed(steps: int) -> str:
     with TemporaryDirectory(prefix="gdpa-ranks-") as folder, Training(Path(folder), 3, steps) as training:
         training.wait_for(lambda line: "end: step" in line, RUN_LIMIT)
         return training.end
@@ -231,18 +239,28 @@ def busy(processes: int) -> Iterator[None]:
             child.wait()
 
 
+@cache
+def core_pairs() -> queue.Queue[list[int]]:
+    """Return the pairs of cores that no start uses at the moment."""
+    cores, pairs = sorted(os.sched_getaffinity(0)), queue.Queue[list[int]]()
+    for first in range(0, max(1, len(cores) - 1), 2):
+        pairs.put(cores[first : first + 2])
+    return pairs
+
+
 def start_once(load: int = LOAD) -> Row:
     """Start the example that `make test` starts, on two cores under load, as `make test` does: with one retry."""
     retries: list[str] = []
+    before, two = os.sched_getaffinity(0), core_pairs().get()
     clock = time.monotonic()
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:2])  # of this process and of those it starts
+    os.sched_setaffinity(0, two)  # of this thread and of the processes it starts
     try:
         with busy(load):
             command = torchrun(INTEGRATIONS / "torchrun_ddp.py")
             out = output_with_retry(command, TORCHRUN_LIMIT, retries.append)
     finally:
         os.sched_setaffinity(0, before)
+        core_pairs().put(two)
     ended = "multipliers equal on all ranks: True" in out
     return {"ended": ended, "retries": len(retries), "longest": round(time.monotonic() - clock, 1), "ok": ended}
 
@@ -272,6 +290,7 @@ KILLED = Line(
     lambda short: numbered("run", 1 if short else KILLS // KILLS_EACH),
     lambda case, folder: kill_ranks(seed_of(case), KILLS_EACH, folder),
     found_killed,
+    parallel=True,
 )
 FROZEN = Line(
     "frozen rank, 5 times",
@@ -279,6 +298,7 @@ FROZEN = Line(
     lambda short: numbered("freeze", 1 if short else FREEZES),
     lambda case, folder: freeze_rank(seed_of(case), folder),
     found_frozen,
+    parallel=True,
 )
 STARTED = Line(
     "100 starts of the torchrun test at a load of 4",
@@ -286,4 +306,5 @@ STARTED = Line(
     lambda short: numbered("start", 1 if short else STARTS),
     lambda case, folder: start_once(),
     found_started,
+    parallel=True,
 )
