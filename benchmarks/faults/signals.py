@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -99,14 +100,13 @@ def train(folder: Path) -> None:
 def reproduce(folder: Path) -> None:
     """`gdpa reproduce`, three units and their report, without figures: they take long and save nothing."""
     from gdpa.cli import app
-    from gdpa.experiments import report
     from gdpa.experiments.records import Folder
 
     words = ["reproduce", "rate", "--only", "disc-product", "--steps", "150", "--jobs", "1", "--out", str(folder)]
-    report.save = lambda chart, folder: []
     say("ready")
     try:
-        app(words)
+        with patch("gdpa.experiments.report.save", lambda chart, folder: []):
+            app(words)
     except SystemExit as ended:
         if ended.code:
             raise
