@@ -6,6 +6,7 @@ import argparse
 import tempfile
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from benchmarks.faults.report import KEY, LINES, table
@@ -16,6 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
     parser.add_argument("lines", nargs="*", metavar="LINE", help=f"default: all of {', '.join(LINES)}")
     parser.add_argument("--short", action="store_true", help="a few cases of each line")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time, of lines whose cases are processes")
     parser.add_argument("--out", type=Path, default=None, help="default: results/faults")
     args = parser.parse_args()
     unknown = [name for name in args.lines if name not in LINES]
@@ -24,13 +26,14 @@ def main() -> None:
     study = Study("benchmarks.faults", "faults", KEY, out=args.out)
     for name in args.lines or LINES:
         done = {row["case"] for row in study.rows() if row["line"] == name}
-        cases = LINES[name].cases(args.short)
-        for number, case in enumerate(cases, 1):
-            if case not in done:
-                row = run_case(name, case)
+        cases = [case for case in LINES[name].cases(args.short) if case not in done]
+        with ThreadPoolExecutor(args.jobs if LINES[name].parallel else 1) as pool:
+            running = [pool.submit(run_case, name, case) for case in cases]
+            for number, future in enumerate(as_completed(running), 1):
+                row = future.result()
                 study.add(row)
                 word = "as asked" if row["ok"] else f"NOT as asked: {row.get('note', '')}"
-                print(f"{name} {number}/{len(cases)} {case}: {word} ({row['seconds']} s)", flush=True)
+                print(f"{name} {number}/{len(cases)} {row['case']}: {word} ({row['seconds']} s)", flush=True)
     text = table(study.rows())
     study.write(text)
     print(text)

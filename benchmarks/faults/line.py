@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +22,7 @@ class Line:
         run: runs the case of this name in a folder of its own and returns its record. The entry ``ok`` tells whether it
             went as asked, ``note`` what went wrong.
         found: the figure, from the records of the line.
-        ready: whether the records are all there; asked of lines whose records another program makes.
+        parallel: whether cases may run side by side.
     """
 
     fault: str
@@ -33,6 +30,7 @@ class Line:
     cases: Callable[[bool], list[str]]
     run: Callable[[str, Path], Row]
     found: Callable[[list[Row]], str]
+    parallel: bool = False
 
 
 def numbered(word: str, count: int) -> list[str]:
@@ -56,20 +54,3 @@ def seed_of(case: str) -> int:
 def total(rows: Iterable[Row], name: str) -> int:
     """Return the sum of an entry over records."""
     return sum(int(row.get(name, 0)) for row in rows)
-
-
-def python(code: str, *words: object, **options: Any) -> subprocess.Popen[str]:
-    """Start Python on ``code`` with these arguments; its output is a pipe."""
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, words)]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT, **options}
-    return subprocess.Popen(command, **options)
-
-
-def wait_for(stream: IO[str], word: str) -> list[str]:
-    """Read lines until one begins with ``word`` or the stream ends, and return them."""
-    lines: list[str] = []
-    while line := stream.readline():
-        lines.append(line.strip())
-        if line.startswith(word):
-            break
-    return lines

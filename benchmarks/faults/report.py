@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.faults import damage, success
+from benchmarks.faults import damage, long_run, machines, mutated, ranks, signals, success
 from benchmarks.faults.line import Line, Row
 from benchmarks.provenance import markdown, told
 
@@ -10,7 +10,15 @@ from benchmarks.provenance import markdown, told
 KEY = ("line", "case")
 LINES: dict[str, Line] = {
     "success": success.LINE,
+    "sigterm": signals.TERMINATED,
+    "sigint": signals.INTERRUPTED,
+    "killed": ranks.KILLED,
+    "frozen": ranks.FROZEN,
     "damage": damage.LINE,
+    "machines": machines.LINE,
+    "long": long_run.LINE,
+    "mutants": mutated.LINE,
+    "starts": ranks.STARTED,
 }
 
 

@@ -199,8 +199,8 @@ def judged(seed: int) -> tuple[bool, bool, bool]:
     x = np.linalg.solve(units.turn, found.x)
     ones = np.ones(len(x))
     lengths = np.minimum(1.0, np.maximum(np.abs(x), np.abs(x - drawn.start))) if units.mixed else ones
-    natural, equal = (drawn.feasible and is_kkt(drawn, x, one) for one in (lengths, ones))
-    return bool(found.success), natural, equal
+    holds, drawn_holds = (drawn.feasible and is_kkt(drawn, x, one) for one in (lengths, ones))
+    return bool(found.success), holds, drawn_holds
 
 
 def run(case: str, folder: Path) -> Row:
