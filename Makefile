@@ -16,7 +16,7 @@ BENCHMARKS := $(sort $(subst /,.,$(patsubst benchmarks/%.py,%,$(patsubst %/__mai
 # One thread per process: tests and experiments run side by side in processes, and small problems lose by more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup integrations test lint format reproduce docs check-results lock audit bench clean
+.PHONY: help setup integrations test lint format reproduce docs check-results lock audit bench faults clean
 .DEFAULT_GOAL := help
 # Stamps of installed extras stay, also if only a rule for bench-NAME asks for them.
 .SECONDARY:
@@ -31,6 +31,7 @@ help:
 	@echo "make check-results every table of the pages names commit, command and versions, and comes from its records"
 	@echo "make bench         print the speed figures quoted in the documentation"
 	@echo "make bench-NAME    run one benchmark: $(BENCHMARKS)"
+	@echo "make faults        run the fault campaign (an hour or more) and print its table; ARGS=\"--short\" takes minutes"
 	@echo "make lock          requirements.lock: every dependency of the tests with its hashes"
 	@echo "make audit         look the locked versions up among known vulnerabilities"
 	@echo "make clean         remove what these targets made"
@@ -82,6 +83,10 @@ bench: $(VENV)/.experiments
 # The peers of a benchmark are in the extra "bench".
 bench-%: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.$* $(ARGS)
+
+# A repeated command continues: cases that have a record are not run again.
+faults: $(VENV)/.test
+	$(BIN)/python -m benchmarks.faults $(ARGS)
 
 lock: $(VENV)/.lock
 	$(BIN)/uv pip compile pyproject.toml --extra test -c constraints.txt --universal --python-version 3.11 \

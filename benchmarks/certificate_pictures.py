@@ -77,13 +77,13 @@ def in_units(problem: Problem, by: Change) -> Problem:
 
 def disc() -> Problem:
     """Return min (x0 - 2)^2 + x1^2 subject to x0^2 + x1^2 <= 1, for any number of points at once."""
-    centre = np.array([2.0, 0.0])
+    center = np.array([2.0, 0.0])
 
     def evaluate(x: Any) -> Evaluation:
         def pullback(w: Any, objective: Any = 1.0) -> Any:
-            return objective * 2 * (x - centre) + w * 2 * x
+            return objective * 2 * (x - center) + w * 2 * x
 
-        return Evaluation(((x - centre) ** 2).sum(-1), (x**2).sum(-1, keepdims=True) - 1, pullback)
+        return Evaluation(((x - center) ** 2).sum(-1), (x**2).sum(-1, keepdims=True) - 1, pullback)
 
     return Problem(evaluate, num_constraints=1)
 

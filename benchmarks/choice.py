@@ -5,7 +5,7 @@
 Prints, and keeps in results/choice/, the forward and backward passes to relative KKT residuals of 1e-2 and 1e-6, with
 each step alone and with the choice ("auto"), within 12,000 passes. Counts are the same on every machine. Two families:
 
-- ``programme M / T``: min sum c_j (x_j - t_j)^2/2 + cos x_j under M constraints 2 a_i'x + 0.3 sin 3 a_i'x + b_i'x^2 <=
+- ``program M / T``: min sum c_j (x_j - t_j)^2/2 + cos x_j under M constraints 2 a_i'x + 0.3 sin 3 a_i'x + b_i'x^2 <=
   r_i in 200 variables; T of them have r_i = 1 and the others 30.
 - ``network M / T``: the shared network of `benchmarks.large` (d = 3061), the limits of all but T groups raised by 3.
 """
@@ -28,7 +28,7 @@ PASSES = 12_000
 STEPS = ("pullback", "jacobian", "auto")
 
 
-def programme(m: int, tight: int, d: int = 200) -> tuple[Problem, Any]:
+def program(m: int, tight: int, d: int = 200) -> tuple[Problem, Any]:
     """Return a problem without a cheap Jacobian, and its start."""
     rng = np.random.default_rng([0, m, d])
     t = 2 * rng.standard_normal(d)
@@ -60,10 +60,7 @@ def network(m: int, tight: int) -> tuple[Problem, Any]:
 
 
 CASES: list[tuple[str, Callable[[int, int], tuple[Problem, Any]], int, int]] = [
-    *(
-        ("programme", programme, m, tight)
-        for m, tight in ((50, 5), (50, 30), (300, 5), (300, 20), (1000, 20), (300, 150))
-    ),
+    *(("program", program, m, tight) for m, tight in ((50, 5), (50, 30), (300, 5), (300, 20), (1000, 20), (300, 150))),
     *(("network", network, m, tight) for m, tight in ((50, 50), (100, 10), (300, 10), (300, 40))),
 ]
 

@@ -26,12 +26,12 @@ from gdpa.applications.cmdp import (
     max_utility,
     policy_of,
     random_instance,
-    solve_linear_programme,
+    solve_linear_program,
     start_of,
 )
 from gdpa.methods import get_method, method_names
 
-Parametrisation = Literal["softmax", "direct"]
+Parametrization = Literal["softmax", "direct"]
 STEPS = 1000
 ADAPTIVE_STEPS = 3000  # at most; it stops at a certificate of 1e-8
 SEEDS = range(20)
@@ -64,8 +64,8 @@ def gradient(arguments: argparse.Namespace) -> None:
     save("gradient", head, [[s, f"{a:.2e}", f"{b:.2e}", f"{c:.2f}", d] for s, a, b, c, d in rows])
 
 
-def contestants(cmdp: TabularCMDP) -> Iterable[tuple[str, Parametrisation, Any]]:
-    """Yield (name, parametrisation, method)."""
+def contestants(cmdp: TabularCMDP) -> Iterable[tuple[str, Parametrization, Any]]:
+    """Yield (name, parametrization, method)."""
     scale = 1 - cmdp.discount
     yield "GDPA, paper", "softmax", GDPA(alpha=1e3 * scale, beta=0.5, tau=0.1)
     yield "GDPA, direct", "direct", GDPA(alpha=10.0, beta=2.0, tau=0.1)
@@ -76,18 +76,18 @@ def contestants(cmdp: TabularCMDP) -> Iterable[tuple[str, Parametrisation, Any]]
 
 
 def compare(
-    cmdp: TabularCMDP, setting: Sequence[Any], methods: Iterable[tuple[str, Parametrisation, Any]], start: Any = None
+    cmdp: TabularCMDP, setting: Sequence[Any], methods: Iterable[tuple[str, Parametrization, Any]], start: Any = None
 ) -> Iterable[list[Any]]:
-    """Yield a row per method: where its returned point stands against the linear programme.
+    """Yield a row per method: where its returned point stands against the linear program.
 
     ``start`` is the policy to start from; default uniform.
     """
-    optimum = solve_linear_programme(cmdp)
-    for name, parametrisation, method in methods:
+    optimum = solve_linear_program(cmdp)
+    for name, parametrization, method in methods:
         adaptive = type(method).__name__ == "AdaptiveGDPA"
         result = solve(
-            as_problem(cmdp, parametrisation),
-            start_of(cmdp, parametrisation) if start is None else start.reshape(-1),
+            as_problem(cmdp, parametrization),
+            start_of(cmdp, parametrization) if start is None else start.reshape(-1),
             method,
             stop=[KKTBelow(1e-8), MaxSteps(ADAPTIVE_STEPS)] if adaptive else MaxSteps(STEPS),
             tolerance=1e-8,
@@ -96,7 +96,7 @@ def compare(
         )
         x = result.x if adaptive else result.x_last
         multiplier = (result.multipliers if adaptive else result.multipliers_last)[0]
-        reward, utilities = cmdp.returns(policy_of(cmdp, x, parametrisation))
+        reward, utilities = cmdp.returns(policy_of(cmdp, x, parametrization))
         gap = (optimum.reward - reward) / abs(optimum.reward)
         violation = cmdp.thresholds[0] - utilities[0]
         yield [
@@ -114,15 +114,15 @@ def instances(arguments: argparse.Namespace) -> None:
     rows: list[list[Any]] = []
     for seed in SEEDS:
         cmdp = random_instance(seed)
-        low, high = solve_linear_programme(cmdp, constrained=False).utilities[0], max_utility(cmdp)
+        low, high = solve_linear_program(cmdp, constrained=False).utilities[0], max_utility(cmdp)
         for level in LEVELS:
             asked = cmdp.with_thresholds([low + level * (high - low)])
             rows += compare(asked, [seed, f"{level:.0%}"], contestants(asked))
     save("instances", ["seed", "level", *HEAD], rows)
-    summarise("instances-summary", rows, by=1)
+    summarize("instances-summary", rows, by=1)
 
 
-def summarise(name: str, rows: Sequence[Sequence[Any]], by: int) -> None:
+def summarize(name: str, rows: Sequence[Sequence[Any]], by: int) -> None:
     """Save median and worst |gap| and violation per method and column ``by``."""
     column = {title: index - len(HEAD) for index, title in enumerate(HEAD)}
     table = []
@@ -161,10 +161,10 @@ def environments(arguments: argparse.Namespace) -> None:
     by_hand = {lake_name: GDPA(100.0, 10.0, 0.1), exploring_name: GDPA(1.0, 1.0, 0.1), own_name: GDPA(0.1, 0.1, 0.1)}
     rows: list[list[Any]] = []
     for name, cmdp in problems.items():
-        tuned: tuple[str, Parametrisation, Any] = ("GDPA, direct, steps chosen by hand", "direct", by_hand[name])
+        tuned: tuple[str, Parametrization, Any] = ("GDPA, direct, steps chosen by hand", "direct", by_hand[name])
         rows += compare(cmdp, [name], [*contestants(cmdp), tuned])
     # From its own start CliffWalking visits few states, and policies there have no gradient: start from a policy that
-    # was learnt with exploring starts.
+    # was learned with exploring starts.
     explored = problems[exploring_name]
     x = solve(
         as_problem(explored, "direct"), start_of(explored, "direct"), by_hand[exploring_name], stop=MaxSteps(STEPS)

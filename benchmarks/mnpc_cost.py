@@ -2,7 +2,7 @@
 
 All images of digits 1, 2, 3 and 4 (24,673 x 784). The three are timed in turns, so that all see the same machine, and
 the best time of each counts: load only adds. With several threads wait for an idle machine: a product whose threads
-wait for each other suffers from load much more than its neighbours, and the pullback makes one product per class.
+wait for each other suffers from load much more than its neighbors, and the pullback makes one product per class.
 
     python benchmarks/mnpc_cost.py [--dtype float64] [--repeats 60] [--images-per-class N] [--threads N]
 """
@@ -69,7 +69,7 @@ def measure(study: NeymanPearson, repeats: int) -> dict[str, float]:
     jobs = [("GDPA iteration", gdpa), ("plain gradient step", plain), ("two bare products", bare)]
     best: dict[str, float] = {}
     for k in range(repeats + 5):
-        shift = k % len(jobs)  # nobody always runs in the caches the same neighbour left
+        shift = k % len(jobs)  # nobody always runs in the caches the same neighbor left
         for name, work in jobs[shift:] + jobs[:shift]:
             seconds = timed(work)
             if k >= 5:  # the first turns warm the caches

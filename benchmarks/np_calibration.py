@@ -121,13 +121,13 @@ def repetition(task: tuple[int, bool, int]) -> tuple[list[float], bool]:
     setting = SETTINGS[place]
     rng = np.random.default_rng([seed, place])
     x, y, fresh = draw(setting, rng)
-    regularizer = {} if setting.regularizer is None else {"regularizer": setting.regularizer}
+    options: dict[str, Any] = {} if setting.regularizer is None else {"regularizer": setting.regularizer}
     model = NeymanPearsonClassifier(
         thresholds=setting.threshold,
         delta=setting.delta,
         calibration="order-statistic" if calibrated else None,
         random_state=seed,
-        **regularizer,
+        **options,
     ).fit(x, y)
     return errors_on_new_data(setting, model, fresh, rng), bool(model.unmet_)
 

@@ -1,8 +1,8 @@
 """SciPy's own tests of ``minimize`` with ``method=gdpa.minimize``: ``python -m benchmarks.scipy_suite``.
 
 The tests are those of the installed SciPy (``scipy/optimize/tests``; SciPy's wheels have them). Nothing but the
-method is changed: this module is also a pytest plugin that puts a function in the place of ``scipy.optimize.minimize``
-which calls SciPy's own with ``method=gdpa.minimize``, and `gdpa.minimize` in the place of what ``fmin_slsqp`` and
+method is changed: this module is also a pytest plugin that substitutes a function for ``scipy.optimize.minimize``
+which calls SciPy's own with ``method=gdpa.minimize``, and `gdpa.minimize` for what ``fmin_slsqp`` and
 ``fmin_cobyla`` call. A test applies if it makes at least one such call. Two sets:
 
 - constrained: the tests of SLSQP, trust-constr, COBYLA, COBYQA, of bounded Nelder-Mead and of constraint conversion;

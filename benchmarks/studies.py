@@ -24,7 +24,7 @@ CORE = (
     "src/gdpa/numerics",
     *(
         f":(exclude)src/gdpa/{name}.py"
-        for name in ("__init__", "__main__", "cli", "version", "extras", "text", "tables")
+        for name in ("__init__", "__main__", "cli", "version", "_extras", "_text", "_tables")
     ),
 )
 TORCH = ("src/gdpa/torch", "src/gdpa/backends/torch.py")
@@ -65,16 +65,13 @@ def experiment(name: str) -> Callable[[Path], Tables]:
     return draw
 
 
-def nonlinear(name: str) -> Callable[[Path], Tables]:
-    def draw(results: Path) -> Tables:
-        from benchmarks.nonlinear.report import table
-        from benchmarks.nonlinear.solvers import SOLVERS
+def nonlinear(results: Path) -> Tables:
+    from benchmarks.nonlinear.report import table
+    from benchmarks.nonlinear.solvers import SOLVERS
 
-        rows = rows_of(results, name, ("solver", "problem"))
-        rows.sort(key=lambda row: list(SOLVERS).index(row["solver"]))
-        return {"table.md": table(rows, sorted({row["problem"] for row in rows}))}
-
-    return draw
+    rows = rows_of(results, "nonlinear", ("solver", "problem"))
+    rows.sort(key=lambda row: list(SOLVERS).index(row["solver"]))
+    return {"table.md": table(rows, sorted({row["problem"] for row in rows}))}
 
 
 def large(results: Path) -> Tables:
@@ -159,6 +156,18 @@ def confidence(results: Path) -> Tables:
     return {"table.md": table(*parts)}
 
 
+def faults(results: Path) -> Tables:
+    from benchmarks.faults.report import KEY, table
+
+    return {"table.md": table(rows_of(results, "faults", KEY))}
+
+
+def mutants(results: Path) -> Tables:
+    from benchmarks.mutants import table
+
+    return {"table.md": table(rows_of(results, "mutants", ("key",)))}
+
+
 SKLEARN = (*CORE, "src/gdpa/sklearn")
 COMPARISON = (
     *CORE,
@@ -175,8 +184,7 @@ STUDIES: dict[str, Declared] = {
     "energy": Declared(
         (*TORCH, "src/gdpa/experiments/energy.py", "src/gdpa/applications/energy_budget"), experiment("energy")
     ),
-    "nonlinear": Declared((*CORE, "benchmarks/nonlinear"), nonlinear("nonlinear")),
-    "success": Declared((*CORE, "benchmarks/nonlinear"), nonlinear("success")),
+    "nonlinear": Declared((*CORE, "benchmarks/nonlinear"), nonlinear),
     "large": Declared((*CORE, "benchmarks/large"), large),
     "units": Declared((*CORE, "benchmarks/units"), units),
     "minibatch": Declared((*TORCH, "benchmarks/minibatch"), minibatch),
@@ -186,7 +194,7 @@ STUDIES: dict[str, Declared] = {
     "choice": Declared((*CORE, "benchmarks/choice.py", "benchmarks/large/cases.py"), choice),
     "small_steps": Declared((*CORE, "benchmarks/small_steps.py"), small_steps),
     "certificate": Declared(
-        (*(f"src/gdpa/{name}.py" for name in ("kkt", "units", "problem")), "benchmarks/certificate_pictures.py"),
+        (*(f"src/gdpa/{name}.py" for name in ("kkt", "units", "_problem")), "benchmarks/certificate_pictures.py"),
         certificate,
     ),
     "ablation": Declared((*CORE, "benchmarks/ablation.py", "benchmarks/ablation_cases.py"), ablation),
@@ -194,6 +202,8 @@ STUDIES: dict[str, Declared] = {
     "front": Declared((*TORCH, "benchmarks/front_page.py"), nothing),
     "cuda": Declared((*CORE, *TORCH, "benchmarks/cuda.py"), nothing),
     "torch_step": Declared((*TORCH, "benchmarks/torch_step.py"), nothing),
+    "faults": Declared((*CORE, *TORCH, "src/gdpa/experiments", "benchmarks/faults"), faults),
+    "mutants": Declared((*CORE, *TORCH, "tests"), mutants),
     "fair_adult": Declared((*SKLEARN, "benchmarks/fair_adult.py"), fair_adult),
     "neyman_pearson": Declared((*SKLEARN, "benchmarks/neyman_pearson.py"), neyman_pearson),
     "np_calibration": Declared((*SKLEARN, "benchmarks/np_calibration.py"), np_calibration),

@@ -16,7 +16,7 @@ def supervised(context: Any, target: Callable[..., None], arguments: tuple[Any, 
         context: of `multiprocessing`: how processes are started.
         target: sends dictionaries over the pipe and closes it at the end.
         arguments: for the target.
-        silence: a process that says nothing for so many seconds is ended; what it had sent by then is kept.
+        silence: a process is ended if it sends nothing for this many seconds; what it sent before is kept.
     """
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=target, args=(there, *arguments), daemon=True)

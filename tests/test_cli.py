@@ -99,17 +99,20 @@ def test_the_subprocess_says_the_same_and_ends_with_zero(tmp_path):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_ctrl_c_ends_with_130_and_keeps_what_is_finished(tmp_path, jobs):
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_ends_with_its_code_and_keeps_what_is_finished(tmp_path, jobs, number, code, word):
     out = tmp_path / "out"
     process = start("reproduce", "rate", "--steps", "100000", "--only", "disc", "--jobs", jobs, "--out", out)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (out / "rate" / "records.jsonl").exists():
         time.sleep(0.01)
     time.sleep(1.0)  # into the first units
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, complaints = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted" in complaints
+    assert process.returncode == code
+    assert f"{word}; finished units are recorded in {out}" in complaints
     assert Folder(out).read("rate") == []
 
 

@@ -6,7 +6,7 @@ import pytest
 import gdpa
 from gdpa import GDPA, AdaptiveGDPA, Box, MaxSteps, solve
 from gdpa.applications.cmdp import paper_instance
-from gdpa.applications.cmdp.parametrisation import as_problem, start_of
+from gdpa.applications.cmdp.parametrization import as_problem, start_of
 from gdpa.applications.cmdp.tabular import TabularCMDP
 from gdpa.methods import get_method, method_names
 
@@ -122,8 +122,8 @@ def test_minimize_with_differences():
     assert (found.nfev, found.constr_nfev[0]) == (own["f"].calls, own["c"].calls)
 
 
-@pytest.mark.parametrize("parametrisation", ["softmax", "direct"])
-def test_a_policy_is_factorised_once(parametrisation, monkeypatch):
+@pytest.mark.parametrize("parametrization", ["softmax", "direct"])
+def test_a_policy_is_factorized_once(parametrization, monkeypatch):
     made, under = [], TabularCMDP.under
 
     def counted(self, policy):
@@ -132,7 +132,7 @@ def test_a_policy_is_factorised_once(parametrisation, monkeypatch):
 
     monkeypatch.setattr(TabularCMDP, "under", counted)
     cmdp = paper_instance(b=8.0)
-    problem = as_problem(cmdp, parametrisation, check=False)
-    result = solve(problem, start_of(cmdp, parametrisation), stop=MaxSteps(20))
+    problem = as_problem(cmdp, parametrization, check=False)
+    result = solve(problem, start_of(cmdp, parametrization), stop=MaxSteps(20))
     assert len(made) == result.calls.forwards
     assert len(made) == len(set(made))

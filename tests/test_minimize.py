@@ -1,4 +1,4 @@
-"""SciPy's door, against SciPy's own solvers and closed forms."""
+"""SciPy's interface, against SciPy's own solvers and closed forms."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_only_the_doubtful_rows_are_replaced():
 
 
 def test_noise_below_the_rounding_is_no_derivative():
-    # Four neighbouring doubles: the change shows at a step of 1, and nothing nearer.
+    # Four neighboring doubles: the change shows at a step of 1, and nothing nearer.
     x = np.array([0.5])
     with pytest.warns(FiniteDifferenceWarning, match="it changes by less than its rounding around 1e[+]14"):
         assert np.isnan(derivative(lambda y: 1e14 + y**2, x, 1e14 + x**2)).all()

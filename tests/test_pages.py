@@ -12,8 +12,6 @@ DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 CODE = [path.relative_to(ROOT).as_posix() for path in PAGES if BLOCK.search(path.read_text())]
-#: Pages whose blocks need names that they do not define.
-FRAGMENTS = {"docs/torch.md", "docs/energy.md"}
 
 
 def blocks(page):
@@ -24,7 +22,7 @@ def test_the_front_page_and_the_tutorials_have_code():
     assert {"README.md", "docs/getting-started.md", "docs/five-minutes.md", "docs/certificate.md"} <= set(CODE)
 
 
-@pytest.mark.parametrize("page", [page for page in CODE if page not in FRAGMENTS])
+@pytest.mark.parametrize("page", CODE)
 def test_the_code_of_a_page_runs_and_solves_its_problems(page, capsys):
     plt = pytest.importorskip("matplotlib.pyplot")
     plt.switch_backend("Agg")

@@ -59,10 +59,10 @@ def assert_equal(one, other):
 
 def disc(library):
     """min (x - 2)^2 + y^2 on the unit disc with x <= 3 and y = 0 in the library of ``x``; the answer is (1, 0)."""
-    centre = np.array([2.0, 0.0])
+    center = np.array([2.0, 0.0])
     return library.problem(
         lambda stack, x: ((x[0] - 2) ** 2 + x[1] ** 2, stack([x[0] ** 2 + x[1] ** 2 - 1, x[0] - 3, x[1]])),
-        lambda x: 2 * (x - centre),
+        lambda x: 2 * (x - center),
         lambda x: np.array([2 * x, [1.0, 0.0], [0.0, 1.0]]),
         num_equalities=1,
     )

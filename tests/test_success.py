@@ -254,7 +254,7 @@ def test_values_in_single_precision_differenced_by_minimize():
 
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("s", [(1e-3, 1e3), (1e3, 1e-3)], ids=["km and mm", "mm and km"])
-def test_one_variable_in_kilometres_and_one_in_millimetres(s, start):
+def test_one_variable_in_kilometers_and_one_in_millimeters(s, start):
     s = np.array(s)
     result = solve(disc(s), s * np.array(start))
     assert_honest(result, np.array([s[0], 0.0]), s)

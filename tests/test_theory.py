@@ -28,11 +28,11 @@ UNIT = Constants(L_f=1, L_g=1, L_J=0, U_J=1, M=10, G=9, sigma=1)
 
 def half_space():
     """min |x - (3, 1)|^2 / 2 subject to x0 <= 1: every constant is exact and UNIT but M and G."""
-    centre = np.array([3.0, 1.0])
+    center = np.array([3.0, 1.0])
     return from_functions(
-        lambda x: (x - centre) @ (x - centre) / 2,
+        lambda x: (x - center) @ (x - center) / 2,
         lambda x: x[:1] - 1,
-        gradient=lambda x: x - centre,
+        gradient=lambda x: x - center,
         jacobian=lambda x: np.array([[1.0, 0.0]]),
     )
 

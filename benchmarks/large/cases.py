@@ -148,7 +148,7 @@ def _layers(inputs: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Network:
-    """A tanh network: f its mean logistic loss on one labelling plus decay, g_j its loss on group j of another."""
+    """A tanh network: f its mean logistic loss on one labeling plus decay, g_j its loss on group j of another."""
 
     def __init__(self, data: _Data, x: Tensor) -> None:
         self._data, self._x = data, x

@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 from benchmarks.large.cases import Case, Point, Tensor
 
 LEVELS = (1e-2, 1e-3, 1e-5)
-#: Points between judgements, as a share of the points so far (where a Jacobian is one pass, and where it is m): all of
+#: Points between judgments, as a share of the points so far (where a Jacobian is one pass, and where it is m): all of
 #: the first hundred, then a hundredth part of the way is skipped. A hit is late by that share at most, for everyone.
 SPACING = (0.01, 0.03)
 

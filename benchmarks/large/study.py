@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.supervised import Connection, Row, supervised
 
-#: A process tells at least every so many seconds how far it is, while it evaluates points.
+#: Seconds between two reports of a process that evaluates points.
 TELL = 2.0
-#: One that says nothing for so many times its budget on the wall, and so many seconds more, is ended.
+#: A process is ended if it is silent for PATIENCE times its budget of wall time and GRACE seconds more.
 PATIENCE, GRACE = 3.0, 60.0
 
 

@@ -1,1 +1,1 @@
-"""Nonlinear programmes of the S2MPJ collection: AdaptiveGDPA beside the solvers people would pick."""
+"""Nonlinear programs of the S2MPJ collection: AdaptiveGDPA beside the solvers people would pick."""

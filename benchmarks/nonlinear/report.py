@@ -48,6 +48,8 @@ def table(rows: list[dict[str, Any]], names: list[str]) -> str:
             f"same measure computed anew, apart from the library, disagreed on {wrong} of them; the judge's own rule "
             f"at 1e-4, for which every constraint with a multiplier has to be active to 1e-4, on {loose}.",
         ]
+    if len({str(r["about"]["machine"]) for r in rows if "about" in r}) > 1:
+        lines += ["", "The solvers ran on several machines, listed below: seconds compare on one machine only."]
     origin = told([r for r in rows if r["problem"] in wanted])
     return "\n".join([*lines, "", origin] if origin else lines)
 

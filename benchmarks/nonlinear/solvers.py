@@ -15,8 +15,8 @@ from benchmarks.nonlinear.suite import Case, load
 from benchmarks.supervised import Connection, supervised
 
 Run = Callable[[Judge], None]
-#: A process that says nothing for so many times its budget, on the wall, and so many seconds more, is ended: a solver
-#: that does not come back from its own algebra, or a machine too busy.
+#: A process is ended if it is silent for PATIENCE times its budget of wall time and GRACE seconds more: its solver does
+#: not return from its own algebra, or the machine is too busy.
 PATIENCE, GRACE = 4.0, 30.0
 
 

@@ -103,12 +103,12 @@ __all__ = [
 ]
 __all__ += class_names()  # AdaptiveGDPA, GDPA, DampedGDPA and the others of `gdpa.methods`
 
-#: Parts of the library that are loaded when they are asked for.
+#: Parts of the library that are loaded on first use.
 _PARTS = ("applications", "experiments", "problems", "sklearn", "storage", "theory", "torch")
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs another library, and further parts of this one, only when they are asked for."""
+    """Load parts that need another library, and further parts of this one, on first use."""
     if name in ("from_functions", "from_torch", "from_module", "from_jax"):
         from gdpa import backends
 

@@ -10,7 +10,9 @@ import numpy as np
 
 from gdpa._arrays import real_numbers
 from gdpa._differences import SCHEMES, derivative, precision
+from gdpa._grouped_differences import GroupedDifferences
 from gdpa._typing import Vector
+from gdpa.numerics.sparse import FEW_COLUMNS, Pattern, SparseMatrix, is_sparse, read
 from gdpa.sets import Box, ConvexSet
 
 
@@ -56,6 +58,9 @@ class Block:
         args: further arguments of both.
         lower, upper: the sides; None for the objective, which must be one number.
         relative_step, absolute_step: of finite differences; None for the default.
+        sparsity: which entries of the Jacobian may be nonzero; then finite differences find several columns with one
+            call, and the Jacobian is sparse.
+        hess: ``hess(x, v, *args)``, the Hessian of v'c, or ``hess(x, *args)`` for the objective; None if not given.
         limit: the most calls of ``fun``; None for no limit.
         frame: which variables are free. Derivatives have a column for every variable, NaN for those that are fixed
             and unknown to finite differences.
@@ -75,9 +80,12 @@ class Block:
     absolute_step: float | None = None
     limit: int | None = None
     frame: Frame | None = None
+    sparsity: Pattern | None = None
+    hess: Any = None
     nfev: int = field(default=0, init=False)
     njev: int = field(default=0, init=False)
     precision: float = field(default=0.0, init=False)
+    _differences: GroupedDifferences | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if not callable(self.fun):
@@ -85,7 +93,7 @@ class Block:
         if self.jac is not True and not callable(self.jac) and self.jac not in SCHEMES:
             raise ValueError(f"the jac of {self.name} must be callable or one of {SCHEMES}, got {self.jac!r}")
 
-    def value(self, x: Vector) -> tuple[Vector, Vector | None]:
+    def value(self, x: Vector) -> tuple[Vector, Any]:
         """Return c(x), and its derivative if the same call gives it."""
         if self.limit is not None and self.nfev >= self.limit:
             raise OutOfCallsError
@@ -116,8 +124,8 @@ class Block:
     def _full(self, x: Vector) -> Vector:
         return x.copy() if self.frame is None else self.frame.full(x)
 
-    def slope(self, x: Vector, value: Vector, domain: ConvexSet) -> Vector:
-        """Return J(x) as a dense matrix with a column for every variable; finite differences stay inside a box."""
+    def slope(self, x: Vector, value: Vector, domain: ConvexSet) -> Any:
+        """Return J(x) with a column for every variable; finite differences stay inside a box."""
         self.njev += 1
         if callable(self.jac):
             return self._shaped(self.jac(self._full(x), *self.args), x)
@@ -128,13 +136,35 @@ class Block:
         if step is None and self.absolute_step is not None:
             with np.errstate(divide="ignore"):
                 step = self.absolute_step / np.abs(x)  # at x_j = 0 the default
+        if self.sparsity is not None:
+            return self._grouped(x, value, sides, step)
         J = derivative(
             lambda y: self.value(y)[0], x, value, self.jac, sides[0], sides[1], step, self.precision, self.name
         )
         return J if self.frame is None else self.frame.spread(J)
 
-    def _shaped(self, raw: Any, x: Vector) -> Vector:
+    def _grouped(self, x: Vector, value: Vector, sides: tuple[Any, Any], step: Any) -> SparseMatrix | Vector:
+        """Return J(x) by differences along groups of columns; fixed variables have no entries."""
+        assert self.sparsity is not None
+        d = x.shape[0] if self.frame is None else self.frame.x.shape[0]
+        if self.sparsity.shape != (len(value), d):
+            raise ValueError(
+                f"finite_diff_jac_sparsity of {self.name} must have shape {(len(value), d)}, got "
+                f"{self.sparsity.shape}: one row per value, one column per variable"
+            )
+        if self._differences is None:
+            ones = SparseMatrix(self.sparsity, np.ones(len(self.sparsity.indices)))
+            pattern = self.sparsity if self.frame is None else ones.restricted(self.frame.free).pattern
+            self._differences = GroupedDifferences(pattern)
+        J = self._differences(lambda y: self.value(y)[0], x, value, self.jac, *sides, step, self.precision)
+        if self.frame is not None:
+            J = J.spread(np.flatnonzero(self.frame.free), d)
+        return J if d > FEW_COLUMNS else J.toarray()
+
+    def _shaped(self, raw: Any, x: Vector) -> Any:
         x = x if self.frame is None else self.frame.x
+        if is_sparse(raw) and self.lower is not None and x.shape[0] > FEW_COLUMNS:
+            return read(raw, f"the jac of {self.name}", (self.size or 0, x.shape[0]))
         dense = np.asarray(raw.toarray() if hasattr(raw, "toarray") else raw, dtype=float)
         matrix = np.atleast_2d(dense)
         if matrix.shape != (self.size, x.shape[0]):
@@ -148,9 +178,9 @@ class Block:
 class LinearBlock(Block):
     """``lower <= A x <= upper``: nothing to call, nothing to count."""
 
-    def __init__(self, name: str, matrix: Vector, lower: Any, upper: Any) -> None:
+    def __init__(self, name: str, matrix: Any, lower: Any, upper: Any) -> None:
         super().__init__(name, matrix.__matmul__, lambda x: matrix, (), lower, upper, size=matrix.shape[0])
         self.matrix = matrix
 
-    def value(self, x: Vector) -> tuple[Vector, Vector | None]:
+    def value(self, x: Vector) -> tuple[Vector, Any]:
         return self.matrix @ self._full(x), self.matrix

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from gdpa._blocks import Block, Frame, LinearBlock
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Vector
+from gdpa.numerics.sparse import FEW_COLUMNS, Pattern, SparseMatrix, is_sparse, read
 from gdpa.sets import REALS, Box, ConvexSet
 
 #: What the remembered points may take, in numbers stored.
@@ -107,17 +108,13 @@ def _read(name: str, constraint: Any, dimension: int) -> Block:
     ignored = ["keep_feasible"] if np.any(constraint.keep_feasible) else []
     block: Block
     if isinstance(constraint, LinearConstraint):
-        A: Any = constraint.A
-        matrix = np.atleast_2d(np.asarray(A.toarray() if hasattr(A, "toarray") else A, dtype=float))
-        if matrix.ndim != 2 or matrix.shape[1] != dimension or not np.isfinite(matrix).all():
-            raise ValueError(
-                f"{name}.A must be a finite matrix with {dimension} columns, one per variable; got shape {matrix.shape}"
-            )
+        matrix = _read_matrix(name, constraint.A, dimension)
         block = LinearBlock(f"{name}.A", matrix, constraint.lb, constraint.ub)
     else:
-        if constraint.finite_diff_jac_sparsity is not None:
-            ignored.append("finite_diff_jac_sparsity")
-        if constraint.hess is not None and not isinstance(constraint.hess, BFGS):
+        sparsity: Any = constraint.finite_diff_jac_sparsity
+        if sparsity is not None and isinstance(constraint.jac, str):
+            sparsity = read(sparsity, f"{name}.finite_diff_jac_sparsity").pattern
+        if constraint.hess is not None and not isinstance(constraint.hess, BFGS) and dimension <= FEW_COLUMNS:
             ignored.append("hess")
         block = Block(
             f"{name}.fun",
@@ -127,10 +124,29 @@ def _read(name: str, constraint: Any, dimension: int) -> Block:
             constraint.lb,
             constraint.ub,
             constraint.finite_diff_rel_step,
+            sparsity=sparsity if isinstance(sparsity, Pattern) else None,
+            hess=constraint.hess if callable(constraint.hess) else None,
         )
     if ignored:
         warnings.warn(f"{name}: {', '.join(ignored)} has no effect in gdpa.minimize", OptimizeWarning, stacklevel=5)
     return block
+
+
+def _read_matrix(name: str, A: Any, dimension: int) -> Any:
+    """Return the matrix of a linear constraint, sparse if it is given so and has many columns."""
+    if is_sparse(A) and dimension > FEW_COLUMNS:
+        sparse = read(A, f"{name}.A", (A.shape[0], dimension))
+        if not np.isfinite(sparse.data).all():
+            k = int(np.argmax(~np.isfinite(sparse.data)))
+            place = (int(sparse.pattern.rows[k]), int(sparse.pattern.indices[k]))
+            raise ValueError(f"{name}.A must be a finite matrix, got {sparse.data[k]} at {place}; correct that entry")
+        return sparse
+    matrix = np.atleast_2d(np.asarray(A.toarray() if hasattr(A, "toarray") else A, dtype=float))
+    if matrix.ndim != 2 or matrix.shape[1] != dimension or not np.isfinite(matrix).all():
+        raise ValueError(
+            f"{name}.A must be a finite matrix with {dimension} columns, one per variable; got shape {matrix.shape}"
+        )
+    return matrix
 
 
 def _read_dict(name: str, constraint: Mapping[str, Any]) -> Block:
@@ -181,17 +197,29 @@ class _Point:
         self.values = [value for value, _ in pairs]
         self._slopes = [slope for _, slope in pairs]
 
-    def full_slope(self, i: int) -> Vector:
+    def full_slope(self, i: int) -> Any:
         """Return the derivative of block ``i`` with a column for every variable."""
         slope = self._slopes[i]
         if slope is None:
             slope = self._slopes[i] = self._blocks[i].slope(self.x, self.values[i], self._domain)
         return slope
 
-    def slope(self, i: int) -> Vector:
+    def slope(self, i: int) -> Any:
         """Return the derivative of block ``i`` with a column for every free variable."""
         slope = self.full_slope(i)
-        return slope if self._frame.free.all() else slope[:, self._frame.free]
+        if self._frame.free.all():
+            return slope
+        return slope.restricted(self._frame.free) if isinstance(slope, SparseMatrix) else slope[:, self._frame.free]
+
+    @property
+    def known_slopes(self) -> list[Any]:
+        """The derivatives of the constraints that are known; they tell which are sparse."""
+        return self._slopes[1:]
+
+    def is_finite(self, i: int) -> bool:
+        """Tell whether the derivative of block ``i`` is finite."""
+        slope = self.slope(i)
+        return bool(np.isfinite(slope.data if isinstance(slope, SparseMatrix) else slope).all())
 
 
 class Canonical:
@@ -213,10 +241,11 @@ class Canonical:
             for block in self.blocks:
                 block.frame = self.frame
         self.domain, self.x0 = domain, x0
+        self.hessian: Callable[[Vector, Evaluation], Evaluation] | None = None  # adds second derivatives to a call
         self._points: OrderedDict[bytes, _Point] = OrderedDict()
         self._kept: dict[bytes, _Point] = {}
         self._limit = 4
-        start = self.point(x0)
+        start = self._start = self.point(x0)
         sizes = [value.shape[0] for value in start.values[1:]]
         self._limit = int(min(64, max(4, _MEMORY // ((1 + sum(sizes)) * (1 + x0.shape[0])))))
         self._ends = np.cumsum([0, *sizes])
@@ -281,10 +310,17 @@ class Canonical:
                     out = out + v @ point.slope(i)
             return out
 
-        return Evaluation(point.values[0][0], g, pullback, lambda: self._jacobian(point))
+        sparse = any(isinstance(slope, SparseMatrix) for slope in self._start.known_slopes)
+        now = Evaluation(point.values[0][0], g, pullback, lambda: self._jacobian(point), sparse=sparse)
+        return now if self.hessian is None else self.hessian(x, now)
 
-    def _jacobian(self, point: _Point) -> Vector:
+    def _jacobian(self, point: _Point) -> Any:
         slopes = [point.slope(i) for i in range(1, len(self.blocks))]
+        if any(isinstance(slope, SparseMatrix) for slope in slopes):
+            from scipy.sparse import vstack
+
+            stacked: Any = vstack([read(slope).csr for slope in slopes], format="csr")
+            return self.sign[:, None] * read(stacked[self.index])
         J = np.concatenate(slopes) if slopes else np.zeros((0, point.x.shape[0]))
         matrix: Vector = self.sign[:, None] * J[self.index]
         return matrix

@@ -72,7 +72,7 @@ def _best_certificate(progress: Progress, x_last: Array, multipliers_last: Array
     held = progress.certificate
     evaluation = state.evaluation if x_last is state.x else None
     chosen = progress.certify(x_last, multipliers_last, evaluation)
-    if status is Status.LOCALLY_INFEASIBLE:  # the verdict speaks of the last point
+    if status is Status.LOCALLY_INFEASIBLE:  # the verdict is about the last point
         return chosen
     if held is not None and held.holds(progress.tolerance):
         return better(chosen, held)

@@ -71,7 +71,7 @@ def derivative(
             then, because a step of sqrt(eps) would bias the derivative.
         name: how the warning calls the function.
 
-    A row that cannot be told from rounding gets a second look: one evaluation farther away, and wider differences if
+    A row that is no larger than rounding gets a second look: one evaluation farther away, and wider differences if
     those see more. A row of values that were rounded (to three decimals, to whole numbers), and one that is all noise
     even then, is NaN, with a `FiniteDifferenceWarning`: it never looks like a stationary point. A row that does not
     change at all is zero.

@@ -45,7 +45,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, target)
         _flush_folder(target.parent)
-    except OSError as error:  # the user knows the target, not the temporary name
+    except OSError as error:  # users recognize the target, not the temporary name
         raise OSError(error.errno, error.strerror or str(error), str(target)) from error
     finally:
         with suppress(OSError):
@@ -69,7 +69,7 @@ def _runs(pid: int) -> bool:
     """Tell whether another process has this id. Our own id on a name we do not use is that of an earlier process."""
     if pid == os.getpid():
         return False
-    if os.name != "posix":  # signal 0 asks on POSIX alone; elsewhere every writer passes for a live one
+    if os.name != "posix":  # signal 0 works on POSIX only; elsewhere every writer counts as alive
         return True
     try:
         os.kill(pid, 0)

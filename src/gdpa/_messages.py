@@ -25,7 +25,7 @@ def advice(
     Args:
         status: why the run ended.
         algorithm: the method.
-        problem: asked for a few values if derivatives are in doubt.
+        problem: evaluated at a few points if derivatives are in doubt.
         x, multipliers: where the run ended.
         now: the oracle call at ``x``, if it is known.
 

@@ -1,4 +1,4 @@
-"""SciPy's door: the signature, the objects and the result of `scipy.optimize.minimize`."""
+"""SciPy's interface: the signature, the objects and the result of `scipy.optimize.minimize`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from gdpa._differences import SCHEMES
 from gdpa._options import read_options
 from gdpa._progress import Progress
 from gdpa._result import Result, Status
+from gdpa._second import add_second_derivatives
 from gdpa._solve import solve
 from gdpa._typing import Vector
 from gdpa.algorithms.base import Algorithm
 from gdpa.feasible import restore
 from gdpa.methods import as_algorithm, default_method
+from gdpa.signals import finishing_the_step
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ _STOPPED = "`callback` raised `StopIteration`."
 _FIXED = "All independent variables were fixed by bounds"
 
 
+@finishing_the_step
 def minimize(
     fun: Callable[..., Any],
     x0: Any,
@@ -67,7 +70,7 @@ def minimize(
     options: dict[str, Any] | None = None,
     **more_options: Any,
 ) -> OptimizeResult:
-    """Minimise ``fun(x, *args)`` under bounds and constraints, called as `scipy.optimize.minimize` is.
+    """Minimize ``fun(x, *args)`` under bounds and constraints, called as `scipy.optimize.minimize` is.
 
     Also a method for SciPy itself: ``scipy.optimize.minimize(..., method=gdpa.minimize, options={...})``.
 
@@ -79,7 +82,9 @@ def minimize(
             None is "adaptive-gdpa".
         jac: the gradient ``jac(x, *args)``, True, or "2-point", "3-point" or "cs" for finite differences, which
             never leave the bounds. None is "2-point".
-        hess, hessp: not used; a warning says so.
+        hess: the Hessian of ``fun``, ``hess(x, *args)``. It is used if it is a sparse array and every nonlinear
+            constraint has its ``hess``, too; otherwise a warning says so.
+        hessp: not used; a warning says so.
         bounds: `scipy.optimize.Bounds`, or (low, high) pairs. They are kept at every evaluation, to the last bit.
             A variable with equal bounds is fixed: it is taken out of the problem and put back into the result.
         constraints: `NonlinearConstraint`, `LinearConstraint`, a dict (``fun >= 0`` for "ineq"), or a list of any.
@@ -88,15 +93,18 @@ def minimize(
         callback: called after every step, as ``callback(intermediate_result=...)`` if that is its only parameter, as
             ``callback(x, intermediate_result)`` if it needs two arguments, else as ``callback(x)``. Raising
             StopIteration (or, of two arguments, returning True) ends the run.
-        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp`` (show the run as
-            `gdpa.solve` does, then a summary), ``check`` (raise if `check_derivatives` finds derivatives at ``x0`` that
+        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp`` (as `gdpa.solve`
+            takes it; a summary follows), ``check`` (raise if `check_derivatives` finds derivatives at ``x0`` that
             differences contradict), ``x_scale`` (the lengths of the variables, see `gdpa.units`), ``multipliers0``
             (those to begin with, ordered as ``multipliers`` of the result), ``feasible`` (whether an answer is moved to
             the nearest point that is feasible to rounding, see `gdpa.feasible`; default True), ``eps`` and
             ``finite_diff_rel_step`` (absolute and relative step of differences), ``best_of`` and ``seed`` (several
-            starts, see `gdpa.solve`; ``maxfev`` limits them together), and the parameters of the method
-            (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without ``tol``, the smallest of SciPy's ``ftol``, ``gtol``
-            and ``xtol`` is the tolerance. Further options of SciPy's methods have no effect; an unknown name raises.
+            starts, see `gdpa.solve`; ``maxfev`` limits them together),
+            ``checkpoint``, ``every``, ``keep`` and ``resume`` (saves on the way and before SIGTERM, see `gdpa.solve`),
+            ``hess_sparsity`` (a sparse array: which second derivatives of the Lagrangian may be nonzero, to find them
+            by differences), and the parameters of the method (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without
+            ``tol``, the smallest of SciPy's ``ftol``, ``gtol`` and ``xtol`` is the tolerance. Further options of
+            SciPy's methods have no effect; an unknown name raises.
         **more_options: options given by name, which is how SciPy hands them to a custom method.
 
     Returns:
@@ -110,7 +118,7 @@ def minimize(
         possible. ``success`` is True only for a certificate recomputed at ``x``. A function that is not a finite number
         at ``x0`` gives a result without success.
 
-    User functions are never called twice at one point.
+    User functions are never called twice at one point. Ctrl-C ends the run after its step and returns what there is.
 
     Example:
         The projection of (2, 0) on the unit disc.
@@ -130,9 +138,8 @@ def minimize(
     algorithm = as_algorithm("method", method, settings.parameters)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
-    for name, given in (("hess", hess), ("hessp", hessp)):
-        if given is not None:
-            warnings.warn(f"gdpa.minimize does not use Hessian information ({name})", RuntimeWarning, stacklevel=2)
+    if hessp is not None:
+        warnings.warn("gdpa.minimize does not use Hessian information (hessp)", RuntimeWarning, stacklevel=2)
 
     start = _start(x0)
     domain = read_bounds(bounds, start.shape[0])
@@ -143,6 +150,7 @@ def minimize(
         if block.relative_step is None and not isinstance(block, LinearBlock):
             block.relative_step, block.absolute_step = settings.relative_step, settings.absolute_step
     canonical = Canonical(objective, blocks, domain, start)
+    add_second_derivatives(canonical, hess, settings.hess_sparsity)
     if settings.check and not (report := check_derivatives(canonical.problem, canonical.x0)).ok:
         raise ValueError(f"at x0 the derivatives are wrong; correct them, or leave the option check out. {report}")
     bounded = bounds is not None
@@ -173,7 +181,7 @@ def _without_steps(canonical: Canonical, bounded: bool) -> Any:
         for i, block in enumerate(canonical.blocks):
             if not np.isfinite(point.values[i]).all():
                 culprit = f"{block.name} is {point.values[i] if i else point.values[0][0]}"
-            elif not np.isfinite(point.slope(i)).all():
+            elif not point.is_finite(i):
                 culprit = f"the derivative of {block.name} is not finite"
             else:
                 continue
@@ -223,6 +231,7 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
             best_of=settings.best_of,
             seed=settings.seed,
             disp=settings.disp,
+            **settings.saving,
         )
     except OutOfCallsError:
         status = Status.MAX_ORACLE_CALLS
@@ -233,14 +242,8 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
         except OutOfCallsError:
             return _report(result, canonical, bounded)
         if done.after < done.before and certificate.holds(settings.tolerance):
-            result = replace(
-                result,
-                x=certificate.x,
-                multipliers=certificate.multipliers,
-                certificate=certificate,
-                message=f"{result.message} {done}",
-                restored=done,
-            )
+            moved = {"x": certificate.x, "multipliers": certificate.multipliers, "certificate": certificate}
+            result = replace(result, **moved, message=f"{result.message} {done}", restored=done)
     return _report(result, canonical, bounded)
 
 

@@ -10,6 +10,8 @@ from gdpa._arrays import from_numpy, namespace
 from gdpa._typing import Array
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.qp import nonnegative_least_squares
+from gdpa.numerics.sparse import SparseMatrix
+from gdpa.numerics.sparse_model import sparse_least_squares
 from gdpa.sets import Box, ConvexSet, Reals
 from gdpa.units import Units
 
@@ -18,6 +20,8 @@ LARGEST_SLACK = 1e8
 #: Up to this many bounds that hold x have multipliers of their own in the least squares problem. With hundreds of them
 #: it would take far longer than Newton's iteration, whose unknowns are the multipliers of the constraints alone.
 FEW_BOUNDS = 20
+#: Pieces of the sum of squares that are tried if J is sparse.
+PIECES = 20
 
 
 def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int, units: Units) -> Array:
@@ -35,6 +39,8 @@ def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equa
     >>> fit(REALS, 0 * one, -2 * one, one[None], 0 * one, 0, Units(one, one, one, 0 * one, one)).tolist()
     [2.0]
     """
+    if isinstance(J, SparseMatrix):
+        return _fit_sparse(domain, x, grad_f, J, g, num_equalities, units)
     host = [to_float64(a) for a in (x, grad_f, J, g, *units)]
     if g.ndim == 1:
         return from_numpy(_fit_point(domain, num_equalities, *host), like=g)
@@ -48,12 +54,16 @@ def _fit_point(domain: ConvexSet, p: int, x: Any, grad_f: Any, J: Any, g: Any, w
     """Return the multipliers of one point; zeros if a number is not finite."""
     if not _finite(x, grad_f, J, g):
         return np.zeros(len(g))
-    _, slacks, rounding, pushes = weights
-    sizes = np.abs(g)
-    slack = pushes * np.minimum(np.where(sizes <= rounding, 0.0, slacks * sizes), LARGEST_SLACK)
+    slack = _slack(g, Units(w, *weights))
     w = w if isinstance(domain, (Reals, Box)) else w.min()
     # P_T acts on each coordinate of a box alone, so the weights may go inside.
     return _fit_one(domain, x, w * grad_f, w * J, slack, p)
+
+
+def _slack(g: Any, units: Units) -> Any:
+    """Return the weights of the second term."""
+    sizes = np.abs(g)
+    return units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.slacks * sizes), LARGEST_SLACK)
 
 
 def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int) -> Array:
@@ -75,6 +85,39 @@ def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Ar
 
 def _finite(*arrays: Any) -> bool:
     return all(np.isfinite(a).all() for a in arrays)
+
+
+def _fit_sparse(domain: ConvexSet, x: Any, grad_f: Any, J: SparseMatrix, g: Any, p: int, units: Units) -> Any:
+    """The same for a sparse J, in time linear in its nonzeros if it is banded.
+
+    Of the pieces between the kinks of P_T the one is taken on which the coordinates at a bound have no residual, then
+    the piece that the multipliers found there belong to, and so on while phi falls.
+    """
+    if not isinstance(domain, (Reals, Box)):
+        return _fit_point(domain, p, x, grad_f, np.asarray(J), g, *units)
+    if not _finite(x, grad_f, J.data, g):
+        return np.zeros(len(g))
+    slack, w = _slack(g, units), units.coordinates
+    slack[len(g) - p :] = 0.0
+
+    def tangent(lam: Any) -> Any:
+        return w * domain.tangent(x, -(grad_f + lam @ J))
+
+    inside = domain.tangent(x, np.ones_like(x)) + domain.tangent(x, -np.ones_like(x)) == 0
+    best, lowest = np.zeros(len(g)), np.inf
+    free = inside if isinstance(domain, Box) else np.ones_like(inside)
+    for _ in range(PIECES):
+        lam = sparse_least_squares(J * (w * free), slack, -w * free * grad_f, p)
+        t = tangent(lam)
+        phi = float(t @ t + (slack * lam) @ (slack * lam))
+        if not phi < lowest:
+            break
+        best, lowest = lam, phi
+        follow = inside | (t != 0)
+        if np.array_equal(follow, free):
+            break
+        free = follow
+    return best
 
 
 def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, slack: Any, p: int) -> Any:

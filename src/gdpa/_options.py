@@ -12,13 +12,15 @@ import numpy as np
 
 from gdpa._checks import check_limit, is_number
 
-#: How many steps a run makes unless told otherwise.
+#: The default limit of steps.
 MAXITER = 10_000
-#: The relative KKT tolerance unless told otherwise.
+#: The default relative KKT tolerance.
 TOLERANCE = 1e-6
+#: What `gdpa.solve` takes as it is: where and when to save.
+SAVING = ("checkpoint", "every", "keep", "resume")
 COMMON = (
     *("maxiter", "maxfev", "disp", "check", "x_scale", "feasible", "eps", "finite_diff_rel_step"),
-    *("best_of", "seed", "multipliers0"),
+    *("best_of", "seed", "multipliers0", "hess_sparsity", *SAVING),
 )
 #: Other names for a common option, and accuracies: the smallest one given is the tolerance if ``tol`` is not given.
 OTHER_NAMES = {"maxfun": "maxfev", "verbose": "disp"}
@@ -82,7 +84,8 @@ class Options:
 
     Attributes:
         tolerance: the relative KKT tolerance.
-        polish: whether a run may go on for more digits than the tolerance asks for: no accuracy and no limit was given.
+        polish: whether a run may go on for more digits than the tolerance asks for: no accuracy and no limit was given,
+            and the run is not saved (how far it has been polished is not).
         feasible: whether the answer is moved to the nearest point that is feasible to rounding.
         maxiter: the most steps.
         maxfev: the most calls of the objective; None for no limit.
@@ -91,7 +94,9 @@ class Options:
         x_scale: the lengths of the variables; None to read them off the points.
         absolute_step, relative_step: of finite differences; None for the default.
         best_of, seed: how many starts, and the seed of the random ones.
+        hess_sparsity: which second derivatives may be nonzero; None if it is not known.
         multipliers0: the multipliers to begin with, as ``result.multipliers`` has them; None for zero.
+        saving: where and when to save the run, as `gdpa.solve` takes it.
         parameters: of the method.
     """
 
@@ -108,11 +113,13 @@ class Options:
     best_of: int
     seed: Any
     multipliers0: Any
+    hess_sparsity: Any
+    saving: dict[str, Any]
     parameters: dict[str, Any]
 
 
 def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) -> Options:
-    """Return the options of a run from those given and ``tol``; raise for names that nobody knows.
+    """Return the options of a run from those given and ``tol``; raise for unknown names.
 
     >>> from gdpa.algorithms.gdpa import GDPA
     >>> options = read_options(GDPA, {"ftol": 1e-9, "maxfun": 50, "tau": 0.1}, None)
@@ -133,10 +140,10 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
         warnings.warn(f"gdpa.minimize does not use the options {unused}", OptimizeWarning, stacklevel=3)
     maxfev = options.get("maxfev")
     step = options.get("eps")
-    polish = tol is None and maxfev is None and not any(name in options for name in ACCURACIES)
+    limited = maxfev is not None or any(name in options for name in (*ACCURACIES, "checkpoint"))
     return Options(
         tolerance=_tolerance(options, tol),
-        polish=polish,
+        polish=tol is None and not limited,
         feasible=bool(options.get("feasible", True)),
         maxiter=_limit("maxiter", MAXITER if options.get("maxiter") is None else options["maxiter"]),
         maxfev=None if maxfev is None else _limit("maxfev", maxfev),
@@ -148,6 +155,8 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
         best_of=options.get("best_of", 1),
         seed=options.get("seed", 0),
         multipliers0=options.get("multipliers0"),
+        hess_sparsity=options.get("hess_sparsity"),
+        saving={name: options[name] for name in SAVING if name in options},
         parameters={name: value for name, value in options.items() if name in own},
     )
 

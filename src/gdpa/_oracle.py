@@ -10,6 +10,7 @@ from typing import Any
 from gdpa._arrays import is_floating, namespace
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
+from gdpa.numerics.sparse import FEW_COLUMNS, FEW_ROWS, FULL, Pattern, SparseMatrix, empty, union
 
 
 @dataclass
@@ -42,6 +43,9 @@ class CountingOracle:
         self._account = self.method
         self._inner = problem
         self._length = problem.num_constraints
+        self._decided: bool | None = None  # whether a sparse Jacobian stays sparse
+        self._pattern: Pattern | None = None
+        self._hessian_pattern: Pattern | None = None
         self.problem = replace(problem, evaluate=self._evaluate)
 
     @contextmanager
@@ -85,9 +89,43 @@ class CountingOracle:
                     f"the jacobian has shape {tuple(J.shape)}, expected {(*g.shape, x.shape[-1])}: "
                     "one row for each constraint, one column for each component of x"
                 )
-            return J
+            return self._aligned_jacobian(J, now.has_hessian) if isinstance(J, SparseMatrix) else J
 
-        return _Charged(self, Evaluation(f, g, counted), whole if now.has_jacobian else None, now.passes)
+        def hessian(w: Array, objective: float = 1.0) -> Any:
+            self._account.forwards += now.hessian_passes - 1
+            self._account.backwards += now.hessian_passes
+            H = _call(now.hessian, w, objective)
+            return None if H is None else self._aligned_hessian(H)
+
+        large = now.has_hessian and x.shape[-1] > FEW_COLUMNS
+        none = (lambda: empty(x.shape[-1])) if large and g.shape[-1] == 0 else None
+        return _Charged(
+            self,
+            Evaluation(f, g, counted),
+            whole if now.has_jacobian and none is None else none,
+            now.passes,
+            hessian if large else None,
+            now.is_sparse and x.shape[-1] > FEW_COLUMNS,
+        )
+
+    def _aligned_jacobian(self, J: SparseMatrix, has_hessian: bool) -> Any:
+        """Return J in the pattern of the first one, or dense if that one was small or full."""
+        rows, columns = J.shape
+        if self._decided is None:
+            full = len(J.data) > FULL * rows * columns
+            few = columns <= FEW_COLUMNS or (rows <= FEW_ROWS and not has_hessian)
+            self._decided = not (few or full)
+            self._pattern = J.pattern
+        if not self._decided or self._pattern is None:
+            return J.toarray()
+        return J.within(self._pattern, "the jacobian")
+
+    def _aligned_hessian(self, H: SparseMatrix) -> SparseMatrix:
+        """Return H in a pattern that grows if it must: sums of sparse arrays have no entries that cancel."""
+        seen = self._hessian_pattern
+        if seen is None or (not seen.is_same(H.pattern) and (seen.places(H.pattern) < 0).any()):
+            seen = self._hessian_pattern = union(H.pattern) if seen is None else union(seen, H.pattern)
+        return H.within(seen, "the hessian")
 
     def _check_values(self, x: Array, f: Array, g: Array) -> None:
         for name, value in (("objective", f), ("constraints", g)):
@@ -118,9 +156,15 @@ class _Charged(Evaluation):
     __slots__ = ("_oracle", "_paid_by_measuring")
 
     def __init__(
-        self, oracle: CountingOracle, now: Evaluation, jacobian: Callable[[], Array] | None, passes: int
+        self,
+        oracle: CountingOracle,
+        now: Evaluation,
+        jacobian: Callable[[], Array] | None,
+        passes: int,
+        hessian: Callable[..., Any] | None,
+        sparse: bool,
     ) -> None:
-        super().__init__(now.objective, now.constraints, now.pullback, jacobian, passes)
+        super().__init__(now.objective, now.constraints, now.pullback, jacobian, passes, hessian, 1, sparse)
         self._oracle = oracle
         self._paid_by_measuring: dict[str, int] = {}
 

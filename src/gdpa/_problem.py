@@ -19,6 +19,7 @@ import numpy as np
 from gdpa._arrays import namespace, to_numpy
 from gdpa._checks import is_count
 from gdpa._typing import Array, Pullback
+from gdpa.numerics.sparse import SparseMatrix, is_sparse, read
 from gdpa.sets import REALS, ConvexSet
 
 
@@ -32,8 +33,12 @@ class Evaluation:
         constraints: g(x), its last axis of length m.
         pullback: ``pullback(w, objective=1.0)`` is ``objective * grad f(x) + J(x)^T w``, one backward pass.
         jacobian: a function without arguments that returns J(x) of shape (..., m, d). Without it `jacobian` pulls the
-            rows back one at a time.
+            rows back one at a time. It may be a sparse array of SciPy, and then stays sparse.
         passes: how many backward passes a call of ``jacobian`` costs.
+        hessian: ``hessian(w, objective=1.0)`` is ``objective * Hess f(x) + sum_i w_i Hess g_i(x)``, a sparse array of
+            SciPy of shape (d, d). It is used if J is sparse or there are no constraints.
+        hessian_passes: how many oracle calls a call of ``hessian`` costs.
+        sparse: whether ``jacobian`` returns a sparse array. What it returns tells, too, but not before it is called.
 
     >>> import numpy as np
     >>> J = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -42,7 +47,10 @@ class Evaluation:
     ([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0], False)
     """
 
-    __slots__ = ("_gradient", "_jacobian", "_whole", "constraints", "objective", "passes", "pullback")
+    __slots__ = (
+        *("_gradient", "_hessian", "_jacobian", "_sparse", "_whole"),
+        *("constraints", "hessian_passes", "objective", "passes", "pullback"),
+    )
 
     def __init__(
         self,
@@ -51,10 +59,13 @@ class Evaluation:
         pullback: Pullback,
         jacobian: Callable[[], Array] | None = None,
         passes: int = 1,
+        hessian: Callable[..., Any] | None = None,
+        hessian_passes: int = 1,
+        sparse: bool = False,
     ) -> None:
         self.objective, self.constraints, self.pullback = objective, constraints, pullback
-        self._whole = jacobian
-        self.passes = passes
+        self._whole, self._hessian, self._sparse = jacobian, hessian, sparse
+        self.passes, self.hessian_passes = passes, hessian_passes
         self._gradient: Array | None = None
         self._jacobian: Array | None = None
 
@@ -85,8 +96,24 @@ class Evaluation:
     def jacobian(self) -> Array:
         """Return J(x) of shape (..., m, d): about one backward pass if cheap, else m; computed once."""
         if self._jacobian is None:
-            self._jacobian = _rows(self) if self._whole is None else self._whole()
+            J = _rows(self) if self._whole is None else self._whole()
+            self._jacobian = read(J, "the jacobian") if type(J) is not np.ndarray and is_sparse(J) else J
         return self._jacobian
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether J(x) is, or will be, a sparse matrix."""
+        return self._sparse or isinstance(self._jacobian, SparseMatrix)
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether second derivatives were given as a function."""
+        return self._hessian is not None
+
+    def hessian(self, w: Array, objective: float = 1.0) -> SparseMatrix | None:
+        """Return ``objective * Hess f(x) + sum_i w_i Hess g_i(x)``; None if it is not known."""
+        H = None if self._hessian is None else self._hessian(w, objective)
+        return None if H is None else read(H, "the hessian", (self.gradient().shape[-1],) * 2)
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ class Progress:
         if self.units is not None and m > ATTEMPT_ROWS and not now.has_cheap_jacobian:
             return  # m backward passes: once is enough
         self._next_units = 2 * state.step
-        self.units = units_at(self.start, probe.x, now, whole=m * d <= JACOBIAN_LIMIT)
+        self.units = units_at(self.start, probe.x, now, whole=m * d <= JACOBIAN_LIMIT or now.is_sparse)
         if self.best is not None:
             self._best_kkt = self._measure(self.best).worst
 

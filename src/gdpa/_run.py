@@ -49,7 +49,7 @@ class Run:
         state: the method's state. Its oracle call is not kept: it is made anew if ``evaluated``.
         start: the recorded start, which the units of the certificate are read off.
         shape: (d, m, p): how many coordinates, constraints and equalities the problem has.
-        values: f and g at the state's point, by which another problem is recognised; None if they were not evaluated.
+        values: f and g at the state's point, by which another problem is recognized; None if they were not evaluated.
         forwards, backwards, seconds: what the method has used.
         measuring: (forwards, backwards) made for residuals and certificates.
         residuals, kkt: the relative residuals of the last probe and the largest of them.

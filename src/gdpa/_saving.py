@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from gdpa._checks import is_count
 from gdpa._run import Run
 from gdpa.checkpoints import Checkpoints
+from gdpa.signals import StopRequest
 from gdpa.storage import DamagedFileError, load, save
 
 
@@ -56,13 +56,17 @@ def _as_run(value: Any, path: str | os.PathLike[str]) -> Run:
 class Saver:
     """Saves a run on the way of the loop: every ``every`` steps, at the end, and before SIGTERM ends the process.
 
-    Inside ``with``, SIGTERM raises KeyboardInterrupt so that the loop ends with what it has. On leaving, the signal is
-    sent again to whoever handled it before. Outside the main thread, signals are left alone.
+    Inside ``with``, signals are noted by a `StopRequest`, so that the loop ends after its step with what it has: SIGINT
+    always, SIGTERM if there is a place to save to. After SIGTERM, standard error names the file.
 
     Args:
         path: where to save, see `gdpa.checkpoints.Checkpoints`; None saves nothing.
         every: steps between two saves.
         keep: how many files stay.
+
+    Attributes:
+        stop: true after a signal.
+        path: the file of the last save; None if there was none.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, every: int, keep: int) -> None:
@@ -70,28 +74,21 @@ class Saver:
             raise ValueError(f"every must be a positive number of steps, got {every!r}")
         self._files = None if path is None else Checkpoints(path, keep)
         self._every, self._saved = every, -1
-        self._terminated = False
-        self._before: Any = None
-        self._handles = path is not None and threading.current_thread() is threading.main_thread()
+        self.stop = StopRequest(signal.SIGINT, *(() if path is None else (signal.SIGTERM,)))
+        self.path: Path | None = None
 
     def __enter__(self) -> Saver:
-        if self._handles:
-            self._before = signal.signal(signal.SIGTERM, self._terminate)
+        self.stop.__enter__()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self._handles:
-            signal.signal(signal.SIGTERM, self._before)
-            if self._terminated:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    def _terminate(self, number: int, frame: FrameType | None) -> None:
-        if not self._terminated:  # a second signal must not interrupt the save
-            self._terminated = True
-            raise KeyboardInterrupt
+        if self.stop.number == signal.SIGTERM and self.path is not None:
+            sys.stderr.write(f"gdpa: terminated; the run is saved in {self.path}\n")
+            sys.stderr.flush()
+        self.stop.__exit__(*raised)
 
     def offer(self, step: int, run: Callable[[], Run], final: bool = False) -> None:
         """Save the run if that is due after ``step``."""
         if self._files is not None and step != self._saved and (final or step % self._every == 0):
-            self._files.save(step, run().without_evaluations())
+            self.path = self._files.save(step, run().without_evaluations())
             self._saved = step

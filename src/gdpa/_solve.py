@@ -28,10 +28,13 @@ from gdpa._typing import Array
 from gdpa.algorithms.base import Algorithm
 from gdpa.feasible import SHARE, restored
 from gdpa.methods import as_algorithm, default_method
+from gdpa.signals import finishing_the_step
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
 from gdpa.units import nearby_start, start_at
 
-#: How many updates a run makes unless a stop rule says otherwise.
+#: The most rounding of a dtype to optimize in: float32 has 1e-7, float16 and bfloat16 have 1e-3 and more.
+MOST_ROUNDING = 1e-4
+#: The default limit of updates of a run.
 MAX_STEPS = 10_000
 
 
@@ -45,6 +48,7 @@ def default_tolerance(x: Array) -> float:
     return 1e-6 if eps < 1e-12 else 1e-3 if eps < 1e-6 else 1e-1
 
 
+@finishing_the_step
 def solve(
     problem: Problem | WithStart,
     x0: Array | None = None,
@@ -67,7 +71,7 @@ def solve(
     seed: Any = 0,
     disp: bool | str = False,
 ) -> Result:
-    """Minimise f(x) subject to g(x) <= 0 and x in X.
+    """Minimize f(x) subject to g(x) <= 0 and x in X.
 
     Args:
         problem: the oracle and the set X; or a problem that brings its start, such as `gdpa.from_module` returns. If
@@ -100,8 +104,9 @@ def solve(
     Returns:
         A `Result`; ``success`` is True only for a certificate recomputed at ``result.x``.
 
-    Ctrl-C ends the run and returns what there is. An exception of the problem's own code propagates with the partial
-    result as its attribute ``partial_result``.
+    Ctrl-C ends the run after its step and returns what there is, also before the first step; a second one ends it at
+    once. SIGTERM ends the process; with ``checkpoint``, after its step and a save. An exception of the problem's own
+    code propagates with the partial result as its attribute ``partial_result``.
 
     Example:
         >>> from gdpa import solve
@@ -162,6 +167,8 @@ def solve(
             if feasible and error is None:
                 result = detached(restored(oracle.problem, result))
         saver.offer(progress.step, lambda: result.run, final=True)
+        if status is Status.INTERRUPTED and saver.path is not None:
+            result = replace(result, message=f"{result.message} The run is saved in {saver.path}.")
     for watch in watchers:
         finish(watch)
     if error is not None:
@@ -190,7 +197,7 @@ def _loop(
         if progress.step % check_every == 0:
             with oracle.off_account():
                 status = _first(rules, progress) or status
-        while status is None:
+        while status is None and not saver.stop:
             clock, updating, before = time.perf_counter(), True, progress.state
             state = algorithm.update(problem_for(progress.caution, problem, before), before)
             updating, unmeasured = False, vars(progress).copy()
@@ -225,7 +232,7 @@ def _loop(
         return (Status.FAILED, "", raised) if updating else (Status.STOPPED, "", None)
     except Exception as raised:
         return Status.FAILED, "", raised
-    return status, "", None
+    return Status.INTERRUPTED if status is None else status, "", None
 
 
 def _begin(oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], multipliers0: Any) -> Run:
@@ -327,8 +334,8 @@ def _check_start(problem: Problem, x0: Array | None) -> Array:
     if not is_floating(x0):
         kind = getattr(x0, "dtype", type(x0).__name__)
         raise TypeError(f"x0 must be an array of floating-point numbers, got {kind}; convert it to float64")
-    if float(namespace(x0).finfo(x0.dtype).eps) > 1e-3:
-        raise TypeError(f"x0 has dtype {x0.dtype}, too few digits to optimise with; convert it to float32 or float64")
+    if float(namespace(x0).finfo(x0.dtype).eps) > MOST_ROUNDING:
+        raise TypeError(f"x0 has dtype {x0.dtype}, too few digits to optimize with; convert it to float32 or float64")
     if x0.ndim == 0 or x0.shape[-1] == 0:
         raise ValueError(f"x0 must have at least one coordinate, got shape {tuple(x0.shape)}")
     if not bool(namespace(x0).all(namespace(x0).isfinite(x0))):
@@ -367,6 +374,8 @@ def _not_finite(problem: Problem, objective: Array, constraints: Array) -> str:
     xp = namespace(constraints)
     if not bool(xp.all(xp.isfinite(objective))):
         return f"the objective is {objective}"
+    if bool(xp.all(xp.isfinite(constraints))):
+        return ""
     for i in range(constraints.shape[-1]):
         if not bool(xp.all(xp.isfinite(constraints[..., i]))):
             return f"the constraint {problem.constraint_name(i)} is {constraints[..., i]}"

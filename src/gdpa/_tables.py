@@ -30,7 +30,7 @@ class Row(NamedTuple):
         multiplier: lambda_i.
         mark: "violated" beyond the tolerance, "active" at its limit to the tolerance, "not finite", or "".
 
-    What cannot be told from zero in the problem's precision is 0.
+    A value that the problem's precision cannot distinguish from zero is 0.
     """
 
     place: int

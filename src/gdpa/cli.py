@@ -1,7 +1,7 @@
 """The command line: parses and dispatches, nothing else.
 
 Exit codes: 0 done; 1 some units of work failed, or a receipt does not hold; 2 bad usage or input; 3 the output folder
-cannot be used; 4 data not reachable; 130 interrupted.
+cannot be used; 4 data not reachable; 130 interrupted from the keyboard; 143 ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ app = typer.Typer(
 console = Console()
 complaints = Console(stderr=True)
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 
 
 @contextmanager
-def _exit_codes(
-    interrupted: str = "interrupted; finished units are recorded, the same command continues",
-) -> Iterator[None]:
-    """Turn what the user can mend into one line and an exit code."""
+def _exit_codes(kept: str = "") -> Iterator[None]:
+    """Turn an error that the user can fix into one line and an exit code; ``kept`` says what an interruption leaves."""
+    from gdpa.experiments.runner import Terminated, raising_on_sigterm
+
     try:
-        yield
+        with raising_on_sigterm():
+            yield
     except ExperimentError as error:
         _complain(str(error))
         raise typer.Exit(error.exit_code) from error
@@ -51,8 +52,9 @@ def _exit_codes(
         _complain(f"this needs {error.name}, which is not installed; install it with: pip install 'gdpa[experiments]'")
         raise typer.Exit(UsageError.exit_code) from error
     except KeyboardInterrupt as error:
-        _complain(interrupted)
-        raise typer.Exit(INTERRUPTED) from error
+        word, code = ("terminated", TERMINATED) if isinstance(error, Terminated) else ("interrupted", INTERRUPTED)
+        _complain(word + kept)
+        raise typer.Exit(code) from error
 
 
 def _complain(text: str) -> None:
@@ -97,7 +99,7 @@ def reproduce(
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is already recorded.")] = False,
 ) -> None:
     """Run experiments and write OUT/report.html. A killed run continues where it stopped."""
-    with _exit_codes():
+    with _exit_codes(f"; finished units are recorded in {out}, the same command continues"):
         from gdpa.experiments.report import write_report
 
         if not names:
@@ -201,7 +203,7 @@ def verify(
     tolerance: Annotated[float | None, typer.Option(help="Default: the receipt's, or that of solve.")] = None,
 ) -> None:
     """Compute a certificate again from its receipt and the problem; ends with 1 if it does not hold."""
-    with _exit_codes("interrupted"):
+    with _exit_codes():
         from gdpa._receipt import load_receipt
         from gdpa._verify import import_problem
         from gdpa._verify import verify as check

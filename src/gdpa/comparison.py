@@ -96,7 +96,7 @@ def compare(
     """
     rows = []
     for entry in method_names() if methods is None else methods:
-        name, algorithm = _labelled(entry)
+        name, algorithm = _labeled(entry)
         try:
             result = solve(problem, x0, algorithm, stop=(KKTBelow(tolerance), MaxPasses(passes)), tolerance=tolerance)
         except UnsupportedProblemError as refusal:
@@ -106,7 +106,7 @@ def compare(
     return rows
 
 
-def _labelled(entry: str | Algorithm[Any] | tuple[str, Algorithm[Any]]) -> tuple[str, Algorithm[Any]]:
+def _labeled(entry: str | Algorithm[Any] | tuple[str, Algorithm[Any]]) -> tuple[str, Algorithm[Any]]:
     if isinstance(entry, str):
         return entry, tuned(entry)
     return entry if isinstance(entry, tuple) else (type(entry).__name__, entry)

@@ -17,7 +17,7 @@ from gdpa.kkt import violation
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of the paper's assumptions 1 to 6, on the region where the run lives.
+    """The constants of the paper's assumptions 1 to 6, on the region of the iterates.
 
     Attributes:
         L_f: Lipschitz constant of grad f.

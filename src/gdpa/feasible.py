@@ -14,12 +14,15 @@ from gdpa._typing import Array
 from gdpa.kkt import Certificate, certify
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
+from gdpa.numerics.sparse import SparseMatrix, diagonal, row_sizes
+from gdpa.numerics.sparse_model import sparse_model_step
+from gdpa.numerics.sparse_program import Quadratic
 from gdpa.sets import Box, Reals
 from gdpa.units import Start, units_at
 
 #: Newton steps at most. Each squares the violation; the rest is for sets whose boundary is curved.
 ROUNDS = 12
-#: The penalty of the linearised constraints: a step leaves about one part in this of the violation.
+#: The penalty of the linearized constraints: a step leaves about one part in this of the violation.
 PENALTY = 1e8
 #: Inequalities are aimed at minus this share of their rounding, so that what is left of a step is still negative.
 MARGIN = 0.5
@@ -87,7 +90,7 @@ class _Point(NamedTuple):
 def restore(problem: Problem, certificate: Certificate) -> tuple[Certificate, Restored]:
     r"""Return a certificate of a point of X near the given one that is feasible to rounding, and what was done.
 
-    Each step is the least change p, coordinates in their lengths L, that solves the linearised constraints
+    Each step is the least change p, coordinates in their lengths L, that solves the linearized constraints
 
     .. math:: \min_p \|p / L\|^2 \quad\text{subject to}\quad
         g_i + J_i p \le -e_i/2 \;(i < m - p), \quad g_i + J_i p = 0 \text{ for equalities}
@@ -148,13 +151,15 @@ def _at(problem: Problem, start: Start, x: Array) -> _Point:
 def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool) -> Array:
     """Return the next point."""
     x, now, domain = point.x, point.now, problem.domain
+    if isinstance(now.jacobian(), SparseMatrix) and isinstance(domain, (Reals, Box)):
+        return _sparse_step(problem, certificate, point, held)
     units = units_at(certificate.start, x, now)
     g, J, z, e = (np.asarray(to_numpy(a), dtype=float) for a in (now.constraints, now.jacobian(), x, units.rounding))
     v = -np.asarray(to_numpy(certificate.gradient), dtype=float)
     sizes = np.abs(J).max(axis=1, keepdims=True)
     h = 1e-6 * np.abs(v).max() / np.where(sizes > 0, sizes, 1.0)
     if held and h.all():
-        # The derivative of the projection on the tangent cone along the rows: zero where X holds x.
+        # The derivative of the projection on the tangent cone along the rows: zero for coordinates at a bound of X.
         J = (domain.tangent(np.broadcast_to(z, J.shape), v + h * J) - domain.tangent(z, v)) / h
     lengths = np.ones_like(z)
     if isinstance(domain, (Reals, Box)):
@@ -167,6 +172,24 @@ def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool)
     rows = rows / units_of_rows[:, None]
     step = model_step(LBFGS(), np.zeros_like(z), rows, offset, PENALTY, problem.num_equalities)
     return domain.snap(from_numpy(z + lengths * step.direction, x), _snap(x))
+
+
+def _sparse_step(problem: Problem, certificate: Certificate, point: _Point, held: bool) -> Array:
+    """Return the next point if J is sparse."""
+    x, now, domain = point.x, point.now, problem.domain
+    g, J, e = now.constraints, now.jacobian(), units_at(certificate.start, x, now).rounding
+    lengths = certificate.start.lengths(x)
+    if held:
+        v = -certificate.gradient
+        J = J * ((domain.tangent(x, v) != 0) | (v == 0))
+    rows = J * lengths
+    sizes = row_sizes(rows)
+    sizes = np.where(sizes > 0, sizes, 1.0)
+    aim = np.where(np.arange(len(g)) < len(g) - problem.num_equalities, MARGIN * e, 0.0)
+    B = Quadratic(SparseMatrix(diagonal(len(x)), np.ones(len(x))))
+    rows, offset = rows / sizes[:, None], (g + aim) / sizes
+    step = sparse_model_step(B, np.zeros_like(x), rows, offset, PENALTY, problem.num_equalities)
+    return domain.snap(x + lengths * step.direction, _snap(x))
 
 
 def _snap(x: Array) -> float:

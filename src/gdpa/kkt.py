@@ -19,6 +19,7 @@ from gdpa._receipt import write_receipt
 from gdpa._text import number
 from gdpa._typing import Array
 from gdpa.lagrangian import AugmentedLagrangian
+from gdpa.numerics.sparse import combined
 from gdpa.sets import ConvexSet
 from gdpa.units import Start, Units, nearby_start, units_at
 
@@ -93,16 +94,17 @@ def relative_residuals(
     units: Units,
     num_equalities: int = 0,
 ) -> Residuals:
-    """Return the residuals without units, by largest components (independent of the dimension).
+    r"""Return the residuals without units, by largest components (independent of the dimension).
 
-    With the weights of `gdpa.units.Units` (w_j for coordinates, c_i, a_i, e_i and r_i for constraints)::
+    With the weights of `gdpa.units.Units` (w for coordinates, c, a, e and r for constraints)
 
-        stationarity = max_j  w_j |P_T(-grad f - J^T lambda)_j|
-        feasibility  = max_i  c_i [g_i]_+
-        slackness    = max_i  min( a_i |g_i|,  r_i lambda_i )
+    .. math::
+        \text{stationarity} &= \max_j\; w_j \lvert P_T(-\nabla f - J^T \lambda)_j \rvert \\
+        \text{feasibility} &= \max_i\; c_i [g_i]_+ \\
+        \text{slackness} &= \max_i\; \min(a_i \lvert g_i \rvert,\ r_i \lambda_i)
 
-    A value |g_i| <= e_i is rounding and counts as 0. The last residual reads: every inequality is active, or its share
-    of the stationarity condition is negligible.
+    A value :math:`\lvert g_i \rvert \le e_i` is rounding and counts as 0. Zero slackness means that every inequality is
+    active, or its share of the stationarity condition is negligible.
 
     Args:
         domain: the set X.
@@ -259,13 +261,17 @@ def certify(
     snap: float | None = None,
     evaluation: Evaluation | None = None,
 ) -> Certificate:
-    """Return the KKT certificate of ``x`` with the best multipliers for it.
+    r"""Return the KKT certificate of ``x`` with the best multipliers for it.
 
-    The multipliers minimise ``||w P_T(-grad f - J^T lambda)||^2 + sum (a_i g_i r_i lambda_i)^2`` over lambda >= 0 (free
-    for equalities) by nonnegative least squares, with the weights w, a and r of `gdpa.units.Units`. They compete with
-    those that take constraints within `NEARLY_ACTIVE` of active for active, and with ``multipliers``, if given. A point
-    nearly on the boundary of X is certified there and as it is, and the better certificate returned. Each costs one
-    forward pass, and as many backward passes as grad f and J take (one more with ``multipliers``).
+    The multipliers solve, by nonnegative least squares,
+
+    .. math::
+        \min_{\lambda \ge 0}\; \lVert w\, P_T(-\nabla f - J^T \lambda) \rVert^2 + \sum_i (a_i g_i r_i \lambda_i)^2
+
+    with the weights w, a and r of `gdpa.units.Units`; those of equalities are free. Two other candidates compete with
+    them: multipliers that treat constraints within `NEARLY_ACTIVE` of active as active, and ``multipliers``, if given.
+    A point nearly on the boundary of X is certified there and as it is, and the better certificate is returned. Each
+    costs one forward pass, and as many backward passes as grad f and J take (one more with ``multipliers``).
 
     Args:
         problem: the problem.
@@ -314,7 +320,7 @@ def _pick(old: Any, new: Any, a: Any, b: Any) -> Any:
     if isinstance(old, float):
         return b if new <= old or old != old else a
     if isinstance(a, tuple):
-        parts = (_pick(old, new, u, v) for u, v in zip(a, b, strict=True))
+        parts = [_pick(old, new, u, v) for u, v in zip(a, b, strict=True)]
         return type(a)(*parts) if hasattr(a, "_fields") else tuple(parts)
     mask = (new <= old) | (old != old)
     return namespace(old).where(mask if b.ndim == mask.ndim else mask[..., None], b, a)
@@ -355,8 +361,8 @@ def _judged(
     problem: Problem, units: Units, now: Evaluation, x: Array, multipliers: Array, gradient: Array
 ) -> Residuals:
     """Return the relative residuals, NaN if a value or a derivative is not finite."""
-    g, p = now.constraints, problem.num_equalities
-    relative = relative_residuals(problem.domain, x, gradient, g, multipliers, units, p)
+    g = now.constraints
+    relative = relative_residuals(problem.domain, x, gradient, g, multipliers, units, problem.num_equalities)
     finite = _plain(_finite(now.objective, g, gradient))
     return Residuals(*(r + finite for r in relative))
 
@@ -364,10 +370,7 @@ def _judged(
 @np.errstate(invalid="ignore")  # 0 * inf is the NaN that is wanted
 def _finite(objective: Array, *vectors: Array) -> Array:
     """Return 0 if all the numbers are finite and NaN otherwise (for each member of a batch)."""
-    sum_of_zeros = 0 * objective
-    for vector in vectors:
-        sum_of_zeros = sum_of_zeros + total(0 * vector)
-    return sum_of_zeros
+    return sum((total(0 * vector) for vector in vectors), 0 * objective)
 
 
 def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: Start, now: Evaluation) -> Certificate:
@@ -375,19 +378,20 @@ def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: St
     xp = namespace(x)
     g, p, domain = now.constraints, problem.num_equalities, problem.domain
     m = g.shape[-1]
-    units = units_at(start, x, now, whole=m * x.shape[-1] <= JACOBIAN_LIMIT)
+    whole = m * x.shape[-1] <= JACOBIAN_LIMIT or now.is_sparse
+    units = units_at(start, x, now, whole=whole)
     candidates = []
     if multipliers is not None:
         own = positive_part(multipliers, p)
         candidates.append((own, now.pullback(own)))
     if m == 0:
         candidates.append((xp.zeros_like(g), now.gradient()))
-    elif multipliers is None or m * x.shape[-1] <= JACOBIAN_LIMIT:
+    elif multipliers is None or whole:
         near = units.slacks * xp.abs(g) <= NEARLY_ACTIVE
         free = units._replace(slacks=xp.where(near, xp.zeros_like(g), units.slacks))
         for weights in (units, free) if bool(near.any()) else (units,):
             fitted = fit(domain, x, now.gradient(), now.jacobian(), g, p, weights)
-            candidates.append((fitted, now.gradient() + xp.sum(fitted[..., None] * now.jacobian(), axis=-2)))
+            candidates.append((fitted, now.gradient() + combined(fitted, now.jacobian())))
     best, *others = ((*one, _judged(problem, units, now, x, *one)) for one in candidates)
     for other in others:
         best = _pick(best[2].worst, other[2].worst, best, other)

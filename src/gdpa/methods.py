@@ -1,4 +1,4 @@
-"""The methods by name. A class is imported only when it is asked for; `register` adds one of your own."""
+"""The methods by name. A class is imported on first use; `register` adds one of your own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ C = TypeVar("C", bound=type[Any])
 
 
 def method_names() -> tuple[str, ...]:
-    """Return the names `get_method` knows.
+    """Return the names that `get_method` accepts.
 
     >>> "gdpa" in method_names()
     True
@@ -66,7 +66,7 @@ def class_names() -> dict[str, str]:
 
 
 def default_method() -> str:
-    """Return the name of the method that runs unless another is asked for.
+    """Return the name of the default method.
 
     >>> default_method()
     'adaptive-gdpa'
@@ -96,7 +96,7 @@ def as_algorithm(argument: str, method: Any, parameters: dict[str, Any] | None =
 
     Args:
         argument: the name of the argument, for messages.
-        method: a name that `get_method` knows, or an instance such as ``GDPA()``.
+        method: a name that `get_method` accepts, or an instance such as ``GDPA()``.
         parameters: fields of the method by name.
 
     >>> from gdpa import GDPA

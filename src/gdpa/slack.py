@@ -75,7 +75,7 @@ def add_slacks(problem: Problem, x0: Array) -> tuple[SlackForm, Array]:
     """Return the slack form of ``problem`` and its start z0 = (x0, [-g(x0)]_+) (one forward pass).
 
     Example:
-        Solve with a method that wants equalities, and come back.
+        Solve with a method for equalities, and return to the original variables.
 
         >>> from gdpa import MaxSteps, solve
         >>> from gdpa.algorithms.proximal_admm import ProximalADMM

@@ -81,7 +81,7 @@ class KKTBelow:
 class FeasibleBelow:
     """The paper's T(epsilon), eq. (gapc): stop at the first r > 1 with ``||g_+(x_{r+1})||^2 <= epsilon``.
 
-    A test of feasibility alone: it says nothing about stationarity and its status is never a success by itself.
+    A test of feasibility alone: it does not test stationarity, and its status is never a success by itself.
     """
 
     epsilon: float

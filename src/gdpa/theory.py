@@ -1,4 +1,4 @@
-"""What the paper's convergence proof asks for, and whether a run gave it.
+"""The conditions of the paper's convergence proof, and whether a run satisfied them.
 
 Names: (c1) to (c5) are the boxed conditions of the appendix, in the order of the proof; their equation labels stand
 beside each formula. docs/theory.md says which of them the proof as printed really supports.

@@ -14,10 +14,11 @@ import numpy as np
 from gdpa._arrays import from_numpy, machine_eps, max_norm, namespace, peak, to_numpy, total
 from gdpa._problem import Evaluation, Problem, unit_vectors
 from gdpa._typing import Array
+from gdpa.numerics.sparse import SparseMatrix, absolute, row_sizes
 
-#: A value of g_i below this many roundings of its terms cannot be told from zero.
+#: A value of g_i below this many roundings of its terms is indistinguishable from zero.
 ROUNDINGS = 100.0
-#: Coordinates may differ in length by this factor, a kilometre beside a millimetre. The second form of stationarity is
+#: Coordinates may differ in length by this factor, a kilometer beside a millimeter. The second form of stationarity is
 #: stricter than the first by no more, nor by more than the precision allows (`MIXED_ROUNDINGS` / eps).
 MIXED = 1e6
 MIXED_ROUNDINGS = 1e-4
@@ -60,21 +61,29 @@ class Start(NamedTuple):
 
 
 class Units(NamedTuple):
-    """The weights that make residuals at one point free of units.
+    r"""The weights that make residuals at one point free of units.
 
-    With lengths L_j (`Start.lengths`), L = max_j L_j and::
+    With the lengths :math:`L_j` of `Start.lengths`, the largest of them L, and
 
-        s   = max(||grad f(x)||_inf, min(1, ||grad f(x0)||_inf))             the size of a gradient
-        S   = max(max_j |df/dx_j| L_j, min(L, max_j |df/dx_j(x0)| L_j))      the same if x_j is measured in L_j
-        n_i = sum_j |dg_i/dx_j| L_j                                          the change of g_i when x moves by its size
+    .. math::
+        s &= \max(\lVert \nabla f(x) \rVert_\infty, \min(1, \lVert \nabla f(x_0) \rVert_\infty)) \\
+        S &= \max\bigl(\max_j \lvert \partial_j f(x) \rvert L_j,
+            \min(L, \max_j \lvert \partial_j f(x_0) \rvert L_j)\bigr) \\
+        n_i &= \textstyle\sum_j \lvert \partial_j g_i(x) \rvert L_j
+
+    s is the size of a gradient, S the same if :math:`x_j` is measured in :math:`L_j`, and :math:`n_i` the change of
+    :math:`g_i` if x moves by its size.
 
     Attributes:
-        coordinates: w_j = max(1 / s, L_j / S), and at most `MIXED` / s.
-        violations: c_i = 1 / min(1, n_i), and 1 if n_i = 0: a violation is never judged more loosely than absolute.
-        slacks: a_i = 1 / min(n_i, max(|g_i(x0)|, min(1, n_i / 1000))), and 1 if n_i = 0: how far from active. A slope
-            alone is no unit: sin(1e6 x) - 2 changes by 1e6 to first order and never by more than 2.
-        rounding: e_i = 100 eps n_i: no smaller value of g_i can be told from zero.
-        pushes: r_i = max_j w_j |dg_i/dx_j|, so that r_i lambda_i is the share of constraint i in the stationarity.
+        coordinates: :math:`w_j = \max(1/s, L_j/S)`, and at most `MIXED` / s.
+        violations: :math:`c_i = 1 / \min(1, n_i)`, and 1 if :math:`n_i = 0`: a violation is never judged more loosely
+            than absolute.
+        slacks: :math:`a_i = 1 / \min(n_i, \max(\lvert g_i(x_0) \rvert, \min(1, n_i/1000)))`, and 1 if :math:`n_i = 0`:
+            how far from active. A slope alone is no unit: sin(1e6 x) - 2 changes by 1e6 to first order and never by
+            more than 2.
+        rounding: :math:`e_i = 100\, \mathrm{eps}\, n_i`: a smaller value of :math:`g_i` is indistinguishable from zero.
+        pushes: :math:`r_i = \max_j w_j \lvert \partial_j g_i \rvert`, so that :math:`r_i \lambda_i` is the share of
+            constraint i in the stationarity.
     """
 
     coordinates: Array
@@ -156,8 +165,12 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
         empty = xp.zeros_like(now.constraints)
         return Units(weights, empty, empty, empty, empty)
     if whole:
-        J = xp.abs(now.jacobian())
-        changes, pushes = total(J * lengths[..., None, :]), max_norm(J * weights[..., None, :])
+        J = now.jacobian()
+        if isinstance(J, SparseMatrix):
+            changes, pushes = absolute(J) @ lengths, row_sizes(J * weights)
+        else:
+            J = xp.abs(J)
+            changes, pushes = total(J * lengths[..., None, :]), max_norm(J * weights[..., None, :])
     else:
         sizes = []
         for unit in unit_vectors(now.constraints):  # one row at a time: J does not fit

@@ -18,7 +18,7 @@ from tests.stored import through_a_file
 
 
 def crowded(m, tight, d=60):
-    """A nonconvex programme given row by row: of its m constraints the first few have 30 times less room.
+    """A nonconvex program given row by row: of its m constraints the first few have 30 times less room.
 
     min sum c_j (x_j - t_j)^2 / 2   subject to   2 a_i'x + sin(3 a_i'x)/3 + b_i'x^2 <= r_i.
     """

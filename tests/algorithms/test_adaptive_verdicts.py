@@ -150,7 +150,7 @@ def test_a_plateau_with_a_slope_is_no_verdict(x, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_plateau_without_a_slope_is_left_to_the_objective(dtype):
-    # exp(-800) = 0: the violation says nothing there, but f leads back to where it does.
+    # exp(-800) = 0: the violation has no slope there, but f leads back to where it does.
     problem, algorithm = sigmoid_problem(), AdaptiveGDPA()
     state = in_phase(problem, algorithm, np.zeros(1, dtype), -800.0)
     for _ in range(200):

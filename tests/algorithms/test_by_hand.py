@@ -62,7 +62,7 @@ def test_gdpa() -> None:
 
 def test_penalty() -> None:
     # 1: x = 2 - (0 + 1)/2 = 1.5;   lambda = 0.5
-    # 2: x = 1.5 - (-0.5 + 0.5)/2 = 1.5, the minimiser of (x - 2)^2/2 + (x - 1)^2/2;   lambda = 0.5
+    # 2: x = 1.5 - (-0.5 + 0.5)/2 = 1.5, the minimizer of (x - 2)^2/2 + (x - 1)^2/2;   lambda = 0.5
     check(two_steps(Penalty(HALF, ONE)), [1.5, 1.5], [0.5, 0.5])
 
 

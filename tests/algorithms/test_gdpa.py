@@ -113,7 +113,7 @@ def test_with_constant_beta_it_stands_still_at_the_predicted_violation(name, tau
     assert np.linalg.norm(now.pullback(lam)) < 1e-8
     assert now.constraints[active] == pytest.approx(tau * lam[active] / beta, abs=1e-9)
     assert (lam[~active] == 0).all()
-    # The point minimises f + beta/(2 tau) ||g_+||^2 and is no feasible point.
+    # The point minimizes f + beta/(2 tau) ||g_+||^2 and is no feasible point.
     assert (now.constraints[active] > 0).all()
 
 

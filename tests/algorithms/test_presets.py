@@ -90,7 +90,7 @@ def test_bad_arguments_are_named(name: str, arguments: dict[str, Any], message: 
 
 @pytest.mark.parametrize("name", ["gda", "hibsa", "smoothed-gda"])
 def test_a_multiplier_on_the_bound_is_told(name: str) -> None:
-    """HS12's multiplier is 1/2: with B = 1/4 the methods minimise f + B [g]_+, infeasibly, and say so."""
+    """HS12's multiplier is 1/2: with B = 1/4 the methods minimize f + B [g]_+, infeasibly, and say so."""
     known = get("HS12")
     method = METHODS[name](bound=0.25, augmentation=0.0, **({"gamma": 0.0} if name == "hibsa" else {}))
     result = solve(known.problem, known.x0, method, stop=MaxSteps(3000), record=0)

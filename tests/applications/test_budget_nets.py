@@ -19,7 +19,7 @@ def data(n=30, pixels=6):
 
 
 def study(**options):
-    return budget_net(*data(), **{"classes": CLASSES, "prioritised": 2, "hidden": (4,), "outputs": 6, **options})
+    return budget_net(*data(), **{"classes": CLASSES, "prioritized": 2, "hidden": (4,), "outputs": 6, **options})
 
 
 def as_module(net, x):
@@ -139,9 +139,9 @@ def test_the_papers_size():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes": (1, 8), "prioritised": 1}, "class 8 has no image"),
+        ({"classes": (1, 8), "prioritized": 1}, "class 8 has no image"),
         ({"classes": (1, 2, 4), "outputs": 4}, r"classes must lie in 0\.\.3"),
-        ({"prioritised": 7}, "prioritised must be one of"),
+        ({"prioritized": 7}, "prioritized must be one of"),
         ({"budgets": [1.0, 1.0, 1.0]}, "one number or 2 of them"),
         ({"budgets": -1.0}, "budgets must be positive and finite"),
         ({"budgets": [1.0, float("inf")]}, "budgets must be positive and finite"),

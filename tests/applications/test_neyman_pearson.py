@@ -25,7 +25,7 @@ def data(n=40, pixels=5, seed=0):
 
 def study(**options):
     images, labels = data()
-    return neyman_pearson(images, labels, **{"classes": CLASSES, "prioritised": 3, **options})
+    return neyman_pearson(images, labels, **{"classes": CLASSES, "prioritized": 3, **options})
 
 
 def by_definition(case, images, labels, x):
@@ -37,13 +37,13 @@ def by_definition(case, images, labels, x):
         total = sum(1 / (1 + math.exp((vectors[j] - vectors[i]) @ xi)) for xi in rows for i in case.classes if i != j)
         losses[j] = total / len(rows) if case.reduction == "mean" else total
     size = {"squared": lambda v: v @ v, "plain": lambda v: math.sqrt(v @ v + case.smoothing**2)}[case.norm]
-    f = losses[case.prioritised] + case.regulariser / 2 * sum(size(v) for v in vectors.values())
-    r = dict(zip([c for c in case.classes if c != case.prioritised], case.thresholds.tolist(), strict=True))
+    f = losses[case.prioritized] + case.regularizer / 2 * sum(size(v) for v in vectors.values())
+    r = dict(zip([c for c in case.classes if c != case.prioritized], case.thresholds.tolist(), strict=True))
     return f, np.array([losses[j] - r[j] for j in r])
 
 
 VARIANTS = [
-    {"reduction": reduction, "norm": norm, "regulariser": weight, "thresholds": thresholds}
+    {"reduction": reduction, "norm": norm, "regularizer": weight, "thresholds": thresholds}
     for reduction, norm, weight, thresholds in [
         ("mean", "squared", 1.0, 0.1),
         ("sum", "squared", 0.3, [0.1, 0.2, 0.4]),
@@ -97,7 +97,7 @@ def test_pullback_against_autograd(options):
         start += n
     square = (W * W).sum(-1)
     size = square if case.norm == "squared" else (square + case.smoothing**2).sqrt()
-    total = losses[1] + case.regulariser / 2 * size.sum() + w @ torch.stack([losses[0], losses[2], losses[3]])
+    total = losses[1] + case.regularizer / 2 * size.sum() + w @ torch.stack([losses[0], losses[2], losses[3]])
     (expected,) = torch.autograd.grad(total, x)
     torch.testing.assert_close(case.problem.evaluate(x.detach()).pullback(w), expected, rtol=1e-12, atol=1e-14)
 
@@ -121,7 +121,7 @@ def test_a_batch_equals_a_loop_over_its_members():
 
 def test_a_batched_solve_equals_separate_solves():
     thresholds = torch.tensor([[0.5] * 3, [1.2] * 3], dtype=torch.float64)
-    batched = study(thresholds=thresholds, noise=0.1, regulariser=0.01)
+    batched = study(thresholds=thresholds, noise=0.1, regularizer=0.01)
     method, x0 = GDPA(alpha=0.3, beta=1.0), batched.start(0)
     together = solve(batched.problem, x0.expand(2, -1).clone(), method, stop=MaxSteps(50))
     for b in range(2):
@@ -167,12 +167,12 @@ def test_an_evaluation_keeps_the_jacobian_of_its_own_point():
 
 
 def test_scaling_law_between_sums_and_means():
-    """Sums with (alpha, beta) walk as means with (N alpha, N beta), regulariser / N and thresholds / N."""
+    """Sums with (alpha, beta) walk as means with (N alpha, N beta), regularizer / N and thresholds / N."""
     images, labels = data(50)
-    options = {"classes": CLASSES, "prioritised": 3, "noise": 0.0}
+    options = {"classes": CLASSES, "prioritized": 3, "noise": 0.0}
     n = 10
-    sums = neyman_pearson(images, labels, reduction="sum", regulariser=1.0, thresholds=3.0, **options)
-    means = neyman_pearson(images, labels, reduction="mean", regulariser=1.0 / n, thresholds=3.0 / n, **options)
+    sums = neyman_pearson(images, labels, reduction="sum", regularizer=1.0, thresholds=3.0, **options)
+    means = neyman_pearson(images, labels, reduction="mean", regularizer=1.0 / n, thresholds=3.0 / n, **options)
     assert set(sums.counts) == {n}
     x0 = sums.start(0)
     a = solve(sums.problem, x0, GDPA(alpha=0.01, beta=0.02), stop=MaxSteps(40))
@@ -203,7 +203,7 @@ def test_certificate_uses_the_hook_and_agrees_with_pullbacks():
 def test_losses_and_confusion():
     images = np.eye(4)
     labels = np.array([5, 6, 7, 8])
-    case = neyman_pearson(images, labels, classes=(5, 6, 7, 8), prioritised=5, noise=0.0)
+    case = neyman_pearson(images, labels, classes=(5, 6, 7, 8), prioritized=5, noise=0.0)
     x = 20 * torch.eye(4, dtype=torch.float64).reshape(-1)
     assert float(case.losses(x).max()) < 1e-7
     table = case.confusion(x, np.concatenate([images, images[:1], np.ones((1, 4))]), np.array([5, 6, 7, 8, 6, 0]))
@@ -212,7 +212,7 @@ def test_losses_and_confusion():
 
 def test_start_has_the_printed_variance():
     images, labels = data(pixels=784)
-    case = neyman_pearson(images, labels, classes=CLASSES, prioritised=3)
+    case = neyman_pearson(images, labels, classes=CLASSES, prioritized=3)
     assert case.start(0).var().item() == pytest.approx(1e-3, rel=0.1)
     assert not torch.equal(case.start(0), case.start(1))
     assert torch.equal(case.start(7), case.start(7))
@@ -234,8 +234,8 @@ BAD = [
     ({"classes": (1, 1)}, "classes must differ"),
     ({"classes": (1, 2.5)}, r"classes must be integers, the labels of the images, got \(1, 2.5\)"),
     ({"classes": (1, "2")}, "classes must be integers"),
-    ({"classes": (1,), "prioritised": 1}, "at least two classes"),
-    ({"prioritised": 9}, "prioritised must be one of the classes"),
+    ({"classes": (1,), "prioritized": 1}, "at least two classes"),
+    ({"prioritized": 9}, "prioritized must be one of the classes"),
     ({"thresholds": [0.1, 0.2]}, r"one number or 3 of them.*got shape \(2,\)"),
     ({"thresholds": -0.1}, "thresholds must be positive"),
     ({"thresholds": 0.0}, "thresholds must be positive"),
@@ -243,7 +243,7 @@ BAD = [
     ({"thresholds": float("inf")}, "thresholds must be positive and finite"),
     ({"thresholds": float("nan")}, "thresholds must be positive"),
     ({"thresholds": [0.1, 100.0, 0.1], "reduction": "sum"}, "strictly between 0"),
-    ({"regulariser": -1.0}, "regulariser must be a finite number of at least 0"),
+    ({"regularizer": -1.0}, "regularizer must be a finite number of at least 0"),
     ({"norm": "l1"}, "norm must be 'squared' or 'plain'"),
     ({"smoothing": 0.0}, "smoothing must be a positive finite"),
     ({"reduction": "median"}, "reduction must be 'mean' or 'sum'"),

@@ -112,12 +112,12 @@ def test_starts_of_every_dtype():
     own = from_torch(lambda x: (f(x), disc(x)[None]))
     with pytest.raises(TypeError, match=r"got torch.int64; convert it to float64"):
         solve(own, torch.ones(2, dtype=torch.int64))
-    with pytest.raises(TypeError, match=r"x0 has dtype torch.bfloat16, too few digits .* float32 or float64"):
-        solve(own, torch.ones(2, dtype=torch.bfloat16))
+    for short in (torch.bfloat16, torch.float16):  # a hundred roundings, which count as zero, are a tenth in float16
+        with pytest.raises(TypeError, match=rf"x0 has dtype {short}, too few digits .* float32 or float64"):
+            solve(own, torch.ones(2, dtype=short))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         result = solve(own, X.float().requires_grad_())
-        assert solve(own, X.half()).x.dtype == torch.float16
     assert result.success
     assert result.x.tolist() == pytest.approx([1.0, 0.0], abs=1e-3)
     assert not result.x.requires_grad

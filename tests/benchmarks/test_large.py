@@ -12,15 +12,15 @@ class Disc:
     """The projection of (2, 0) on the unit disc: x = (1, 0), lambda = 1/2; and a constraint that is never active."""
 
     def __init__(self, x):
-        self.x, self.centre = x, torch.tensor([2.0, 0.0], dtype=torch.float64)
-        self.f = ((x - self.centre) ** 2).sum() / 2
+        self.x, self.center = x, torch.tensor([2.0, 0.0], dtype=torch.float64)
+        self.f = ((x - self.center) ** 2).sum() / 2
         self.g = torch.stack([x @ x - 1, x[1] - 5])
 
     def jacobian(self):
         return torch.stack([2 * self.x, torch.tensor([0.0, 1.0], dtype=torch.float64)])
 
     def pullback(self, w, objective=1.0):
-        return objective * (self.x - self.centre) + w @ self.jacobian()
+        return objective * (self.x - self.center) + w @ self.jacobian()
 
 
 def point(*x):

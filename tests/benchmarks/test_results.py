@@ -1,12 +1,13 @@
 """The writer of the benchmarks, and the check of the tables that pages include."""
 
+import re
 import subprocess
 
 import pytest
 
-from benchmarks import check_results, studies
+from benchmarks import check_results, readme_rows, studies
 from benchmarks.check_results import age, check, faults, included
-from benchmarks.provenance import Study, cells, told
+from benchmarks.provenance import ROOT, Study, cells, told
 from gdpa.experiments.record_file import RecordFile
 
 GOOD = "| a |\n\nMade by\n\n- `python -m a`: 3 runs, commit 1a2b3c4d, 2 cores\n\nwith numpy 2.4.6.\n"
@@ -55,6 +56,25 @@ def test_every_table_of_the_pages_is_declared_and_says_where_it_is_from():
 def test_every_study_is_declared():
     folders = {path.parent.name for path in check_results.RESULTS.glob("*/records.jsonl")}
     assert folders <= set(studies.STUDIES)
+
+
+@pytest.mark.parametrize("study", studies.STUDIES)
+def test_what_a_study_measures_exists(study):
+    for pattern in studies.STUDIES[study].measures:
+        path = pattern.removeprefix(":(glob)").removeprefix(":(exclude)")
+        assert list(ROOT.glob(path)), f"{study} names {pattern}, and there is no such file"
+
+
+def test_the_readme_has_the_rows_of_the_records():
+    text = readme_rows.README.read_text()
+    assert readme_rows.inserted(text, readme_rows.table()) == text, "run python -m benchmarks.readme_rows"
+
+
+def test_all_rows_are_measured_by_the_commands():
+    measured = " ".join(map(str, readme_rows.commands(2)))
+    for row in readme_rows.table().splitlines()[2:]:
+        command = re.search(r"`(?:python -m )?(.*?)`", row.split("|")[3])
+        assert command is None or command[1].split(" --")[0].split()[-1] in measured, row
 
 
 @pytest.mark.parametrize("study", ["noise", "certificate", "choice", "cmdp"])

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from gdpa.applications.cmdp import paper_instance, solve_linear_programme
+from gdpa.applications.cmdp import paper_instance, solve_linear_program
 from gdpa.experiments import cmdp, get
 from gdpa.experiments.base import Settings, Unit
 from gdpa.experiments.records import Record
@@ -54,7 +54,7 @@ def test_units_cover_every_threshold_and_seed():
 def test_records_hold_the_run_and_the_optimum(full_run):
     first = full_run[0]
     assert first.columns["step"].tolist() == [*range(1, 101), *range(110, 1001, 10)]
-    assert first.summary["optimum"] == pytest.approx(solve_linear_programme(paper_instance(6.0)).reward)
+    assert first.summary["optimum"] == pytest.approx(solve_linear_program(paper_instance(6.0)).reward)
     assert first.columns["reward"][-1] == first.summary["reward"]
 
 

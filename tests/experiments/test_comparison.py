@@ -16,7 +16,7 @@ from gdpa.cli import app
 from gdpa.experiments import budget, claims, contestants, data, get, mnpc
 from gdpa.experiments.base import Settings, Unit
 from gdpa.experiments.comparison import SEARCH, Size
-from gdpa.experiments.data import DataNotAvailable
+from gdpa.experiments.data import DataNotAvailableError
 from gdpa.experiments.figures.comparison import FLOOR, band
 from gdpa.experiments.records import Folder, Record
 from gdpa.experiments.runner import run_units
@@ -261,7 +261,7 @@ def test_a_grid_is_searched_once_and_every_seed_runs_its_winner(toy, tmp_path, m
 
 def test_no_data_is_exit_code_4(monkeypatch, tmp_path):
     def nothing(*args, **options):
-        raise DataNotAvailable("mnist is not in the cache and no source served it")
+        raise DataNotAvailableError("mnist is not in the cache and no source served it")
 
     monkeypatch.setattr(mnpc, "load", nothing)
     answer = CliRunner().invoke(app, ["reproduce", "mnpc", "--jobs", "1", "--out", str(tmp_path)])

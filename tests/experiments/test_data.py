@@ -1,4 +1,4 @@
-"""The data door: sources in turn, hashes, a cache that is whole or absent, and messages that say what to do."""
+"""Data sets: sources in turn, hashes, a cache that is complete or absent, and messages that say what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from gdpa.cli import app
 from gdpa.experiments import data
 from gdpa.experiments.adult import load_adult
-from gdpa.experiments.data import FILES, DataNotAvailable, fetch, format_idx, load, parse_idx
+from gdpa.experiments.data import FILES, DataNotAvailableError, fetch, format_idx, load, parse_idx
 
 
 def tiny() -> dict[str, bytes]:
@@ -81,7 +81,9 @@ def test_nothing_reachable_is_one_clear_error_and_leaves_nothing(monkeypatch, tm
         raise OSError("no route")
 
     monkeypatch.setitem(data.DATA_SETS, "mnist", entry([("first", broken), ("second", broken)]))
-    with pytest.raises(DataNotAvailable, match=r"(?s)no source served it.*first: no route.*second.*Copy the files"):
+    with pytest.raises(
+        DataNotAvailableError, match=r"(?s)no source served it.*first: no route.*second.*Copy the files"
+    ):
         fetch("mnist", tmp_path, lines.append)
     assert not (tmp_path / "mnist").exists()
 
@@ -112,7 +114,7 @@ def test_an_interrupted_write_leaves_no_half_file(monkeypatch, tmp_path, lines):
 
     with monkeypatch.context() as context:
         context.setattr(os, "replace", full)
-        with pytest.raises(DataNotAvailable, match=r"No space left on device.*GDPA_CACHE"):
+        with pytest.raises(DataNotAvailableError, match=r"No space left on device.*GDPA_CACHE"):
             fetch("mnist", tmp_path, lines.append)
     assert list((tmp_path / "mnist").iterdir()) == []
     assert fetch("mnist", tmp_path, lines.append).source == "the source"
@@ -122,7 +124,7 @@ def test_a_cache_that_is_a_file_is_a_clear_error(monkeypatch, tmp_path, lines):
     monkeypatch.setitem(data.DATA_SETS, "mnist", entry([("the source", lambda folder: tiny())]))
     blocked = tmp_path / "taken"
     blocked.write_text("a file")
-    with pytest.raises(DataNotAvailable, match="cannot write the cache"):
+    with pytest.raises(DataNotAvailableError, match="cannot write the cache"):
         fetch("mnist", blocked, lines.append)
 
 
@@ -259,7 +261,7 @@ def test_the_rows_of_adult_are_read(monkeypatch, tmp_path):
 def test_the_real_adult():
     try:
         adult = load_adult()
-    except DataNotAvailable as error:
+    except DataNotAvailableError as error:
         pytest.skip(f"UCI Adult cannot be fetched here: {error}")
     assert (len(adult.train_y), len(adult.test_y)) == (32_561, 16_281)
     assert (adult.train_y.sum(), adult.test_y.sum()) == (7_841, 3_846)
@@ -270,7 +272,7 @@ def test_the_real_adult():
 def test_the_real_mnist():
     try:
         images = load("mnist")
-    except DataNotAvailable as error:
+    except DataNotAvailableError as error:
         pytest.skip(f"MNIST cannot be fetched here: {error}")
     assert np.bincount(images.train_y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert images.train_y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]

@@ -1,4 +1,4 @@
-"""The model's minimiser against SciPy on the same model, its optimality conditions, and descent of F_beta."""
+"""The model's minimizer against SciPy on the same model, its optimality conditions, and descent of F_beta."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def model(memory, c, J, r, beta, equalities):
     boxed=st.booleans(),
     data=st.data(),
 )
-def test_it_minimises_the_model_and_descends(seed, d, m, pairs, boxed, data):
+def test_it_minimizes_the_model_and_descends(seed, d, m, pairs, boxed, data):
     memory, c, J, r, beta, bounds = instance(seed, d, m, pairs, boxed)
     equalities = data.draw(st.integers(0, m))
     step = model_step(memory, c, J, r, beta, equalities, bounds)

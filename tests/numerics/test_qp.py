@@ -16,7 +16,7 @@ def instance(seed, m, rank):
 
 
 @given(seed=st.integers(0, 10_000), m=st.integers(1, 25), rank=st.integers(1, 30), data=st.data())
-def test_it_is_the_minimiser(seed, m, rank, data):
+def test_it_is_the_minimizer(seed, m, rank, data):
     A, b = instance(seed, m, rank)
     equalities = data.draw(st.integers(0, m))
     solution = nonnegative_qp(A, b, equalities)

@@ -57,7 +57,7 @@ def test_parity_of_the_decisions(bound):
     assert max(model.multipliers_.values()) > 0
 
 
-def test_equalised_odds_and_equal_opportunity_of_the_decisions():
+def test_equalized_odds_and_equal_opportunity_of_the_decisions():
     X, y, groups = people()
     decisions = ConstrainedClassifier([equalized_odds(0.03)]).fit(X, y, groups=groups).predict(X)
     assert distance(decisions, groups, y == 0) <= 0.03 + 1e-12

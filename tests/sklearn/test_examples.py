@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gdpa.experiments.adult import load_adult
-from gdpa.experiments.data import DataNotAvailable
+from gdpa.experiments.data import DataNotAvailableError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -34,7 +34,7 @@ def test_neyman_pearson(monkeypatch, capsys):
 def test_fair_adult(monkeypatch, capsys):
     try:
         load_adult()
-    except DataNotAvailable as error:
+    except DataNotAvailableError as error:
         pytest.skip(f"UCI Adult cannot be fetched here: {error}")
     out = run(monkeypatch, capsys, "fair_adult.py", "40")  # every 40th row
     assert out.count("not met: none") == 4

@@ -79,9 +79,9 @@ CALLS = [
     (lambda x: ("loss", x[:2]), TypeError, "f must be a scalar floating-point tensor"),
     (lambda x: (torch.tensor(3), x[:2]), TypeError, "f must be a scalar floating-point tensor"),
     (lambda x: (x.sum(), torch.view_as_complex(x[:2].expand(2, 2).contiguous())), TypeError, "real floating-point"),
-    (lambda x: (x.sum(), {"a": x[0]}), KeyError, r"misses \['b'\] and has unknown \[\]"),
-    (lambda x: (x.sum(), {"a": x[0], "c": x[1]}), KeyError, r"misses \['b'\] and has unknown \['c'\]"),
-    (lambda x: (x.sum(), {"a": x[0], "b": x[1], "c": x[2]}), KeyError, r"misses \[\] and has unknown \['c'\]"),
+    (lambda x: (x.sum(), {"a": x[0]}), KeyError, r"of g lack \['b'\];"),
+    (lambda x: (x.sum(), {"a": x[0], "c": x[1]}), KeyError, r"lack \['b'\] and have unknown \['c'\]"),
+    (lambda x: (x.sum(), {"a": x[0], "b": x[1], "c": x[2]}), KeyError, r"of g have unknown \['c'\];"),
     (lambda x: (x.sum(), {"a": x[0], "b": 1.0}), TypeError, r"g\['b'\] must be a tensor computed from the parameters"),
     (lambda x: (x.sum(), {"a": x[0], "b": x}), ValueError, r"g\['b'\] has shape \(3,\); give one number per name"),
     (lambda x: (x.sum(), {"a": x[0], "b": x[1].detach()}), ValueError, r"g\['b'\] does not require a gradient"),
@@ -347,7 +347,7 @@ def test_limits_take_values_by_name():
     opt = gdpa.torch.GDPA([x], Limits(recall=at_least(0.9), parity=at_most(0.05)))
     with pytest.raises(TypeError, match="with Limits the values must be a dict"):
         opt.lagrangian(x.sum(), x[:2])
-    with pytest.raises(KeyError, match=r"the values miss \['parity'\] and have unknown \['gap'\]"):
+    with pytest.raises(KeyError, match=r"the values lack \['parity'\] and have unknown \['gap'\]"):
         opt.lagrangian(x.sum(), {"recall": x[0], "gap": x[1]})
 
 

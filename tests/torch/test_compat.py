@@ -117,9 +117,11 @@ def test_multi_tensor_kernels():
     params, grads = pair()
     _compat.multi_tensor_sub_(params, grads, torch.tensor(0.125))
     assert [p.tolist() for p in params] == [[-0.25, -0.5], [-0.75]]
-    params, grads = pair()
-    _compat.multi_tensor_lerp_(params, grads, 0.5)
-    assert [p.tolist() for p in params] == [[5.5, 11.0], [16.5]]
+    for dtype in (torch.float32, torch.float64):
+        params, grads = pair()
+        params[1], grads[1] = params[1].to(dtype), grads[1].to(dtype)
+        _compat.multi_tensor_lerp_(params, grads, 0.5)
+        assert [p.tolist() for p in params] == [[5.5, 11.0], [16.5]]
 
 
 @pytest.mark.parametrize("skip", [0.0, 1.0])

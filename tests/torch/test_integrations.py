@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.faults import ranks
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 INTEGRATIONS = EXAMPLES / "integrations"
-#: Seconds for the example under torchrun, which takes about ten on an idle machine.
-TORCHRUN_LIMIT = 240
 
 
 def load(name):
@@ -74,15 +74,11 @@ def test_the_line_makes_the_difference():
 
 
 def test_torchrun_with_two_processes(capsys):
-    # Restarts: gloo now and then aborts a worker as it leaves, after its work is done; torchrun is made for that.
-    flags = ["--nproc-per-node", "2", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    command = ["-m", "torch.distributed.run", *flags, INTEGRATIONS / "torchrun_ddp.py"]
-    try:
-        out = run(*command, limit=TORCHRUN_LIMIT)
-    except subprocess.TimeoutExpired:  # gloo's rendezvous now and then hangs; twice in a row is an error
+    def report(text):
         with capsys.disabled():
-            print(f"\ntorchrun did not end within {TORCHRUN_LIMIT} s (rendezvous of two ranks); started once more")
-        out = run(*command, limit=TORCHRUN_LIMIT)
+            print(f"\n{text}")
+
+    out = ranks.output_with_retry(ranks.torchrun(INTEGRATIONS / "torchrun_ddp.py"), ranks.TORCHRUN_LIMIT, report)
     assert "multipliers equal on all ranks: True" in out
     assert "yes" in out
 

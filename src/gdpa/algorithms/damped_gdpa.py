@@ -12,6 +12,7 @@ from gdpa._typing import Array
 from gdpa.algorithms.base import Probe, State
 from gdpa.algorithms.method import Method, MethodCard
 from gdpa.lagrangian import AugmentedLagrangian
+from gdpa.numerics.sparse import row_sizes
 from gdpa.schedules import StepSize
 
 #: Above this many constraints each keeps its own units: measuring a gradient each would cost m backward passes.
@@ -155,5 +156,5 @@ def _scales(now: Evaluation) -> tuple[Array, Array]:
     unit = one / xp.maximum(max_norm(now.gradient()), one)
     if not 0 < g.shape[-1] <= SCALING_LIMIT:
         return unit, ones
-    sizes = xp.maximum(max_norm(now.jacobian()), LEAST_SLOPE * xp.abs(g))
-    return unit, ones / xp.where(sizes > 0, sizes, ones)  # a constraint that is 0 with its gradient says nothing
+    sizes = xp.maximum(row_sizes(now.jacobian()), LEAST_SLOPE * xp.abs(g))
+    return unit, ones / xp.where(sizes > 0, sizes, ones)  # a constraint that is 0 with its gradient has no size

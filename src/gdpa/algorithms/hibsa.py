@@ -16,7 +16,7 @@ from gdpa.schedules import as_schedule
 
 @dataclass(frozen=True)
 class HiBSA(Method):
-    r"""Alternating steps, the dual one regularised by a vanishing perturbation.
+    r"""Alternating steps, the dual one regularized by a vanishing perturbation.
 
     .. math::
         x^{r+1} &= \arg\min_{x \in X} \langle \nabla_x L(x^r, \lambda^r), x \rangle + \frac{b_r}{2}\|x - x^r\|^2

@@ -1,4 +1,4 @@
-"""The inexact quadratically regularised constrained method of Ma et al., a double loop."""
+"""The inexact quadratically regularized constrained method of Ma et al., a double loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class IQRCState(State):
     """Where the two loops stand; ``x`` is the inner iterate z_k.
 
     Attributes:
-        center: x_t, the regularisation's center.
+        center: x_t, the regularization's center.
         outer: t, outer iterations done.
         inner: k, switching steps done in this one.
         total: the sum of k + 1 over the steps on the objective, I.
@@ -63,7 +63,7 @@ class IQRC(Method):
     x_{t+1}, the backward for the Lagrangian gradient at the reported multipliers.
 
     Args:
-        rho: the regularisation, to exceed the weak convexity of f and g.
+        rho: the regularization, to exceed the weak convexity of f and g.
         mu: the strong convexity left, rho minus the weak convexity; default rho.
         steps: K of the first outer iteration.
         growth: how many steps more every outer iteration takes, so that the inner error falls with the outer one.

@@ -1,4 +1,4 @@
-"""The single-loop linearised augmented Lagrangian method: GDPA at tau = 0."""
+"""The single-loop linearized augmented Lagrangian method: GDPA at tau = 0."""
 
 from __future__ import annotations
 

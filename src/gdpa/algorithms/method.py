@@ -13,7 +13,7 @@ from gdpa._typing import Array
 
 
 class UnsupportedProblemError(ValueError):
-    """A method was given a problem outside its class; the message says what is in the way."""
+    """A method was given a problem outside its class; the message gives the reason."""
 
 
 class MethodCard(NamedTuple):

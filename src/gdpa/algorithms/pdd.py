@@ -42,7 +42,7 @@ class PDD(NestedMethod):
         c: the factor of rho and epsilon, in (0, 1).
         epsilon: epsilon_0, the accuracy of the first subproblem.
         shrink: how much ||h|| must fall for a dual step, in (0, 1).
-        inner: the inner solver, for the source's block successive upper-bound minimisation with one block.
+        inner: the inner solver, for the source's block successive upper-bound minimization with one block.
 
     Example:
         >>> from gdpa import solve

@@ -39,8 +39,8 @@ class ProximalADMM(Method):
     Args:
         gamma: Gamma, the penalty.
         alpha: the dual step; default Gamma/4.
-        prox: p, the proximal weight; theory wants p > L_f.
-        beta: the smoothing step in (0, 1]; theory wants it small.
+        prox: p, the proximal weight; theory requires p > L_f.
+        beta: the smoothing step in (0, 1]; theory requires a small one.
         step: c, the primal step; None finds it by backtracking. Theory: c < 1/(L_f + p + Gamma ||A||^2).
         lipschitz: the curvature 1/c to begin the backtracking with.
 

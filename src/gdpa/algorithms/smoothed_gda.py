@@ -26,7 +26,7 @@ class SmoothedGDA(Method):
 
     Args:
         alpha: the dual step.
-        prox: p. Theory wants p > 3L; its authors recommend p and beta between 1/2 and 1 in practice.
+        prox: p. Theory requires p > 3L; its authors recommend p and beta between 1/2 and 1 in practice.
         beta: the step of the center, in (0, 1].
         step: c, the primal step; None finds it by backtracking. Theory: c < 1/(p + L).
         bound: B. ``state.at_bound`` says which multipliers sit on it.

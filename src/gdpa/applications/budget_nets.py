@@ -14,7 +14,7 @@ import torch
 from gdpa._checks import is_count
 from gdpa._problem import Problem
 from gdpa._typing import Array
-from gdpa.applications.by_class import ByClass, as_thresholds, check_prioritised, check_reduction
+from gdpa.applications.by_class import ByClass, as_thresholds, check_prioritized, check_reduction
 from gdpa.applications.images import select
 
 Tensor = torch.Tensor
@@ -22,10 +22,10 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, eq=False)
 class BudgetNet:
-    r"""A fully connected sigmoid network whose loss on one class is minimised under budgets on the others.
+    r"""A fully connected sigmoid network whose loss on one class is minimized under budgets on the others.
 
     With :math:`\ell_j(W)` the softmax cross-entropy of the network on the samples of class j (averaged or summed) and p
-    the prioritised class,
+    the prioritized class,
 
     .. math::
         \min_W\; \ell_p(W) \quad\text{subject to}\quad \ell_j(W) \le b_j,\; j \ne p .
@@ -40,8 +40,8 @@ class BudgetNet:
         samples: the data, of shape (n, inputs), class after class in the order of ``classes``.
         counts: samples per class.
         classes: the labels; each is also the place of its output unit.
-        prioritised: the class in the objective.
-        budgets: b_j, of shape (m,) or (..., m), in the order of ``classes`` without the prioritised one.
+        prioritized: the class in the objective.
+        budgets: b_j, of shape (m,) or (..., m), in the order of ``classes`` without the prioritized one.
         widths: units per layer, inputs and outputs included: (784, 30, 10) in the paper.
         reduction: "mean" or "sum" over the samples of a class.
 
@@ -53,7 +53,7 @@ class BudgetNet:
     samples: Tensor
     counts: tuple[int, ...]
     classes: tuple[int, ...]
-    prioritised: int
+    prioritized: int
     budgets: Tensor
     widths: tuple[int, ...]
     reduction: Literal["mean", "sum"] = "mean"
@@ -74,7 +74,7 @@ class BudgetNet:
     @property
     def problem(self) -> Problem:
         """The problem in the flat x of shape (..., size)."""
-        return ByClass(self._forward, self.classes, self.prioritised, self.budgets).problem()
+        return ByClass(self._forward, self.classes, self.prioritized, self.budgets).problem()
 
     def with_budgets(self, budgets: float | Sequence[float] | Tensor) -> BudgetNet:
         """Return the same network and data under other budgets: a number, m numbers, or a batch of shape (..., m)."""
@@ -178,7 +178,7 @@ def budget_net(
     labels: Array,
     *,
     classes: Sequence[int] = (1, 2, 3, 4, 5, 6),
-    prioritised: int = 1,
+    prioritized: int = 1,
     budgets: float | Sequence[float] | Tensor = 1.0,
     hidden: Sequence[int] = (30,),
     outputs: int = 10,
@@ -187,13 +187,13 @@ def budget_net(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> BudgetNet:
-    """Return the paper's budgeted network on labelled images.
+    """Return the paper's budgeted network on labeled images.
 
     Args:
         images: of shape (n, ...); bytes are scaled to [0, 1].
         labels: of shape (n,).
         classes: the labels that take part.
-        prioritised: the one in the objective; every other one gets a budget.
+        prioritized: the one in the objective; every other one gets a budget.
         budgets: one number for all, one each in the order of ``classes``, or a batch of shape (..., m).
         hidden: widths of the hidden layers; () makes the network linear.
         outputs: width of the last layer.
@@ -211,12 +211,12 @@ def budget_net(
         (2.3026, [1.3026])
     """
     data = select(images, labels, classes, images_per_class=images_per_class, dtype=dtype, device=device)
-    check_prioritised(prioritised, data.classes)
+    check_prioritized(prioritized, data.classes)
     return BudgetNet(
         samples=data.samples,
         counts=data.counts,
         classes=data.classes,
-        prioritised=prioritised,
+        prioritized=prioritized,
         budgets=as_thresholds(budgets, data.classes, data.samples, "budgets"),
         widths=(int(data.samples.shape[1]), *hidden, outputs),
         reduction=reduction,

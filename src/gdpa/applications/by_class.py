@@ -40,21 +40,21 @@ class ByClass:
     Args:
         at: the forward pass: maps x to its `ClassLosses`.
         classes: the labels, in the order of the losses.
-        prioritised: the label p of the objective.
+        prioritized: the label p of the objective.
         thresholds: r_j in the order of ``classes`` without p, of shape (m,) or (..., m).
         penalty: maps x to a value and its gradient.
     """
 
     at: Callable[[Tensor], ClassLosses]
     classes: tuple[int, ...]
-    prioritised: int
+    prioritized: int
     thresholds: Tensor
     penalty: Callable[[Tensor], tuple[Tensor, Tensor]] = no_penalty
 
     @property
     def constrained(self) -> list[int]:
         """The places of the constrained classes in ``classes``."""
-        return [j for j, label in enumerate(self.classes) if label != self.prioritised]
+        return [j for j, label in enumerate(self.classes) if label != self.prioritized]
 
     def problem(self) -> Problem:
         """Return the problem; its constraints are called "class 2" and so on."""
@@ -67,7 +67,7 @@ class ByClass:
         point = x.detach()
         now = self.at(point)
         value, penalty_gradient = self.penalty(point)
-        p = self.classes.index(self.prioritised)
+        p = self.classes.index(self.prioritized)
         f = now.losses[..., p] + value
         g = now.losses[..., self.constrained] - self.thresholds
 
@@ -79,12 +79,12 @@ class ByClass:
         return Evaluation(f, g, pullback, lambda: now.gradients[..., self.constrained, :])
 
 
-def check_prioritised(prioritised: int, classes: Sequence[int]) -> None:
-    """Raise unless there are two classes or more and ``prioritised`` is one of them."""
+def check_prioritized(prioritized: int, classes: Sequence[int]) -> None:
+    """Raise unless there are two classes or more and ``prioritized`` is one of them."""
     if len(classes) < 2:
         raise ValueError(f"classes must name at least two classes, got {tuple(classes)}")
-    if prioritised not in classes:
-        raise ValueError(f"prioritised must be one of the classes {tuple(classes)}, got {prioritised!r}")
+    if prioritized not in classes:
+        raise ValueError(f"prioritized must be one of the classes {tuple(classes)}, got {prioritized!r}")
 
 
 def check_reduction(reduction: str) -> None:
@@ -96,7 +96,7 @@ def check_reduction(reduction: str) -> None:
 def as_thresholds(
     value: float | Sequence[float] | Tensor, classes: Sequence[int], like: Tensor, name: str = "thresholds"
 ) -> Tensor:
-    """Return one threshold per class but the prioritised one, of shape (m,) or (..., m), positive and finite.
+    """Return one threshold per class but the prioritized one, of shape (m,) or (..., m), positive and finite.
 
     ``name`` is what complaints call them.
 
@@ -108,7 +108,7 @@ def as_thresholds(
     tensor = tensor.expand(m) if tensor.ndim == 0 else tensor
     if tensor.shape[-1] != m:
         raise ValueError(
-            f"{name} must be one number or {m} of them, one per class other than the prioritised one, "
+            f"{name} must be one number or {m} of them, one per class other than the prioritized one, "
             f"got shape {tuple(tensor.shape)}"
         )
     if not bool(((tensor > 0) & tensor.isfinite()).all()):

@@ -1,4 +1,4 @@
-"""Labelled images as samples, class after class, with noise that is drawn once."""
+"""Labeled images as samples, class after class, with noise that is drawn once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gdpa._checks import check_at_least, is_count
 from gdpa._typing import Array
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """Samples grouped by class.
 
     Attributes:
@@ -38,7 +38,7 @@ def select(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
-) -> Labelled:
+) -> Labeled:
     """Return the images of the given classes, flat, scaled to [0, 1] if they are bytes, with noise added.
 
     Args:
@@ -83,4 +83,4 @@ def select(
             # Labels may be negative, seeds may not: two's complement keeps them apart.
             stream = np.random.default_rng([seed, label & 0xFFFFFFFF])
             part += noise * stream.standard_normal(part.shape, dtype=np.float32)
-    return Labelled(torch.from_numpy(samples).to(dtype=dtype, device=device), counts, wanted)
+    return Labeled(torch.from_numpy(samples).to(dtype=dtype, device=device), counts, wanted)

@@ -13,7 +13,7 @@ import torch
 from gdpa._checks import check_at_least, check_positive
 from gdpa._problem import Problem
 from gdpa._typing import Array
-from gdpa.applications.by_class import ByClass, as_thresholds, check_prioritised, check_reduction
+from gdpa.applications.by_class import ByClass, as_thresholds, check_prioritized, check_reduction
 from gdpa.applications.images import select
 
 Tensor = torch.Tensor
@@ -30,7 +30,7 @@ class NeymanPearson:
         L_j(W) = \sum_{\xi \in D_j} \sum_{i \ne j} \varphi\bigl((x_{(j)} - x_{(i)})^T \xi\bigr)
         \qquad (\text{divided by } |D_j| \text{ when averaged})
 
-    and the problem, with p the prioritised class, is
+    and the problem, with p the prioritized class, is
 
     .. math::
         \min_W\; L_p(W) + \tfrac{\lambda}{2} \sum_i \|x_{(i)}\|^2
@@ -47,9 +47,9 @@ class NeymanPearson:
         samples: the data, of shape (n, dimension), class after class in the order of ``classes``.
         counts: samples per class.
         classes: the labels.
-        prioritised: the class in the objective.
-        thresholds: r_j, of shape (m,) or (..., m), in the order of ``classes`` without the prioritised one.
-        regulariser: lambda.
+        prioritized: the class in the objective.
+        thresholds: r_j, of shape (m,) or (..., m), in the order of ``classes`` without the prioritized one.
+        regularizer: lambda.
         norm: "squared" as above, or "plain": (lambda/2) sum_i ||x_(i)||, as the paper prints it, with
             ||x|| smoothed to sqrt(||x||^2 + smoothing^2): the printed one has no gradient at 0.
         smoothing: see ``norm``.
@@ -59,15 +59,15 @@ class NeymanPearson:
 
     References:
         The problem of section 5 of Lu, ICML 2022, after Ma, Lin, Yang, ICML 2020, where losses are averaged and W lies
-        in a ball instead of being penalised.
+        in a ball instead of being penalized.
     """
 
     samples: Tensor
     counts: tuple[int, ...]
     classes: tuple[int, ...]
-    prioritised: int
+    prioritized: int
     thresholds: Tensor
-    regulariser: float = 1.0
+    regularizer: float = 1.0
     norm: Literal["squared", "plain"] = "squared"
     smoothing: float = 1e-6
     reduction: Literal["mean", "sum"] = "mean"
@@ -78,7 +78,7 @@ class NeymanPearson:
         if self.norm not in ("squared", "plain"):
             raise ValueError(f"norm must be 'squared' or 'plain', got {self.norm!r}")
         check_reduction(self.reduction)
-        check_at_least(0, regulariser=self.regulariser, noise=self.noise)
+        check_at_least(0, regularizer=self.regularizer, noise=self.noise)
         check_positive(smoothing=self.smoothing)  # the plain norm needs it at 0
         self._check_thresholds()
 
@@ -99,7 +99,7 @@ class NeymanPearson:
 
     @property
     def _by_class(self) -> ByClass:
-        return ByClass(self._forward, self.classes, self.prioritised, self.thresholds, self._penalty)
+        return ByClass(self._forward, self.classes, self.prioritized, self.thresholds, self._penalty)
 
     @property
     def problem(self) -> Problem:
@@ -159,9 +159,9 @@ class NeymanPearson:
 
     def _penalty(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(lambda/2) sum_i ||x_(i)||^2, or with the smoothed plain norm, and its gradient."""
-        half = self.regulariser / 2
+        half = self.regularizer / 2
         if self.norm == "squared":
-            return half * (x * x).sum(-1), self.regulariser * x
+            return half * (x * x).sum(-1), self.regularizer * x
         rows = x.reshape(*x.shape[:-1], -1, self.dimension)
         sizes = ((rows * rows).sum(-1, keepdim=True) + self.smoothing**2).sqrt()
         return half * sizes.sum(dim=(-2, -1)), half * (rows / sizes).reshape(x.shape)
@@ -212,9 +212,9 @@ def neyman_pearson(
     labels: Array,
     *,
     classes: Sequence[int] = (1, 2, 3, 4),
-    prioritised: int = 1,
+    prioritized: int = 1,
     thresholds: float | Sequence[float] | Tensor = 0.1,
-    regulariser: float = 1.0,
+    regularizer: float = 1.0,
     norm: Literal["squared", "plain"] = "squared",
     smoothing: float = 1e-6,
     reduction: Literal["mean", "sum"] = "mean",
@@ -224,15 +224,15 @@ def neyman_pearson(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> NeymanPearson:
-    """Return the paper's mNPC problem on labelled images.
+    """Return the paper's mNPC problem on labeled images.
 
     Args:
         images: of shape (n, ...); bytes are scaled to [0, 1], floating-point numbers are taken as they are.
         labels: of shape (n,).
         classes: the labels that take part.
-        prioritised: the one in the objective; every other one gets a constraint.
+        prioritized: the one in the objective; every other one gets a constraint.
         thresholds: r_j: one number for all, one each in the order of ``classes``, or a batch of shape (..., m).
-        regulariser: lambda.
+        regularizer: lambda.
         norm, smoothing, reduction: see `NeymanPearson`.
         noise: standard deviation of the Gaussian noise added to every pixel, drawn once.
         seed: of the noise. A class's noise depends on the seed and its label alone.
@@ -253,14 +253,14 @@ def neyman_pearson(
     data = select(
         images, labels, classes, images_per_class=images_per_class, noise=noise, seed=seed, dtype=dtype, device=device
     )
-    check_prioritised(prioritised, data.classes)
+    check_prioritized(prioritized, data.classes)
     return NeymanPearson(
         samples=data.samples,
         counts=data.counts,
         classes=data.classes,
-        prioritised=prioritised,
+        prioritized=prioritized,
         thresholds=as_thresholds(thresholds, data.classes, data.samples),
-        regulariser=regulariser,
+        regularizer=regularizer,
         norm=norm,
         smoothing=smoothing,
         reduction=reduction,

@@ -37,7 +37,7 @@ def from_torch(
         function: fn.
         num_constraints, num_equalities, domain, names: as in `gdpa.Problem`.
         device: run the function on this device and keep x on the host, as a NumPy array or a CPU tensor. The method's
-            own algebra on some thousands of variables is faster there. None computes everything where x0 lives.
+            own algebra on some thousands of variables is faster there. None computes everything on the device of x0.
         capture: evaluate a single x on CUDA by captured graphs, which launch all kernels of the function at once. The
             default None captures if it can, and compares every 100th replay with an eager call; a function that cannot
             be captured, or whose values depend on more than x, is evaluated eagerly. True warns if that happens, False
@@ -180,7 +180,7 @@ def from_module(
         module: parameters that require gradients become x; the others and the buffers stay as they are.
         loss: called with a callable of the module's signature, returns (f, g).
         num_constraints, num_equalities, domain, names: as in `gdpa.Problem`.
-        device, capture: as in `from_torch`. With ``device`` the module must live there; `x0` is on the host.
+        device, capture: as in `from_torch`. With ``device`` the module must be there; `x0` is on the host.
 
     Example:
         >>> net = torch.nn.Linear(2, 1, bias=False)
@@ -195,7 +195,7 @@ def from_module(
     """
     parameters = _trainable(module)
     if not parameters:
-        raise ValueError("module has no parameter that requires a gradient; nothing to optimise")
+        raise ValueError("module has no parameter that requires a gradient; nothing to optimize")
     x0 = torch.cat([p.detach().reshape(-1) for p in parameters.values()])
     x0 = x0 if device is None else x0.cpu()
 

@@ -24,7 +24,7 @@ class Adult(NamedTuple):
     """The data set in memory.
 
     Attributes:
-        train_x, test_x: features: numbers standardised by the training rows (amounts of capital as log(1 + amount)),
+        train_x, test_x: features: numbers standardized by the training rows (amounts of capital as log(1 + amount)),
             and one column per word that occurs in the training rows.
         train_y, test_y: 1 for an income above 50,000.
         train_sex, test_sex: "Female" or "Male"; not among the features.

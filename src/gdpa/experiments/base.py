@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ExperimentError(Exception):
-    """Something the user can mend; the message says how. ``exit_code`` is what the command line ends with."""
+    """An error that the user can fix; the message says how. ``exit_code`` is what the command line ends with."""
 
     exit_code = 1
 

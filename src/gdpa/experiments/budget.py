@@ -19,7 +19,7 @@ NAME = "budget"
 TITLE = "Figure 2: a network with loss budgets on MNIST"
 
 INTRODUCTION = (
-    "A 784-30-10 sigmoid network with softmax cross-entropy: the loss on digit 1 is minimised while the loss on each "
+    "A 784-30-10 sigmoid network with softmax cross-entropy: the loss on digit 1 is minimized while the loss on each "
     "of the digits 2, 3, 4, 5 and 6 is held to a budget of 1. d = 23860, m = 5."
 )
 

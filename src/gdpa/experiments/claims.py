@@ -85,7 +85,7 @@ def _show(seconds: float) -> str:
 def faster(claim: str, records: Sequence[Record], factor: float) -> Verdict:
     """Judge whether GDPA is faster than every rival by ``factor``, at every level that any of them reached.
 
-    Where nobody reached a level, a rival with a smaller residual speaks against the claim, and GDPA's being the
+    If no method reached a level, a rival with a smaller residual contradicts the claim, and GDPA's being the
     smallest does not decide it.
     """
     marks: list[bool] = []

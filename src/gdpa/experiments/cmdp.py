@@ -17,7 +17,7 @@ from gdpa.applications.cmdp import (
     TabularCMDP,
     as_problem,
     paper_instance,
-    solve_linear_programme,
+    solve_linear_program,
     start_of,
 )
 from gdpa.experiments.base import Log, Section, Settings, Table, Unit, Verdict
@@ -61,7 +61,7 @@ def _config(method: str, b: float | None, steps: int, settings: Settings) -> dic
         PAPER: {"alpha": ALPHA, "beta": BETA, "tau": TAU},
         PLAIN: {"alpha": ALPHA},
         NATURAL: {},  # Ding et al.'s steps follow from |A|, gamma and the number of steps
-        ADAPTIVE: {"parametrisation": "direct", "tolerance": 1e-8},
+        ADAPTIVE: {"parametrization": "direct", "tolerance": 1e-8},
     }
     return {"b": b, "steps": steps, "budget": settings.budget, **constants[method]}
 
@@ -80,13 +80,13 @@ def _method(unit: Unit, cmdp: TabularCMDP) -> Any:
 
 
 def run(unit: Unit, log: Log) -> Mapping[str, Any]:
-    """Run one method and return its last point beside the linear programme's optimum."""
+    """Run one method and return its last point beside the linear program's optimum."""
     config = unit.config
     b = config["b"]
     cmdp = paper_instance(b=0.0 if b is None else b)
-    optimum = solve_linear_programme(cmdp, constrained=b is not None)
-    parametrisation = config.get("parametrisation", "softmax")
-    problem, method = as_problem(cmdp, parametrisation), _method(unit, cmdp)
+    optimum = solve_linear_program(cmdp, constrained=b is not None)
+    parametrization = config.get("parametrization", "softmax")
+    problem, method = as_problem(cmdp, parametrization), _method(unit, cmdp)
     last: dict[str, float] = {}
 
     def note(state: State, seconds: float) -> None:
@@ -112,7 +112,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
     if unit.method == ADAPTIVE:
         stop.insert(0, KKTBelow(config["tolerance"]))
     tolerance = config.get("tolerance", 1e-4)
-    x0 = start_of(cmdp, parametrisation, unit.seed)
+    x0 = start_of(cmdp, parametrization, unit.seed)
     result = solve(problem, x0, method, stop=stop, tolerance=tolerance, observers=[measure], record=0)
     if last.get("step") != result.steps:
         note(result.state, result.seconds)
@@ -134,11 +134,11 @@ def section(records: Sequence[Record]) -> Section:
     """Figure 3, the distance from the optimum, the table and the verdicts."""
     introduction = (
         "A random process with 50 states, 10 actions and gamma = 0.9, drawn as in the public code the paper builds on. "
-        "The reward is to be maximised while the value of a second reward, the utility, must reach b. Values are "
-        "not normalised by 1 - gamma: otherwise b = 6 would be out of reach. GDPA and policy gradient run with "
+        "The reward is to be maximized while the value of a second reward, the utility, must reach b. Values are "
+        "not normalized by 1 - gamma: otherwise b = 6 would be out of reach. GDPA and policy gradient run with "
         "the paper's constants; the natural primal-dual method with its authors' step sizes; AdaptiveGDPA over the "
         "policies themselves (a simplex per state), the others over the parameters of softmax policies. The linear "
-        "programme over occupancy measures gives the optimum."
+        "program over occupancy measures gives the optimum."
     )
     head = (
         "method", "threshold", "seed", "steps", "reward", "optimum", "gap", "utility", "violation", "multiplier",

@@ -61,7 +61,7 @@ class Case(NamedTuple):
         problem: in single precision.
         judge: the same in double precision.
         x0: the start, in single precision.
-        classes: the labels, the prioritised one first.
+        classes: the labels, the prioritized one first.
         losses: maps x (double) to the loss of every class.
         confusion: maps x (double) to the confusion table on the test set.
     """

@@ -74,7 +74,7 @@ def grid(
 
     The nested methods may also find their step by backtracking (that takes the place of the shortest step), and IQRC
     may take its own safe steps; its other constant is the feasibility tolerance at which it switches. Its weak
-    regularisation and short first outer iterations suited it better than its class's defaults in trials on both
+    regularization and short first outer iterations suited it better than its class's defaults in trials on both
     experiments.
 
     Args:

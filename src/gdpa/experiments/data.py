@@ -46,7 +46,7 @@ CLIENT_TIMEOUT, MIRROR_TIMEOUT = 300, 60
 LARGEST_FILE, LARGEST_PICKLE = 64_000_000, 256_000_000
 
 
-class DataNotAvailable(DataError):  # noqa: N818 - the name says what is the matter
+class DataNotAvailableError(DataError):
     """No source could serve a data set; the message lists what was tried and what to do."""
 
 
@@ -55,7 +55,7 @@ class Fetched(NamedTuple):
 
     Attributes:
         folder: holds the files.
-        source: "cache", or the client or mirror that was asked.
+        source: "cache", or the client or mirror that served it.
     """
 
     folder: Path
@@ -100,7 +100,7 @@ def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], 
         progress: called with one line of text at a time; default: standard error.
 
     Raises:
-        DataNotAvailable: when no source serves the right bytes, or the cache cannot be written.
+        DataNotAvailableError: when no source serves the right bytes, or the cache cannot be written.
     """
     data_set = _data_set(name)
     say = progress if progress is not None else _to_stderr
@@ -117,7 +117,7 @@ def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], 
             with tempfile.TemporaryDirectory() as scratch:
                 files = source.read(Path(scratch))
             _check(files, data_set.hashes)
-        except Exception as error:  # any way a client can fail; the reason is kept and the next one asked
+        except Exception as error:  # any way a client can fail; the reason is kept and the next one tried
             tried.append(f"{source.name}: {_first_line(error)}")
             say(f"{name}: {tried[-1]}")
             continue
@@ -125,7 +125,7 @@ def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], 
         say(f"{name}: {sum(map(len, files.values())) / 1e6:.1f} MB from {source.name}, sha256 as expected, in {folder}")
         return Fetched(folder, source.name)
     reasons = "".join(f"\n  - {reason}" for reason in tried)
-    raise DataNotAvailable(f"{name} is not in the cache and no source served it:{reasons}\n{data_set.hint}")
+    raise DataNotAvailableError(f"{name} is not in the cache and no source served it:{reasons}\n{data_set.hint}")
 
 
 def load(name: str, cache: Path | str | None = None, progress: Callable[[str], None] | None = None) -> Images:
@@ -207,7 +207,7 @@ def _store(folder: Path, files: Files) -> None:
         for file, content in files.items():
             write_whole(folder / file, content)
     except OSError as error:
-        raise DataNotAvailable(
+        raise DataNotAvailableError(
             f"cannot write the cache {folder}: {error}; set GDPA_CACHE to a folder with room for 60 MB"
         ) from error
 

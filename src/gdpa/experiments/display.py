@@ -12,7 +12,7 @@ from gdpa.experiments.runner import Event
 
 
 class Display:
-    """Listens to the runner. A context manager: the live part ends with it.
+    """Shows the progress of the runner. A context manager: the live part ends with it.
 
     Args:
         title: the experiment.

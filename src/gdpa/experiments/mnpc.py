@@ -20,7 +20,7 @@ TITLE = "Figure 1: Neyman-Pearson classification of MNIST"
 
 INTRODUCTION = (
     "A linear classifier of the digits 1, 2, 3 and 4 from images with unit Gaussian noise: the loss of digit 1 is "
-    "minimised while the pairwise sigmoid loss of every other digit is held to 0.1. d = 3136, m = 3."
+    "minimized while the pairwise sigmoid loss of every other digit is held to 0.1. d = 3136, m = 3."
 )
 
 

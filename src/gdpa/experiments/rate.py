@@ -37,9 +37,9 @@ ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
 BETAS = (0.1, 1.0, 10.0)
 #: Steps between two looks at a run, and how many rows a decade of steps gets at most.
 LOOK_EVERY, ROWS_PER_DECADE = 10, 12
-#: A multiplier below this counts as zero: the law says nothing about such a constraint.
+#: A multiplier below this counts as zero: the law does not cover such a constraint.
 ACTIVE = 1e-6
-#: A run has settled, so that the law speaks of it, when its relative stationarity has come down to this.
+#: A run has settled, so that the law covers it, when its relative stationarity has fallen to this.
 SETTLED = 1e-2
 #: What the law's ratio measured / predicted may differ from 1 by, and what a slope may differ from -1/3 by.
 RATIO_TOLERANCE, SLOPE_TOLERANCE = 0.05, 0.05
@@ -202,7 +202,7 @@ def section(records: Sequence[Record]) -> Section:
     table = [_table_row(record) for record in records]
     introduction = (
         "GDPA exactly as published, run on problems whose solutions and multipliers are recorded with their sources. "
-        "Where the dual update with fixed beta stands still, lambda = (1 - tau) lambda + beta g, so an active "
+        "At a fixed point of the dual update with fixed beta, lambda = (1 - tau) lambda + beta g, so an active "
         "constraint keeps the violation g_i = tau lambda_i / beta_r. The prediction below uses the recorded "
         "multipliers, not the run's own. alpha_0 and beta_0 were chosen per unit from a declared grid by the KKT "
         "residual of a pilot run; grid and choice are in the records. Slopes are fitted on the last decade of steps. "

@@ -55,7 +55,7 @@ def run_units(
 
     Raises:
         ExperimentError: what no other unit will escape either (the output folder is full, data are missing).
-        KeyboardInterrupt: on Ctrl-C; the units cut off leave no record.
+        KeyboardInterrupt: on Ctrl-C, and `Terminated` on SIGTERM; the units cut off leave no record.
     """
     todo: list[Unit] = []
     failed: list[Unit] = []
@@ -173,7 +173,8 @@ def _run_processes(folder: Folder, units: Sequence[Unit], note: Listener, jobs: 
 
 
 def _work(path: Path, command: str, unit: Unit, send: Connection) -> None:  # pragma: no cover - another process
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group; the parent decides
+        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:  # a killed parent must not leave workers that write into a folder it no longer holds
         threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
@@ -187,25 +188,46 @@ def _die_with(parent: Any) -> None:  # pragma: no cover - another process
     os._exit(1)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised in the place of Ctrl-C."""
+
+
+@contextmanager
+def raising_on_sigterm() -> Iterator[None]:
+    """Raise `Terminated` inside the block if SIGTERM comes."""
+    with _handling({signal.SIGTERM: Terminated}):
+        yield
+
+
 @contextmanager
 def _noting_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed inside and somebody swallowed it.
+    """Raise at the end of the block if Ctrl-C or SIGTERM came inside and other code swallowed it.
 
     `gdpa.solve` answers Ctrl-C with a partial result; a unit cut short must not pass for a finished one.
     """
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    with _handling({signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}) as came:
         yield
-        return
-    pressed = []
+    if came:
+        raise came[0]
+
+
+@contextmanager
+def _handling(kinds: Mapping[int, type[KeyboardInterrupt]]) -> Iterator[list[type[KeyboardInterrupt]]]:
+    """Turn each signal into its exception inside the block and list what came; ignored signals stay ignored."""
+    came: list[type[KeyboardInterrupt]] = []
 
     def handler(number: int, frame: Any) -> None:
-        pressed.append(number)
-        raise KeyboardInterrupt
+        came.append(kinds[number])
+        raise kinds[number]
 
-    before = signal.signal(signal.SIGINT, handler)
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in kinds}
+        before = {number: now for number, now in before.items() if now is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, handler)
     try:
-        yield
+        yield came
     finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
+        for number, now in before.items():
+            signal.signal(number, now)

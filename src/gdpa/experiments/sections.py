@@ -87,7 +87,7 @@ def speed_table(records: Sequence[Record]) -> Table:
 
 
 def _spread(middle: float, least: float, most: float) -> Any:
-    """Return a median, with its range where there is one.
+    """Return a median, with its range if there is one.
 
     >>> _spread(2.0, 2.0, 2.0), _spread(2.0, 1.5, math.inf), _spread(math.inf, math.inf, math.inf)
     (2.0, '2 (1.5 to not reached)', 'not reached')

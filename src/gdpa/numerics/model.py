@@ -100,7 +100,7 @@ def model_step(
     """
     known = curvature.matrix is not None or (curvature.rows is None and len(c) <= WORKING_SET)
     if known and type(c) is np.ndarray:
-        B = curvature.sigma * np.eye(len(c)) if curvature.matrix is None else curvature.matrix
+        B = curvature.sigma * np.eye(len(c)) if curvature.matrix is None else np.asarray(curvature.matrix)
         small = elastic_qp(B, c, J, r, beta, num_equalities, bounds)
         if small is not None:
             return ModelStep(from_numpy(small[0], c), from_numpy(small[1], c))

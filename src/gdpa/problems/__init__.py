@@ -1,4 +1,4 @@
-"""Small instances with recorded answers, to test methods on. Each is built when it is asked for.
+"""Small instances with recorded answers, to test methods on. Each is built on first use.
 
 >>> get("HS12").solution.tolist()
 [2.0, 3.0]

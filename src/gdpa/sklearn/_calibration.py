@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from gdpa.sklearn._network import Floats
+from gdpa._typing import Vector
 
 #: Excesses that differ by less than this, relative to 1 + |excess|, are taken as equal: more than rounding does.
 NUDGE = 1e-6
@@ -22,7 +22,7 @@ NUDGE = 1e-6
 ROUNDING = 1e-12
 
 
-def excesses(scores: Floats, label: int, priority: int) -> Floats:
+def excesses(scores: Vector, label: int, priority: int) -> Vector:
     """Return T for samples of class ``label``.
 
     >>> excesses(np.array([[1.0, 3.0, 0.0], [1.0, 0.0, 2.0]]), label=0, priority=1).tolist()
@@ -31,12 +31,12 @@ def excesses(scores: Floats, label: int, priority: int) -> Floats:
     rivals = scores.copy()
     rivals[:, priority] = -np.inf
     best = rivals.argmax(axis=1) == label
-    found: Floats = np.where(best, scores[:, priority] - scores[:, label], np.inf)
+    found: Vector = np.where(best, scores[:, priority] - scores[:, label], np.inf)
     return found
 
 
-def apply_cuts(scores: Floats, priority: int, cuts: Floats) -> Floats:
-    """Return decision values whose largest entry is the prediction of the rule: s_p - t_c in the place of s_p.
+def apply_cuts(scores: Vector, priority: int, cuts: Vector) -> Vector:
+    """Return decision values whose largest entry is the prediction of the rule: s_p - t_c instead of s_p.
 
     >>> apply_cuts(np.array([[1.0, 3.0, 0.0]]), 1, np.array([2.5, 0.0, 0.0])).tolist()
     [[1.0, 0.5, 0.0]]
@@ -47,7 +47,7 @@ def apply_cuts(scores: Floats, priority: int, cuts: Floats) -> Floats:
     return values
 
 
-def training_cut(excess: Floats, weights: Floats, limit: float) -> float:
+def training_cut(excess: Vector, weights: Vector, limit: float) -> float:
     """Return the smallest cut with a weighted error of at most ``limit`` on these samples.
 
     If confusions among the constrained classes alone exceed the limit, no cut meets it; the cut returned then adds no
@@ -63,7 +63,7 @@ def training_cut(excess: Floats, weights: Floats, limit: float) -> float:
     return _cut_above(ordered, int(allowed[0]))
 
 
-def held_out_cut(excess: Floats, limit: float, delta: float) -> tuple[float, bool]:
+def held_out_cut(excess: Vector, limit: float, delta: float) -> tuple[float, bool]:
     r"""Return the cut for which P(error > limit) <= delta, whatever the distribution: an order statistic of T.
 
     With n excesses of samples that the scores were not fitted to, the cut is the k-th smallest, k the smallest with
@@ -109,13 +109,13 @@ def samples_needed(limit: float, delta: float) -> int:
     return math.ceil(math.log(delta) / math.log1p(-limit))
 
 
-def _ends(ordered: Floats) -> Floats:
+def _ends(ordered: Vector) -> Vector:
     """Return where the excesses begin that exceed each by more than rounding."""
-    found: Floats = np.searchsorted(ordered, ordered + NUDGE * (1 + np.abs(ordered)), side="right")
+    found: Vector = np.searchsorted(ordered, ordered + NUDGE * (1 + np.abs(ordered)), side="right")
     return found
 
 
-def _cut_above(ordered: Floats, place: int) -> float:
+def _cut_above(ordered: Vector, place: int) -> float:
     """Return a number between the excess at ``place`` and the next, clear of both: rounding then decides nothing."""
     ordered = ordered[np.isfinite(ordered)]
     if not len(ordered):

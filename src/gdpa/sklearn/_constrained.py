@@ -13,11 +13,11 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length
 
 from gdpa._result import Result, Status
+from gdpa._typing import Vector
 from gdpa.sklearn._calibration import ROUNDING
 from gdpa.sklearn._estimator import LimitedClassifier, check_number
 from gdpa.sklearn._frontier import Frontier, FrontierPoint
 from gdpa.sklearn._limits import Limit, Rows, rows_of
-from gdpa.sklearn._network import Floats
 from gdpa.sklearn._oracle import RateProblem, SoftDecision, cells_of, logistic
 
 #: How often the smooth problem is corrected by the decisions; what is close to a bound, and what is far beyond it,
@@ -35,7 +35,7 @@ class ConstrainedClassifier(LimitedClassifier):
         \quad\text{subject to}\quad \sum_c C_{kc}\, \mathrm{rate}_c \le b_k,
 
     where rate_c is the share of positive decisions 1[s > 0] in the cell c, the samples of one group and one class.
-    Training puts :math:`\sigma(s/\text{temperature})` in the place of 1[s > 0]. The gap between the two, measured at
+    Training uses :math:`\sigma(s/\text{temperature})` instead of 1[s > 0]. The gap between the two, measured at
     the solution, corrects the bounds, and the problem is solved again from there, until the *decisions* on the training
     data meet the limits. The model is deterministic, and needs no group to predict.
 
@@ -122,7 +122,7 @@ class ConstrainedClassifier(LimitedClassifier):
         self._warn(found.result)
         return self
 
-    def decision_function(self, X: Any) -> Floats:
+    def decision_function(self, X: Any) -> Vector:
         """Return the score of each sample; the decision is positive if it is above 0."""
         return self._scores(X)[:, 0]
 
@@ -201,18 +201,18 @@ class ConstrainedClassifier(LimitedClassifier):
         )
         return _Data(rates, rows, labels, place)
 
-    def _grouped(self, limits: Sequence[Limit], groups: Any, y: Any, kept: Floats) -> tuple[Floats, list[Any]]:
+    def _grouped(self, limits: Sequence[Limit], groups: Any, y: Any, kept: Vector) -> tuple[Vector, list[Any]]:
         """Return the place of each sample's group among the labels of the groups, and these labels."""
         if groups is None:
             if any(limit.needs_groups for limit in limits):
-                raise ValueError("groups is missing: a limit speaks of groups; call fit(X, y, groups=...)")
+                raise ValueError("groups is missing: a limit refers to groups; call fit(X, y, groups=...)")
             return np.zeros(len(kept), int), ["all"]
         groups = column_or_1d(np.asarray(groups))
         check_consistent_length(y, groups)
         labels, group = np.unique(groups[kept], return_inverse=True)
         return group, labels.tolist()
 
-    def _solved(self, data: _Data, x0: Floats) -> _Found:
+    def _solved(self, data: _Data, x0: Vector) -> _Found:
         """Solve the smooth problem and correct it by the decisions, until these meet the limits closely."""
         rates, bounds, steps = data.rates, data.rows.bounds, 0
         temperature = float(self.temperature)
@@ -241,7 +241,7 @@ class ConstrainedClassifier(LimitedClassifier):
         return best._replace(steps=steps)
 
 
-def _decisions(rates: RateProblem, bounds: Floats, x: Floats) -> tuple[Floats, float, Floats]:
+def _decisions(rates: RateProblem, bounds: Vector, x: Vector) -> tuple[Vector, float, Vector]:
     """Return by how much the decisions exceed each limit, their error, and how far they exceed their stand-ins."""
     cells = rates.cells
     scores = rates.network.scores(x, cells.X)
@@ -257,14 +257,14 @@ class _Data(NamedTuple):
     rates: RateProblem
     rows: Rows
     groups: list[Any]
-    cells: tuple[Floats, Floats]
+    cells: tuple[Vector, Vector]
 
 
 class _Found(NamedTuple):
     """A solution of the smooth problem and what its decisions do."""
 
     result: Result
-    excess: Floats
+    excess: Vector
     error: float
     steps: int
 

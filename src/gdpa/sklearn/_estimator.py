@@ -15,8 +15,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from gdpa._checks import check_count, is_count, is_number
 from gdpa._result import Result
 from gdpa._solve import solve
+from gdpa._typing import Vector
 from gdpa.algorithms.adaptive import AdaptiveGDPA
-from gdpa.sklearn._network import Floats, Matrix, Network
+from gdpa.sklearn._network import Matrix, Network
 from gdpa.sklearn._oracle import RateProblem
 from gdpa.stopping import KKTBelow, MaxSteps
 
@@ -33,7 +34,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         return tags
 
-    def _begin(self, X: Any, y: Any, sample_weight: Any) -> tuple[Matrix, Floats, Floats, Floats]:
+    def _begin(self, X: Any, y: Any, sample_weight: Any) -> tuple[Matrix, Vector, Vector, Vector]:
         """Check the input and set ``classes_``; samples of weight 0 are left out.
 
         Returns:
@@ -59,7 +60,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _network(self, outputs: int) -> Network:
         return Network((self.n_features_in_, *map(int, self.hidden), outputs))
 
-    def _solve(self, rates: RateProblem, x0: Floats) -> Result:
+    def _solve(self, rates: RateProblem, x0: Vector) -> Result:
         stop = (KKTBelow(self.tol), MaxSteps(int(self.max_iter)))
         # One length for all weights: the sizes of single weights at a warm start tell nothing about units.
         return solve(rates.problem, x0, AdaptiveGDPA(), stop=stop, tolerance=self.tol, record=0, x_scale=1.0)
@@ -80,14 +81,14 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         elif not result.success:
             warnings.warn(result.message, ConvergenceWarning, stacklevel=3)
 
-    def _scores(self, X: Any) -> Floats:
+    def _scores(self, X: Any) -> Vector:
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         layers = zip(self.coefs_, self.intercepts_, strict=True)
         x = np.concatenate([part.ravel() for layer in layers for part in layer])
         return self._network(len(self.intercepts_[-1])).scores(x, X)
 
-    def decision_function(self, X: Any) -> Floats:
+    def decision_function(self, X: Any) -> Vector:
         """Return the decision values: the largest is predicted; for two classes one value, positive for the second."""
         raise NotImplementedError
 
@@ -96,14 +97,14 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         values = self.decision_function(X)
         return self.classes_[(values > 0).astype(int) if values.ndim == 1 else values.argmax(axis=1)]
 
-    def predict_proba(self, X: Any) -> Floats:
+    def predict_proba(self, X: Any) -> Vector:
         """Return the softmax of the decision values. It ranks as they do, and is not calibrated."""
         from scipy.special import softmax
 
         values = self.decision_function(X)
         if values.ndim == 1:
             values = np.stack([np.zeros_like(values), values], axis=1)
-        found: Floats = softmax(values, axis=1)
+        found: Vector = softmax(values, axis=1)
         return found
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from gdpa._checks import is_number
-from gdpa.sklearn._network import Floats
+from gdpa._typing import Vector
 
 #: The rates that limits speak of: name -> the targets over whose samples the share of positive decisions is taken.
 RATES = {"selection rate": (0, 1), "recall": (1,), "false positive rate": (0,)}
@@ -41,7 +41,7 @@ class Limit:
 
     @property
     def needs_groups(self) -> bool:
-        """Whether the limit speaks of groups."""
+        """Whether the limit refers to groups."""
         return self.groups != "all"
 
 
@@ -88,11 +88,11 @@ class Rows(NamedTuple):
     """
 
     names: tuple[str, ...]
-    matrix: Floats
-    bounds: Floats
+    matrix: Vector
+    bounds: Vector
 
 
-def rows_of(limits: Sequence[Limit], labels: Sequence[Any], cells: tuple[Floats, Floats], masses: Floats) -> Rows:
+def rows_of(limits: Sequence[Limit], labels: Sequence[Any], cells: tuple[Vector, Vector], masses: Vector) -> Rows:
     """Return the limits as rows over the cells.
 
     Args:
@@ -107,15 +107,15 @@ def rows_of(limits: Sequence[Limit], labels: Sequence[Any], cells: tuple[Floats,
     (('recall of all >= 0.8',), [[-0.0, -1.0]], [-0.8])
     """
     group, target = cells
-    found: dict[str, tuple[Floats, float]] = {}
+    found: dict[str, tuple[Vector, float]] = {}
 
-    def rate(name: str, place: int | None) -> Floats:
+    def rate(name: str, place: int | None) -> Vector:
         inside = np.isin(target, RATES[name]) & ((group == place) if place is not None else True)
         if not inside.any():
             who = "the data" if place is None else f"the group {labels[place]!r}"
             raise ValueError(f"{who} has no samples of class {RATES[name][0]}, so its {name} has no meaning")
         row = np.where(inside, masses, 0.0)
-        share: Floats = row / row.sum()
+        share: Vector = row / row.sum()
         return share
 
     for limit in limits:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from gdpa._typing import Vector
+
 Matrix = Any
 """A NumPy array or a SciPy sparse matrix of shape (n, features)."""
-Floats = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Network:
         """The number of parameters."""
         return sum((a + 1) * b for a, b in pairwise(self.widths))
 
-    def layers(self, x: Floats) -> list[tuple[Floats, Floats]]:
+    def layers(self, x: Vector) -> list[tuple[Vector, Vector]]:
         """Return views of x as (W_l, b_l)."""
         found, at = [], 0
         for a, b in pairwise(self.widths):
@@ -44,7 +45,7 @@ class Network:
             at += (a + 1) * b
         return found
 
-    def start(self, rng: np.random.RandomState) -> Floats:
+    def start(self, rng: np.random.RandomState) -> Vector:
         """Return the first parameters: zero for a linear model, uniform after Glorot and Bengio (2010) otherwise."""
         x = np.zeros(self.size)
         if len(self.widths) > 2:
@@ -53,7 +54,7 @@ class Network:
                 weights[:] = rng.uniform(-bound, bound, weights.shape)
         return x
 
-    def activations(self, x: Floats, X: Matrix) -> list[Any]:
+    def activations(self, x: Vector, X: Matrix) -> list[Any]:
         """Return [H_0, ..., H_L, S]."""
         found = [X]
         layers = self.layers(x)
@@ -62,12 +63,12 @@ class Network:
             found.append(np.tanh(z) if place + 1 < len(layers) else z)
         return found
 
-    def scores(self, x: Floats, X: Matrix) -> Floats:
+    def scores(self, x: Vector, X: Matrix) -> Vector:
         """Return S, of shape (n, number of scores)."""
-        scores: Floats = self.activations(x, X)[-1]
+        scores: Vector = self.activations(x, X)[-1]
         return scores
 
-    def gradients(self, x: Floats, activations: Sequence[Any], slopes: Floats, cells: Sequence[slice]) -> Floats:
+    def gradients(self, x: Vector, activations: Sequence[Any], slopes: Vector, cells: Sequence[slice]) -> Vector:
         """Return sum_i slopes_i dS_i/dx over the samples of each cell, of shape (cells, size): one backward pass.
 
         Args:

@@ -12,10 +12,11 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from gdpa._result import Result, Status
+from gdpa._typing import Vector
 from gdpa.sklearn._calibration import ROUNDING, apply_cuts, excesses, held_out_cut, samples_needed, training_cut
 from gdpa.sklearn._estimator import LimitedClassifier, check_choice, check_number
 from gdpa.sklearn._frontier import Frontier, FrontierPoint
-from gdpa.sklearn._network import Floats, Matrix
+from gdpa.sklearn._network import Matrix
 from gdpa.sklearn._oracle import RateProblem, cells_of, pairwise_sigmoid
 
 #: How often the surrogate limits are tightened for the sake of the 0/1 error, and by how much more than in proportion.
@@ -146,7 +147,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         self._warn(result)
         return self
 
-    def decision_function(self, X: Any) -> Floats:
+    def decision_function(self, X: Any) -> Vector:
         """Return the decision values: the largest is predicted; for two classes one value, positive for the second."""
         scores = self._scores(X)
         labels = self.classes_.tolist()
@@ -222,7 +223,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         others = np.array([labels.index(label) for label in constrained])
         return _Task(p, others, np.array([float(named[label]) for label in constrained]))
 
-    def _held_out(self, task: _Task, targets: Floats, weights: Floats, rng: Any) -> Floats:
+    def _held_out(self, task: _Task, targets: Vector, weights: Vector, rng: Any) -> Vector:
         """Mark the samples that calibration holds out of the training."""
         held = np.zeros(len(targets), bool)
         if self.calibration is None:
@@ -246,7 +247,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
             held[members[:count]] = True
         return held
 
-    def _rates(self, task: _Task, X: Matrix, targets: Floats, weights: Floats) -> RateProblem:
+    def _rates(self, task: _Task, X: Matrix, targets: Vector, weights: Vector) -> RateProblem:
         k = len(self.classes_)
         return RateProblem(
             network=self._network(k),
@@ -260,7 +261,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
             names=tuple(f"class {self.classes_[j]}" for j in task.others),
         )
 
-    def _solved(self, task: _Task, rates: RateProblem, x0: Floats) -> tuple[Result, int]:
+    def _solved(self, task: _Task, rates: RateProblem, x0: Vector) -> tuple[Result, int]:
         """Solve the training problem; tighten it while confusions that no cut can undo exceed the thresholds."""
         bounds, best, steps = task.limits, None, 0
         for _ in range(ROUNDS if self.limit_on == "error" else 1):
@@ -277,14 +278,14 @@ class NeymanPearsonClassifier(LimitedClassifier):
         assert best is not None
         return best[1], steps
 
-    def _training_cuts(self, task: _Task, rates: RateProblem, x: Floats) -> Floats:
+    def _training_cuts(self, task: _Task, rates: RateProblem, x: Vector) -> Vector:
         cuts = np.zeros(len(self.classes_))
         if self.limit_on == "error":
             pairs = zip(_by_class(task, rates, x), task.limits, strict=True)
             cuts[task.others] = [training_cut(T, weights, limit) for (T, weights), limit in pairs]
         return cuts
 
-    def _held_out_cuts(self, task: _Task, scores: Floats, targets: Floats) -> tuple[Floats, Floats]:
+    def _held_out_cuts(self, task: _Task, scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
         """Return the cuts, and for which classes none gives the guarantee."""
         cuts, unsure = np.zeros(len(self.classes_)), np.zeros(len(task.others), bool)
         for i, (j, limit) in enumerate(zip(task.others, task.limits, strict=True)):
@@ -298,19 +299,19 @@ class _Task(NamedTuple):
     """The places of the prioritized class and of the others in ``classes_``, and their limits."""
 
     priority: int
-    others: Floats
-    limits: Floats
+    others: Vector
+    limits: Vector
 
 
-def _by_class(task: _Task, rates: RateProblem, x: Floats) -> list[tuple[Floats, Floats]]:
+def _by_class(task: _Task, rates: RateProblem, x: Vector) -> list[tuple[Vector, Vector]]:
     """Return the excesses and the weights of the samples of each constrained class; the cells are the classes."""
     scores = rates.network.scores(x, rates.cells.X)
     parts = [(j, rates.cells.parts[j]) for j in task.others]
     return [(excesses(scores[part], j, task.priority), rates.cells.weights[part]) for j, part in parts]
 
 
-def _class_errors(values: Floats, targets: Floats, weights: Floats) -> Floats:
+def _class_errors(values: Vector, targets: Vector, weights: Vector) -> Vector:
     """Return the weighted 0/1 error of each class."""
     wrong = values.argmax(axis=1) != targets
-    found: Floats = np.bincount(targets, weights * wrong) / np.bincount(targets, weights)
+    found: Vector = np.bincount(targets, weights * wrong) / np.bincount(targets, weights)
     return found

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from gdpa._problem import Evaluation, Problem
-from gdpa.sklearn._network import Floats, Matrix, Network
+from gdpa._typing import Vector
+from gdpa.sklearn._network import Matrix, Network
 
-Loss = Callable[[Floats, Floats], tuple[Floats, Floats]]
+Loss = Callable[[Vector, Vector], tuple[Vector, Vector]]
 """Maps the scores (n, k) and the targets (n,) to one value per sample (n,) and its derivatives by the scores (n, k)."""
 
 
-def sigmoid(z: Floats) -> Floats:
+def sigmoid(z: Vector) -> Vector:
     """Return 1 / (1 + exp(-z)) without overflow.
 
     >>> sigmoid(np.array([-1e4, 0.0, 1e4])).tolist()
@@ -25,7 +26,7 @@ def sigmoid(z: Floats) -> Floats:
     return (1 + np.tanh(z / 2)) / 2
 
 
-def pairwise_sigmoid(scores: Floats, targets: Floats) -> tuple[Floats, Floats]:
+def pairwise_sigmoid(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
     """The loss of Neyman-Pearson classification: sum_(i != j) sigmoid(s_i - s_j) for a sample of class j.
 
     >>> value, slope = pairwise_sigmoid(np.zeros((1, 3)), np.array([1]))
@@ -40,7 +41,7 @@ def pairwise_sigmoid(scores: Floats, targets: Floats) -> tuple[Floats, Floats]:
     return terms.sum(axis=1), slopes
 
 
-def logistic(scores: Floats, targets: Floats) -> tuple[Floats, Floats]:
+def logistic(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
     """The logistic loss log(1 + exp(-s)) for target 1 and log(1 + exp(s)) for target 0, of one score s.
 
     >>> value, slope = logistic(np.zeros((1, 1)), np.array([1]))
@@ -63,7 +64,7 @@ class SoftDecision:
 
     temperature: float
 
-    def __call__(self, scores: Floats, targets: Floats) -> tuple[Floats, Floats]:
+    def __call__(self, scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
         value = sigmoid(scores[:, 0] / self.temperature)
         return value, (value * (1 - value) / self.temperature)[:, None]
 
@@ -82,19 +83,19 @@ class Cells:
     """
 
     X: Matrix
-    targets: Floats
-    weights: Floats
+    targets: Vector
+    weights: Vector
     parts: tuple[slice, ...]
-    masses: Floats
-    order: Floats
+    masses: Vector
+    order: Vector
 
-    def means(self, values: Floats) -> Floats:
+    def means(self, values: Vector) -> Vector:
         """Return the weighted mean of ``values`` over each cell."""
-        found: Floats = np.add.reduceat(self.weights * values, [part.start for part in self.parts])
+        found: Vector = np.add.reduceat(self.weights * values, [part.start for part in self.parts])
         return found
 
 
-def cells_of(X: Matrix, targets: Floats, weights: Floats, labels: Floats, count: int) -> Cells:
+def cells_of(X: Matrix, targets: Vector, weights: Vector, labels: Vector, count: int) -> Cells:
     """Order the samples by their cell; samples of weight 0 are left out, so each cell must keep one.
 
     Args:
@@ -141,9 +142,9 @@ class RateProblem:
     cells: Cells
     loss: Loss
     rate: Loss
-    objective: Floats
-    combination: Floats
-    bounds: Floats
+    objective: Vector
+    combination: Vector
+    bounds: Vector
     regularizer: float
     names: tuple[str, ...]
 
@@ -152,13 +153,13 @@ class RateProblem:
         """The problem in the flat parameters x."""
         return Problem(self.evaluate, num_constraints=len(self.names), names=self.names)
 
-    def evaluate(self, x: Floats) -> Evaluation:
+    def evaluate(self, x: Vector) -> Evaluation:
         point = _Point(self, x)
         f = np.asarray(self.objective @ self.cells.means(point.losses[0]) + point.penalty[0])
         g = self.combination @ self.cells.means(point.rates[0]) - self.bounds
 
-        def pullback(w: Floats, objective: Any = 1.0) -> Floats:
-            out: Floats = objective * point.gradient if np.count_nonzero(objective) else np.zeros_like(x)
+        def pullback(w: Vector, objective: Any = 1.0) -> Vector:
+            out: Vector = objective * point.gradient if np.count_nonzero(objective) else np.zeros_like(x)
             return out + (w @ self.combination) @ point.cell_gradients if np.count_nonzero(w) else out
 
         return Evaluation(f, g, pullback)
@@ -167,7 +168,7 @@ class RateProblem:
 class _Point:
     """The values at one x, and the derivatives on demand."""
 
-    def __init__(self, owner: RateProblem, x: Floats) -> None:
+    def __init__(self, owner: RateProblem, x: Vector) -> None:
         self._owner, self._x = owner, x
         self._activations = owner.network.activations(x, owner.cells.X)
         scores = self._activations[-1]
@@ -175,7 +176,7 @@ class _Point:
         self.losses = self.rates if owner.loss is owner.rate else owner.loss(scores, owner.cells.targets)
 
     @cached_property
-    def penalty(self) -> tuple[float, Floats]:
+    def penalty(self) -> tuple[float, Vector]:
         """(regularizer/2) sum ||W||^2 and its gradient."""
         gradient = self._owner.regularizer * self._x
         for _, bias in self._owner.network.layers(gradient):
@@ -183,12 +184,12 @@ class _Point:
         return float(gradient @ self._x) / 2, gradient
 
     @cached_property
-    def cell_gradients(self) -> Floats:
+    def cell_gradients(self) -> Vector:
         """The gradient of the mean rate of every cell, of shape (cells, parameters)."""
         return self._gradients(self.rates[1], self._owner.cells.weights, self._owner.cells.parts)
 
     @cached_property
-    def gradient(self) -> Floats:
+    def gradient(self) -> Vector:
         """The gradient of the objective."""
         owner = self._owner
         if owner.loss is owner.rate:
@@ -197,5 +198,5 @@ class _Point:
         weights = owner.cells.weights * np.repeat(owner.objective, sizes)
         return np.asarray(self._gradients(self.losses[1], weights, [slice(0, len(weights))])[0] + self.penalty[1])
 
-    def _gradients(self, slopes: Floats, weights: Floats, parts: Sequence[slice]) -> Floats:
+    def _gradients(self, slopes: Vector, weights: Vector, parts: Sequence[slice]) -> Vector:
         return self._owner.network.gradients(self._x, self._activations, weights[:, None] * slopes, parts)

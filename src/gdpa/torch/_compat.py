@@ -1,6 +1,6 @@
 """Every private interface of torch that the package uses, one function each.
 
-Each function says what it does and why the public way does not serve; `tests/torch/test_compat.py` calls them all.
+Each function documents what it does and why no public function serves; `tests/torch/test_compat.py` calls them all.
 If a torch release moves one of them, this file is the only one to change.
 """
 
@@ -11,9 +11,13 @@ from typing import Any
 
 import torch
 from torch._C._autograd import _profiler_enabled
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    _use_grad_for_differentiable,
+)
 
-#: Whether a profiler records. The public wrapper of ``Optimizer.step`` asks the same at several microseconds a step.
+#: Whether a profiler records. The public wrapper of ``Optimizer.step`` checks the same at several microseconds a step.
 profiler_enabled: Callable[[], bool] = _profiler_enabled
 
 #: Switch gradients on or off. ``torch.no_grad()`` does the same at several times the cost.
@@ -21,7 +25,7 @@ set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
 
 def step_is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a profiler or a hook listens to the optimizer's ``step``."""
+    """Return whether a profiler or a hook observes the optimizer's ``step``."""
     return bool(
         _profiler_enabled()
         or optimizer._optimizer_step_pre_hooks
@@ -31,20 +35,31 @@ def step_is_watched(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
-#: The code of torch's wrapper of ``step``, which labels the step for a profiler and calls the hooks.
-_WRAPPER = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__
+#: The code of torch's two wrappers of ``step``: the outer labels the step for profilers and calls hooks, the inner
+#: switches gradients off unless the optimizer is differentiable.
+_OUTER = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__
+_INNER = _use_grad_for_differentiable(lambda optimizer: None).__code__
 
 
 def take_step(optimizer: torch.optim.Optimizer) -> None:
-    """Call ``optimizer.step()``, without torch's wrapper if nobody listens to it: a third of the time of a small step.
+    """Call ``optimizer.step()``, without torch's wrappers (a third of a small step) if no profiler or hook observes it.
 
     A step that was replaced, on the instance or in a subclass, is called as it is.
     """
     step: Any = type(optimizer).step
-    if getattr(step, "__code__", None) is not _WRAPPER or "step" in vars(optimizer) or step_is_watched(optimizer):
+    if getattr(step, "__code__", None) is not _OUTER or "step" in vars(optimizer) or step_is_watched(optimizer):
         optimizer.step()
-    else:
+        return
+    step = step.__wrapped__
+    if step.__code__ is not _INNER or optimizer.defaults["differentiable"]:
+        step(optimizer)
+        return
+    enabled = torch.is_grad_enabled()
+    set_grad_enabled(False)
+    try:
         step.__wrapped__(optimizer)
+    finally:
+        set_grad_enabled(enabled)
 
 
 def restore_hooks(optimizer: torch.optim.Optimizer) -> None:
@@ -93,7 +108,7 @@ _ONE: dict[torch.device, torch.Tensor] = {}
 def add_nonfinite_(grads: list[torch.Tensor], found: torch.Tensor, compiling: bool = False) -> None:
     """Set ``found`` (one float32 on the gradients' device) to 1 if a gradient is not finite.
 
-    The kernel of ``torch.amp.GradScaler``, with a scale of one: a single call for all gradients of a device and dtype.
+    The kernel of ``torch.amp.GradScaler``, with a scale of one: a single call for all gradients of a device.
     Sharded gradients (DTensor) are reduced over their ranks. The compiler's functional form of the kernel does not hand
     its answer back (torch 2.13), so compiled code tests each gradient.
     """
@@ -124,7 +139,7 @@ def multi_tensor_sub_(params: list[torch.Tensor], grads: list[torch.Tensor], alp
 
 
 def multi_tensor_lerp_(averages: list[torch.Tensor], params: list[torch.Tensor], weight: float) -> None:
-    """``average += weight (p - average)`` for all parameters in one call."""
+    """``average += weight (p - average)`` for all parameters in one call, which may differ in dtype and device."""
     torch._foreach_lerp_(averages, params, weight)
 
 

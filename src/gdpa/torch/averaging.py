@@ -40,10 +40,10 @@ class Averages:
                     entry[_KEY] = p.detach().clone(memory_format=torch.preserve_format)
                 elif due:
                     averages.append(entry[_KEY])
-                    params.append(p.detach())
-        share = max(1 - DECAY**EVERY, 2 / (step // EVERY + 1))
-        for some, theirs in _by_kind(averages, params):
-            _compat.multi_tensor_lerp_(some, theirs, share)
+                    params.append(p)
+        if averages:
+            share = max(1 - DECAY**EVERY, 2 / (step // EVERY + 1))
+            _compat.multi_tensor_lerp_(averages, params, share)
 
     def pairs(self, groups: list[dict[str, Any]], state: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return (parameter, average) for every parameter that has one."""
@@ -52,7 +52,7 @@ class Averages:
 
     @contextmanager
     def swapped(self, groups: list[dict[str, Any]], state: Any) -> Iterator[None]:
-        """Put the averages in the place of the parameters, and the parameters back at the end."""
+        """Substitute the averages for the parameters, and restore the parameters at the end."""
         pairs = self.pairs(groups, state)
         kept = [p.detach().clone() for p, _ in pairs]
         copy_(pairs)
@@ -67,15 +67,3 @@ def copy_(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copy the second of each pair into the first."""
     for p, value in pairs:
         p.copy_(value)
-
-
-def _by_kind(
-    averages: list[torch.Tensor], params: list[torch.Tensor]
-) -> Iterable[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-    """Return the pairs in lists of one device and dtype, as multi-tensor kernels want them."""
-    sorts: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
-    for a, p in zip(averages, params, strict=True):
-        some, theirs = sorts.setdefault((a.dtype, a.device), ([], []))
-        some.append(a)
-        theirs.append(p)
-    return sorts.values()

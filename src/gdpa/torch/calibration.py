@@ -9,6 +9,7 @@ waits. Each measured batch costs one extra backward pass for f and one for every
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,8 @@ def measure(
             common = _common(dual, new)
             _logger.info("the other constraints: gradient ratio %.4g over their limits", common)
         for i in which:
-            size = min(float(dual["limit"][i]), abs(float(values[i])))
+            size = float(dual["limit"][i])
+            size = size if math.isfinite(size) else abs(float(values[i]))
             if new["ratio"][i] == 0 and size > 0:
                 new["ratio"][i] = common / size
     parts = {key: Part(which, list(numbers.values())) for key, numbers in new.items()}
@@ -127,7 +129,7 @@ def _common(dual: dict[str, Any], new: dict[str, dict[int, float]]) -> float:
     if not seen.any():
         return 0.0
     limit = np.array([float(x) for x in dual["limit"]])[seen]
-    size = np.minimum(limit, np.sqrt(vectors["squares"][seen] / n[seen]))
+    size = np.where(np.isfinite(limit), limit, np.sqrt(vectors["squares"][seen] / n[seen]))
     return float(np.median(np.sqrt(vectors["slope_f"][seen] / vectors["slope_g"][seen]) * size))
 
 

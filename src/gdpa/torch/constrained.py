@@ -48,11 +48,11 @@ def constrain(
         accumulate: what several calls of `lagrangian` before one `step` mean: None refuses them, "exact" takes the
             weights of the whole batch (`observe` first), "stale" those of the step before.
         nan: "skip": a step with a value that is not finite is skipped, with a warning that names it.
-            "absent": NaN in g says that the constraint's group is absent from this batch.
+            "absent": NaN in g means that the constraint's group is absent from this batch.
         process_group: the ranks whose samples are pooled: "world", None, or a process group.
         capturable: keep every number on the device, for CUDA graphs and ``torch.compile``. A step that is not finite
             is skipped by the base optimizer's own kernels if it is built with ``fused=True``; another one is given
-            gradients of zero, and its momentum goes on. Call `calibrate` before capturing.
+            gradients of zero, and its momentum continues. Call `calibrate` before capturing.
 
     Example:
         >>> import gdpa.torch
@@ -132,7 +132,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         return self.base.defaults
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group to the base optimizer; its ``domain`` is the set its parameters live in."""
+        """Add a group to the base optimizer; its ``domain`` is the set of its parameters."""
         group = dict(param_group)
         self._domains.append(check_domain(group.pop("domain", None)))
         self.base.add_param_group(group)

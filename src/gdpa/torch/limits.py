@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +12,22 @@ import torch
 from gdpa._checks import is_number
 
 
+def mismatch(names: Collection[str], given: Collection[str]) -> str:
+    """Say which of ``names`` are missing from ``given``, and which of ``given`` are not among them.
+
+    >>> mismatch(["a", "b"], ["a", "c"]), mismatch(["a"], ["a", "c"])
+    ("lack ['b'] and have unknown ['c']", "have unknown ['c']")
+    """
+    missing, unknown = [name for name in names if name not in given], [name for name in given if name not in names]
+    return " and ".join([f"lack {missing}"] * bool(missing) + [f"have unknown {unknown}"] * bool(unknown))
+
+
 @dataclass(frozen=True)
 class Limit:
     """One bound on one named value; made by `at_most`, `at_least`, `between` or `equal_to`.
 
     Attributes:
-        lower, upper: the bounds; infinite where there is none.
+        lower, upper: the bounds; infinite if there is none.
         scale: what a violation is divided by: |limit| by default, 1 for a limit of 0. A violation of 0.1 then reads
             "ten per cent of the limit", and multipliers of differently sized limits are comparable.
         tighten: training aims at bounds that are tighter by this much, so that the limit holds on new data;
@@ -170,9 +180,7 @@ class Limits:
         if not isinstance(values, Mapping):
             raise TypeError(f"with Limits the values must be a dict name -> tensor, got {type(values).__name__}")
         if len(values) != len(self.limits) or any(name not in values for name in self.limits):
-            missing = [name for name in self.limits if name not in values]
-            unknown = [name for name in values if name not in self.limits]
-            raise KeyError(f"the values miss {missing} and have unknown {unknown}; the limits are {list(self.limits)}")
+            raise KeyError(f"the values {mismatch(self.limits, values)}; the limits are {list(self.limits)}")
         for name, value in values.items():
             if not isinstance(value, torch.Tensor) and (differentiable or not is_number(value)):
                 raise TypeError(f"the value of {name!r} must be a tensor computed from the parameters, got {value!r}")

@@ -48,7 +48,7 @@ class GDPA(MultiplierOptimizer):
         accumulate: what several calls of `lagrangian` before one `step` mean: None refuses them, "exact" takes the
             weights of the whole batch (`observe` first), "stale" those of the step before.
         nan: "skip": a step with a value that is not finite is skipped, with a warning that names it.
-            "absent": NaN in g says that the constraint's group is absent from this batch.
+            "absent": NaN in g means that the constraint's group is absent from this batch.
         process_group: the ranks whose samples are pooled: "world", None, or a process group.
         foreach: update the parameters by multi-tensor kernels (default: yes).
         capturable: keep every number on the device, for CUDA graphs and ``torch.compile``.
@@ -115,7 +115,7 @@ class GDPA(MultiplierOptimizer):
         self._install()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; its ``domain`` is the set its parameters live in."""
+        """Add a group; its ``domain`` is the set of its parameters."""
         group = dict(param_group)
         domain = check_domain(group.pop("domain", self._domain))
         if "lr" in group:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-#: Whether this process is one of several; False where torch was built without.
+#: Whether this process is one of several; False if torch was built without distributed support.
 initialized: Callable[[], bool] = dist.is_initialized if dist.is_available() else lambda: False
 
 
@@ -57,7 +57,7 @@ def share(part: torch.Tensor, whole: torch.Tensor, world: int) -> torch.Tensor:
 
 
 class Group:
-    """The ranks that train together: "world" for the default group where one is set up, None for this process alone."""
+    """The ranks that train together: "world" for the default group if one is set up, None for this process alone."""
 
     def __init__(self, process_group: Any) -> None:
         if isinstance(process_group, str) and process_group != "world":

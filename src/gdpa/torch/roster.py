@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from gdpa._checks import is_number
-from gdpa.torch.limits import Limits
+from gdpa.torch.limits import Limits, mismatch
 
 #: What ``constraints=`` accepts: how many, or their names, or their limits.
 Constraints = int | Sequence[str] | Limits
 
 
 class Roster:
-    """Turns what the user hands over each step into one vector g of known order.
+    """Turns the values that the user gives in each step into one vector g of known order.
 
     Inside, equalities come last (as in `gdpa.Problem`); ``order[i]`` is the user's position of internal constraint i.
 
@@ -132,11 +132,9 @@ class Roster:
                 f"g is a dict but the constraints have no names; build the optimizer with constraints={list(g)!r}"
             )
         if len(g) != self.size or any(name not in g for name in self.names):
-            missing = [name for name in self.names if name not in g]
-            unknown = [name for name in g if name not in self.names]
             raise KeyError(
-                f"g misses {missing} and has unknown {unknown}; the constraints are {self.describe()}. "
-                "A group absent from the batch is given with counts={name: 0}, not left out"
+                f"the values of g {mismatch(self.names, g)}; the constraints are {self.describe()}. "
+                "Declare a group that is absent from the batch with counts={name: 0}; do not leave it out"
             )
         values = []
         for position in self.order:

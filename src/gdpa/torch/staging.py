@@ -160,7 +160,7 @@ def nonfinite_gradients(
 ) -> torch.Tensor | None:
     """Return a number above 0 on the device if any gradient is not finite, else 0; None without gradients.
 
-    All gradients of a device and dtype take one kernel; see `_compat.add_nonfinite_`.
+    All gradients of a device take one kernel; see `_compat.add_nonfinite_`.
 
     Args:
         groups: the parameter groups.
@@ -174,17 +174,15 @@ def nonfinite_gradients(
         if (grad := p.grad) is not None
     ]
     found = None
-    kinds = {(grad.dtype, grad.device) for grad in grads}
-    for dtype, device in kinds:
-        some = grads if len(kinds) == 1 else [g for g in grads if g.dtype is dtype and g.device == device]
+    devices = {grad.device for grad in grads}
+    for device in devices:
         zero = zeros.get(device)
         if zero is None:
             zero = zeros[device] = torch.zeros((), device=device)
-        _compat.add_nonfinite_(some, zero, compiling)
-        if found is None:
-            found = zero
-        elif found is not zero:
-            found += zero.to(found.device)
+        _compat.add_nonfinite_(
+            grads if len(devices) == 1 else [g for g in grads if g.device == device], zero, compiling
+        )
+        found = zero if found is None else found + zero.to(found.device)
     return found
 
 

@@ -13,8 +13,8 @@ from gdpa.torch.rules.base import Scalar, Vector
 if TYPE_CHECKING:
     from gdpa.torch.core import MultiplierOptimizer
 
-#: Up to this many constraints the dual state lives in ``param_groups[0]``, where every checkpoint format finds it.
-#: Above, it lives apart: the flat form of distributed checkpoints repeats a group's entries for every parameter.
+#: Up to this many constraints the dual state is in ``param_groups[0]``, which every checkpoint format saves.
+#: Above, it is kept apart: the flat form of distributed checkpoints repeats a group's entries for every parameter.
 LIMIT = 1024
 
 _KEY = "gdpa"
@@ -49,7 +49,7 @@ def check(optimizer: MultiplierOptimizer, state_dict: dict[str, Any]) -> dict[st
 
 
 def restore(optimizer: MultiplierOptimizer, state_dict: dict[str, Any]) -> None:
-    """Finish loading if the dual state lives apart."""
+    """Finish loading if the dual state is kept apart."""
     optimizer.discard()
     if optimizer._apart is None:
         return

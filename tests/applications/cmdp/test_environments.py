@@ -1,4 +1,4 @@
-"""Gymnasium's tables: read correctly, and solved under a budget to the linear programme's value."""
+"""Gymnasium's tables: read correctly, and solved under a budget to the linear program's value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gdpa.applications.cmdp import (
     TabularCMDP,
     as_problem,
     policy_of,
-    solve_linear_programme,
+    solve_linear_program,
     start_of,
 )
 
@@ -83,15 +83,15 @@ def test_taxi_ends_where_the_episode_ends():
         discount=0.95,
     )
     assert cmdp.num_states == 501
-    optimum = solve_linear_programme(cmdp)
+    optimum = solve_linear_program(cmdp)
     assert 0 < optimum.reward < 20  # one delivery pays 20; a table that went on after it would pay again and again
     assert optimum.utilities[0] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_frozen_lake_is_solved_to_the_linear_programmes_value():
+def test_frozen_lake_is_solved_to_the_linear_programs_value():
     cmdp = frozen_lake(0.02)
-    optimum = solve_linear_programme(cmdp)
-    free = solve_linear_programme(cmdp, constrained=False)
+    optimum = solve_linear_program(cmdp)
+    free = solve_linear_program(cmdp, constrained=False)
     assert free.utilities[0] < -0.05  # the budget binds
     method = GDPA(alpha=100.0, beta=10.0, tau=0.1)
     problem = as_problem(cmdp, "direct")
@@ -101,9 +101,9 @@ def test_frozen_lake_is_solved_to_the_linear_programmes_value():
     assert utilities[0] == pytest.approx(-0.02, abs=5e-4)
 
 
-def test_cliff_walking_is_solved_to_the_linear_programmes_value_from_exploring_starts():
+def test_cliff_walking_is_solved_to_the_linear_programs_value_from_exploring_starts():
     cmdp = cliff_walking(2.0, exploring=True)
-    optimum = solve_linear_programme(cmdp)
+    optimum = solve_linear_program(cmdp)
     assert optimum.multipliers[0] > 0.1
     method = GDPA(alpha=1.0, beta=1.0, tau=0.1)
     problem = as_problem(cmdp, "direct")
@@ -123,13 +123,13 @@ def test_the_adaptive_method_solves_both_to_high_accuracy():
                 stop = [KKTBelow(1e-7), MaxSteps(5000)]
                 x = solve(as_problem(stage, "direct"), x, AdaptiveGDPA(), stop=stop, tolerance=1e-7, record=0).x
         reward, utilities = cmdp.returns(policy_of(cmdp, x, "direct"))
-        assert reward == pytest.approx(solve_linear_programme(cmdp).reward, rel=1e-5)
+        assert reward == pytest.approx(solve_linear_program(cmdp).reward, rel=1e-5)
         assert utilities[0] == pytest.approx(cmdp.thresholds[0], abs=1e-4)
 
 
 def test_cliff_walking_from_its_own_start_needs_the_natural_gradient():
     cmdp = cliff_walking(4.0, exploring=False)
-    optimum = solve_linear_programme(cmdp)
+    optimum = solve_linear_program(cmdp)
     assert optimum.reward == pytest.approx(-10.4100, abs=5e-5)
     # Never reaching the goal is stationary: states that are not visited have no gradient.
     stuck = solve(as_problem(cmdp), start_of(cmdp), GDPA(alpha=10.0, beta=1.0), stop=MaxSteps(500), check_every=50)
@@ -147,7 +147,7 @@ def test_cliff_walking_from_its_own_start_is_solved_from_a_policy_that_has_explo
     method = GDPA(alpha=0.1, beta=0.1, tau=0.1)
     x = solve(as_problem(cmdp, "direct"), x, method, stop=stop, check_every=50).x_last
     reward, utilities = cmdp.returns(policy_of(cmdp, x, "direct"))
-    assert reward == pytest.approx(solve_linear_programme(cmdp).reward, rel=1e-3)
+    assert reward == pytest.approx(solve_linear_program(cmdp).reward, rel=1e-3)
     assert utilities[0] == pytest.approx(-4.0, abs=0.02)
 
 

@@ -13,7 +13,7 @@ from gdpa.applications.cmdp import (
     as_problem,
     paper_instance,
     policy_of,
-    solve_linear_programme,
+    solve_linear_program,
     start_of,
 )
 from gdpa.lagrangian import AugmentedLagrangian
@@ -27,7 +27,7 @@ PAPER = GDPA(alpha=1e3 * (1 - 0.9), beta=0.5, tau=0.1)
 @pytest.mark.parametrize("b", [6.0, 7.0, 8.0])
 def test_the_papers_constants_reach_the_optimum(b, seed):
     cmdp = paper_instance(b)
-    optimum = solve_linear_programme(cmdp)
+    optimum = solve_linear_program(cmdp)
     result = solve(as_problem(cmdp), start_of(cmdp, seed=seed), PAPER, stop=MaxSteps(1000), record=0)
     reward, utilities = cmdp.returns(policy_of(cmdp, result.x_last))
     assert reward == pytest.approx(optimum.reward, rel=5e-3)
@@ -41,7 +41,7 @@ def test_the_papers_constants_reach_the_optimum(b, seed):
 @pytest.mark.parametrize("b", [6.0, 7.0, 8.0])
 def test_the_adaptive_method_reaches_the_optimum_over_the_policies_themselves(b):
     cmdp = paper_instance(b)
-    optimum = solve_linear_programme(cmdp)
+    optimum = solve_linear_program(cmdp)
     method, stop = get_method("adaptive-gdpa")(), [KKTBelow(1e-7), MaxSteps(2000)]
     result = solve(as_problem(cmdp, "direct"), start_of(cmdp, "direct"), method, stop=stop, tolerance=1e-7)
     assert result.success
@@ -98,7 +98,7 @@ def test_natural_policy_gradient_averages_to_the_optimum(b):
     method = NaturalPolicyGradient(cmdp, eta1=2 * np.log(10), eta2=2 * 0.1 / np.sqrt(T))
     history = solve(as_problem(cmdp), start_of(cmdp), method, stop=MaxSteps(T)).history
     # Their Theorem 1 bounds the gap of the averaged value by a constant over sqrt(T); single values swing further.
-    assert -history["objective"].mean() == pytest.approx(solve_linear_programme(cmdp).reward, rel=2e-2)
+    assert -history["objective"].mean() == pytest.approx(solve_linear_program(cmdp).reward, rel=2e-2)
 
 
 @pytest.mark.parametrize("arguments", [{"eta1": 0.0}, {"eta2": -1.0}, {"bound": float("nan")}])

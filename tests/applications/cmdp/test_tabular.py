@@ -80,10 +80,10 @@ def test_values_match_simulation(cmdp):
     assert (error < 4 * total.std(0) / np.sqrt(n) + 1e-4).all()
 
 
-@pytest.mark.parametrize("parametrisation", ["softmax", "direct"])
-def test_gradients_match_central_differences(cmdp, parametrisation):
-    problem = as_problem(cmdp, parametrisation)
-    x = start_of(cmdp, parametrisation, seed=4)
+@pytest.mark.parametrize("parametrization", ["softmax", "direct"])
+def test_gradients_match_central_differences(cmdp, parametrization):
+    problem = as_problem(cmdp, parametrization)
+    x = start_of(cmdp, parametrization, seed=4)
     now, w, h = problem.evaluate(x), np.array([0.7, -0.2]), 1e-6
 
     def lagrangian(y):
@@ -98,20 +98,20 @@ def test_gradients_match_central_differences(cmdp, parametrisation):
     np.testing.assert_allclose(J.T @ w, now.pullback(w, 0.0), rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize("parametrisation", ["softmax", "direct"])
-def test_gradients_match_automatic_differentiation(parametrisation):
+@pytest.mark.parametrize("parametrization", ["softmax", "direct"])
+def test_gradients_match_automatic_differentiation(parametrization):
     torch = pytest.importorskip("torch")
     cmdp = paper_instance(b=7.0)
-    x = start_of(cmdp, parametrisation, seed=0)
+    x = start_of(cmdp, parametrization, seed=0)
     t = torch.tensor(x, requires_grad=True)
     rows = t.reshape(50, 10)
-    policy = torch.softmax(rows, -1) if parametrisation == "softmax" else rows
+    policy = torch.softmax(rows, -1) if parametrization == "softmax" else rows
     P, r, u = (torch.tensor(np.array(a)) for a in (cmdp.transitions, cmdp.rewards, cmdp.utilities[0]))
     A = torch.eye(50, dtype=torch.float64) - 0.9 * torch.einsum("sa,sat->st", policy, P)
     f = -torch.linalg.solve(A, (policy * r).sum(-1)).mean()
     g = 7.0 - torch.linalg.solve(A, (policy * u).sum(-1)).mean()
     (f + 0.3 * g).backward()
-    ours = as_problem(cmdp, parametrisation).evaluate(x)
+    ours = as_problem(cmdp, parametrization).evaluate(x)
     assert float(ours.objective) == pytest.approx(f.item(), rel=1e-12)
     assert ours.constraints[0] == pytest.approx(g.item(), rel=1e-12)
     np.testing.assert_allclose(ours.pullback(np.array([0.3])), t.grad.numpy(), atol=1e-12)
@@ -124,15 +124,15 @@ def test_softmax_survives_huge_parameters(cmdp):
     assert np.isfinite(as_problem(cmdp).evaluate(theta).pullback(np.ones(2))).all()
 
 
-@pytest.mark.parametrize("parametrisation", ["softmax", "direct"])
-def test_batch_equals_loop(cmdp, parametrisation):
+@pytest.mark.parametrize("parametrization", ["softmax", "direct"])
+def test_batch_equals_loop(cmdp, parametrization):
     thresholds = np.array([[3.0, 2.0], [3.5, 2.5], [2.0, 2.0]])
-    x = np.stack([start_of(cmdp, parametrisation, seed=i) for i in range(3)])
+    x = np.stack([start_of(cmdp, parametrization, seed=i) for i in range(3)])
     w, scale = np.arange(6.0).reshape(3, 2), np.array([1.0, 0.5, 0.0])
-    batch = as_problem(cmdp, parametrisation, thresholds=thresholds)
+    batch = as_problem(cmdp, parametrization, thresholds=thresholds)
     together = batch.evaluate(x)
     for i in range(3):
-        alone = as_problem(cmdp.with_thresholds(thresholds[i]), parametrisation)
+        alone = as_problem(cmdp.with_thresholds(thresholds[i]), parametrization)
         now = alone.evaluate(x[i])
         np.testing.assert_allclose(together.objective[i], now.objective, rtol=1e-13)
         np.testing.assert_allclose(together.constraints[i], now.constraints, rtol=1e-12)
@@ -151,7 +151,7 @@ def test_a_batch_of_thresholds_is_solved_like_each_alone():
         np.testing.assert_allclose(together.multipliers_last[i], alone.multipliers_last, atol=1e-9)
 
 
-def test_a_gradient_costs_one_factorisation_and_two_triangular_solves(cmdp, monkeypatch):
+def test_a_gradient_costs_one_factorization_and_two_triangular_solves(cmdp, monkeypatch):
     counts = {"dgetrf": 0, "dgetrs": 0}
     for name in counts:
         original = getattr(tabular, name)
@@ -211,7 +211,7 @@ def test_good_input_passes():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"transitions": np.full((2, 2, 2), 0.6)}, r"transitions\[0, 0\] must sum to one, got 1.2; normalise it"),
+        ({"transitions": np.full((2, 2, 2), 0.6)}, r"transitions\[0, 0\] must sum to one, got 1.2; normalize it"),
         ({"transitions": [[[1.5, -0.5]] * 2] * 2}, r"transitions must be probabilities, got -0.5 at index \(0, 0, 1\)"),
         ({"transitions": np.ones((2, 2))}, r"transitions must have shape \(states, actions, states\), got \(2, 2\)"),
         ({"transitions": np.full((2, 2, 2), np.nan)}, r"transitions must be finite, got nan at index \(0, 0, 0\)"),
@@ -241,7 +241,7 @@ def test_input_that_is_no_array_of_numbers():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"parametrisation": "logit"}, "parametrisation must be one of .*got 'logit'"),
+        ({"parametrization": "logit"}, "parametrization must be one of .*got 'logit'"),
         ({"thresholds": [1.0, 2.0]}, r"thresholds must be finite, of shape \(..., 1\)"),
         ({"thresholds": [np.inf]}, "thresholds must be finite"),
     ],

@@ -18,6 +18,7 @@ from gdpa.algorithms.adaptive.merit import Trial
 from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import AdaptiveState, QuasiNewton, step_bounds
 from gdpa.algorithms.base import Probe
+from gdpa.kkt import gradient_mapping
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
 from gdpa.sets import Box, ConvexSet, Reals
@@ -65,7 +66,7 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Quasi
     """
     F, g = state.lagrangian, state.constraints
     if isinstance(problem.domain, (Reals, Box)):
-        stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
+        stationarity = float(max_norm(gradient_mapping(problem.domain, state.x, state.gradient)))
     else:  # a projected step is no longer than the set is wide, however far from stationary x is
         stationarity = float(max_norm(problem.domain.tangent(state.x, -state.gradient)))
     complementarity = float(max_norm(F.complementarity(g)))

@@ -17,6 +17,7 @@ from gdpa._typing import Array
 from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import AdaptiveState, sqrt_eps
 from gdpa.algorithms.adaptive.units import measures_rows
+from gdpa.numerics.sparse import SparseMatrix, row_sizes
 from gdpa.sets import Box, Reals
 
 
@@ -46,6 +47,18 @@ class _InLengths(Evaluation):
     def jacobian(self) -> Array:
         return self.D * self.original.jacobian()
 
+    @property
+    def is_sparse(self) -> bool:
+        return self.original.is_sparse
+
+    @property
+    def has_hessian(self) -> bool:
+        return self.original.has_hessian
+
+    def hessian(self, w: Array, objective: float = 1.0) -> SparseMatrix | None:
+        H = self.original.hessian(w, objective)
+        return None if H is None else self.D * (self.D[:, None] * H)
+
 
 def lengths(problem: Problem, x0: Array, now: Evaluation, rules: Rules) -> Array | None:
     """Return D for a run from ``x0``, or None if the coordinates stay as they are.
@@ -68,8 +81,8 @@ def lengths(problem: Problem, x0: Array, now: Evaluation, rules: Rules) -> Array
     else:
         known = np.abs(np.asarray(to_numpy(x0), dtype=float))
         if not known.any() and measures_rows(now, rules):
-            g, J = (np.abs(np.asarray(to_numpy(a), dtype=float)) for a in (now.constraints, now.jacobian()))
-            slopes = J.max(axis=1)
+            g = np.abs(np.asarray(to_numpy(now.constraints), dtype=float))
+            slopes = np.asarray(to_numpy(row_sizes(now.jacobian())), dtype=float)
             telling = (slopes > sqrt_eps(x0) * g) & (g > 0)
             known[:] = np.min(g[telling] / slopes[telling], initial=np.inf) if telling.any() else 1.0
         known = np.where(known > 0, known, known.max() if known.any() else 1.0)

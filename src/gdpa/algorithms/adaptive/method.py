@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gdpa._arrays import machine_eps, namespace
-from gdpa._checks import check_count, check_positive
+from gdpa._checks import check_count, check_positive, check_share
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive import al_step, phases, sqp_step
@@ -48,7 +48,8 @@ class AdaptiveGDPA(Method):
             \|x - P_X(x - \nabla F_\beta)\|_\infty \le \|\max(g, -\lambda/\beta)\|_\infty, \quad \tau_k = \tau / 4^k
 
     If the violation does not fall, *feasibility restoration* minimizes it alone. One forward pass per update; one
-    backward pass per accepted point (and one more at a multiplier update), or a Jacobian.
+    backward pass per accepted point (and one more at a multiplier update), or a Jacobian. If every row of J is a pass,
+    a long run also measures curvature along its steps, see `gdpa.algorithms.adaptive.curvature`.
 
     Args:
         beta: the first penalty beta_0, on the scaled problem. Raised if the violation does not fall.
@@ -87,8 +88,7 @@ class AdaptiveGDPA(Method):
 
     def __post_init__(self) -> None:
         check_positive(beta=self.beta)
-        if not isinstance(self.tau, (int, float)) or not 0 <= self.tau < 1:
-            raise ValueError(f"tau must lie in [0, 1), got {self.tau!r}")
+        check_share(tau=self.tau)
         check_count(1, memory=self.memory)
         if self.step not in ("auto", "pullback", "jacobian"):
             raise ValueError(f"step must be 'auto', 'pullback' or 'jacobian', got {self.step!r}")
@@ -120,12 +120,10 @@ class AdaptiveGDPA(Method):
             gradient = scaling.pullback(now, w) if rows is None else scaling.gradient(now) + w @ rows
             curvature = LBFGS.fresh(gradient, self.memory)
             trial = al_step.plan(problem.domain, x0, gradient, curvature)
-        state = AdaptiveState(
-            step=0,
-            x=x0,
-            multipliers=zero,
-            evaluation=now,
-            probe=None,
+        state = self.first_state(
+            AdaptiveState,
+            x0,
+            now,
             scaling=scaling,
             lagrangian=F,
             curvature=curvature,
@@ -152,7 +150,7 @@ class AdaptiveGDPA(Method):
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
         D, rules = state.lengths, self.rules
         problem, old = inside(problem, state.replaced(step=state.step + 1, probe=None))  # x = D z with D fixed
-        x = old.trial.point(old.x)
+        x = phases.on_bounds(problem.domain, old, old.trial.point(old.x), rules)
         now = problem.evaluate(x)  # 1. one forward pass at the trial point
         outcome = _assess(old, now, rules)
         rise = outcome.rise

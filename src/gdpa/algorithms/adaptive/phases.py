@@ -13,6 +13,7 @@ from gdpa._problem import Evaluation, Problem
 from gdpa._result import Status
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive import al_step, restoration, sqp_step
+from gdpa.algorithms.adaptive.curvature import refined
 from gdpa.algorithms.adaptive.merit import Correction, shorten
 from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import (
@@ -26,16 +27,27 @@ from gdpa.algorithms.adaptive.state import (
 from gdpa.algorithms.base import Probe
 from gdpa.kkt import JACOBIAN_LIMIT
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.sets import Box, Reals
+from gdpa.numerics.sparse import SparseMatrix
+from gdpa.sets import Box, ConvexSet, Reals
 
 
 def begins_with_sqp(problem: Problem, now: Evaluation, d: int, step: str, rules: Rules) -> bool:
     """Tell whether a run begins with SQP: the Jacobian is cheap or has few rows, and X is a box or the whole space."""
     m = now.constraints.shape[-1]
-    if m == 0 or not isinstance(problem.domain, (Reals, Box)):
+    if (m == 0 and not now.has_hessian) or not isinstance(problem.domain, (Reals, Box)):
         return False
-    cheap = (now.has_cheap_jacobian or m <= rules.few_rows) and m * d <= JACOBIAN_LIMIT
+    cheap = (now.has_cheap_jacobian or m <= rules.few_rows) and (m * d <= JACOBIAN_LIMIT or now.is_sparse)
     return step == "jacobian" or (step == "auto" and cheap)
+
+
+def on_bounds(domain: ConvexSet, state: AdaptiveState, x: Array, rules: Rules) -> Array:
+    """Return the trial point of a sparse problem with coordinates that rounding has kept off a bound put on it.
+
+    Beside the bound a coordinate counts as free, and its multiplier as a residual.
+    """
+    if not (isinstance(state.phase, SQP) and isinstance(state.phase.jacobian, SparseMatrix)):
+        return x
+    return domain.snap(x, rules.roundings * machine_eps(x))
 
 
 def arrive(
@@ -53,7 +65,7 @@ def arrive(
         return restoration.begin(problem, state, now) if violated else state.replaced(verdict=Status.DIVERGING)
     state = state.replaced(unmoved_points=0 if _moved(old.x, x, rules) else old.unmoved_points + 1)
     if isinstance(phase, SQP):
-        state = sqp_step.arrive(problem, old, state, now, phase, rules, beta)
+        state = refined(problem, sqp_step.arrive(problem, old, state, now, phase, rules, beta), now, rules)
     else:
         state = al_step.arrive(problem, old, state, now, phase, rules)
     if step == "auto":
@@ -109,7 +121,7 @@ def choose(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules
     whole = m <= rules.few_rows or now.has_cheap_jacobian
     if whole or m * d > JACOBIAN_LIMIT or not isinstance(problem.domain, (Reals, Box)):
         return state
-    rows = int(namespace(state.x).sum(sqp_step.nearly_active(state, state.lagrangian)))
+    rows = int(namespace(state.x).sum(sqp_step.nearly_active(state)))
     if isinstance(state.phase, SQP):
         return to_quasi_newton(problem, state, now) if rows > rules.few_rows else state
     made = 2 * (state.step - state.phase_since)  # one forward and one backward pass at each point
@@ -121,7 +133,7 @@ def choose(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules
 def to_sqp(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules) -> AdaptiveState:
     """Return the state at the same x in the SQP phase."""
     state = state.replaced(phase_since=state.step)
-    c, J = state.scaling.gradient(now), sqp_step.scaled_rows(state, state.lagrangian, now)
+    c, J = state.scaling.gradient(now), sqp_step.scaled_rows(state, now)
     return sqp_step.plan(problem, state, now, c, J, rules)
 
 

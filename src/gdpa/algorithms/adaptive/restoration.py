@@ -26,7 +26,7 @@ from gdpa.algorithms.adaptive.state import (
     Restoration,
     sqrt_eps,
 )
-from gdpa.kkt import violation
+from gdpa.kkt import gradient_mapping, violation
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.units import asymmetric_direction
 
@@ -89,15 +89,15 @@ def _shoved(problem: Problem, state: AdaptiveState, phase: Restoration, reach: f
 def _is_flat(problem: Problem, state: AdaptiveState, reach: float, rules: Rules) -> bool:
     """Tell whether the violation is stationary: moving x by its size changes it by a millionth to first order."""
     size = float(norm(violation(state.constraints, state.lagrangian.num_equalities)))
-    stationarity = float(max_norm(state.x - problem.domain.project(state.x - state.gradient)))
+    stationarity = float(max_norm(gradient_mapping(problem.domain, state.x, state.gradient)))
     share = max(rules.stationary, rules.roundings * sqrt_eps(state.x) ** 1.5)
     return bool(stationarity * reach <= share * size * min(size, 1.0))
 
 
 def end(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Restoration, rules: Rules) -> AdaptiveState:
-    """Return the state back in the problem at the phase's point, with multipliers zero and another penalty."""
+    """Return the state back in the problem at the phase's point, with multipliers zero and a larger penalty."""
     monitor = state.monitor
-    beta = min(rules.restart_factor * state.lagrangian.beta, rules.largest_beta)
+    beta = min(rules.beta_factor * state.lagrangian.beta, rules.largest_beta)
     state = state.replaced(
         phase=QuasiNewton(),
         lagrangian=state.lagrangian._replace(multipliers=0 * state.constraints, beta=beta),

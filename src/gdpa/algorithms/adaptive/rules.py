@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from gdpa._checks import is_count, is_number
+
 
 def _rule(default: Any, symbol: str, meaning: str, source: str = "ours", off: Any = None) -> Any:
     """Return a field with what the table of docs/adaptive.md says about it.
@@ -44,7 +46,6 @@ class Rules:
     beta_factor: float = _rule(2.0, r"\kappa", "the penalty is raised and lowered by this factor", off=1.0)
     violation_left: float = _rule(0.25, r"\eta", "an SQP step leaves at most this share of the violation", off=1.0)
     raises: int = _rule(4, "n_1", "the penalty is raised at most this many times at one point")
-    restart_factor: float = _rule(10.0, r"\kappa_r", "the penalty is raised by this after a restoration", off=1.0)
     # Multipliers
     tau_factor: float = _rule(4.0, r"\kappa_\tau", "tau is divided by this at every multiplier update", off=1.0)
     longest_wait: int = _rule(200, "n_2", "accepted points after which multipliers are updated anyway", off=10**9)
@@ -60,7 +61,12 @@ class Rules:
     few_variables: int = _rule(100, r"d_0", "with more variables than this, all get one length")
     # Rows of the Jacobian
     few_rows: int = _rule(30, "m_0", "up to this many rows are worth a backward pass each", off=0)
-    trial_points: int = _rule(20, "n_3", "SQP points whose passes the quasi-Newton phase makes first")
+    trial_points: int = _rule(
+        20, "n_3", "SQP points whose passes the quasi-Newton phase makes first, and before curvature is measured"
+    )
+    settled: float = _rule(
+        0.3, r"\zeta", "curvature is measured along a step until the step changes by less than this share", off=math.inf
+    )
     # Restoration
     patience: int = _rule(20, "n_4", "points without progress that end a phase, and after which a probe is judged")
     update_weight: int = _rule(4, "n_5", "a multiplier update counts as this many of these points", off=1)
@@ -75,7 +81,7 @@ class Rules:
     def __post_init__(self) -> None:
         for rule in fields(self):
             value, whole = getattr(self, rule.name), isinstance(rule.default, int)
-            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value >= 0:
+            if not (is_count(value) if whole else is_number(value) and value >= 0):
                 kind = "an integer" if whole else "a number"
                 raise ValueError(f"{rule.name} must be {kind} of at least 0, got {value!r}")
 

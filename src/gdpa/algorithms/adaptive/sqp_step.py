@@ -9,26 +9,25 @@ References:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import array_api_compat
 import numpy as np
 
-from gdpa._arrays import dot, from_numpy, max_norm, namespace, to_numpy, total
+from gdpa._arrays import dot, max_norm, namespace, to_numpy, total
 from gdpa._multipliers import best_multipliers
 from gdpa._problem import Evaluation, Problem, unit_vectors
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.al_step import projected_gradient
 from gdpa.algorithms.adaptive.merit import Trial
 from gdpa.algorithms.adaptive.rules import Rules
-from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, largest_violation, sqrt_eps, step_bounds
+from gdpa.algorithms.adaptive.sqp_model import Model
+from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, largest_violation, sqrt_eps
 from gdpa.algorithms.adaptive.units import drifted
 from gdpa.algorithms.base import Probe
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.numerics.dense import Matrix, to_float64
-from gdpa.numerics.lbfgs import LBFGS
-from gdpa.numerics.model import ModelStep, model_step
+from gdpa.numerics.model import ModelStep
 from gdpa.numerics.qp import WORKING_SET
+from gdpa.numerics.sparse import SparseMatrix, row_sizes
 
 
 def arrive(
@@ -46,22 +45,26 @@ def arrive(
     grad L(x, lambda+).
     """
     t, F = old.trial.length, state.lagrangian
-    dual = (1 - t) * F.multipliers + t * phase.multipliers
+    # Second derivatives are those of the Lagrangian with these multipliers: short steps would keep them wrong.
+    known = isinstance(state.curvature.matrix, SparseMatrix)
+    share = 1.0 if known else t
+    dual = (1 - share) * F.multipliers + share * phase.multipliers
     # Too stiff a penalty shortens steps; `plan` undoes a mistake.
     beta = F.beta / rules.beta_factor if t < 1 and F.beta > least_beta else F.beta
     F = AugmentedLagrangian(dual, beta, F.tau / rules.tau_factor, F.num_equalities)
-    c, J = state.scaling.gradient(now), scaled_rows(state, F, now)
+    state = state.replaced(lagrangian=F)
+    c, J = state.scaling.gradient(now), scaled_rows(state, now)
     change = c + dual @ J - (phase.gradient + dual @ phase.jacobian)
+    curvature = (state.curvature.spectral if known else state.curvature.updated)(state.x - old.x, change)
     state = state.replaced(
-        lagrangian=F,
         multipliers=state.scaling.unscale(dual),
-        curvature=state.curvature.updated(state.x - old.x, change),
+        curvature=curvature,
         monitor=state.monitor._replace(points=state.monitor.points + 1),
     )
     return plan(problem, state, now, c, J, rules)
 
 
-def nearly_active(state: AdaptiveState, F: AugmentedLagrangian) -> Array:
+def nearly_active(state: AdaptiveState) -> Array:
     """Return which constraints may matter in the next step; the rows of the others are not pulled back.
 
     One is left out if it is no equality, its multiplier is zero, and it is farther from active than the largest change
@@ -73,13 +76,14 @@ def nearly_active(state: AdaptiveState, F: AugmentedLagrangian) -> Array:
         return g[-1] >= -math.inf
     moved = float(max_norm(g[-1] - g[-2]))
     index = xp.arange(m, device=array_api_compat.device(g))
+    F = state.lagrangian
     return (F.multipliers != 0) | (g[-1] >= -moved) | (index >= m - F.num_equalities)
 
 
-def scaled_rows(state: AdaptiveState, F: AugmentedLagrangian, now: Evaluation) -> Array:
+def scaled_rows(state: AdaptiveState, now: Evaluation) -> Array:
     """Return J' at x: whole if it is cheap or all rows are needed, else one backward pass for each row needed."""
     units = state.scaling.constraints
-    if now.has_cheap_jacobian or (wanted := to_numpy(nearly_active(state, F))).all():
+    if now.has_cheap_jacobian or (wanted := to_numpy(nearly_active(state))).all():
         return now.jacobian() * units[:, None]
     zero = namespace(units).zeros_like(state.x)
     rows = zip(unit_vectors(units), wanted, strict=True)
@@ -89,13 +93,17 @@ def scaled_rows(state: AdaptiveState, F: AugmentedLagrangian, now: Evaluation) -
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
 def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: Array, rules: Rules) -> AdaptiveState:
     """Return the state with its next trial: units, penalty and multipliers that suit x, and the model's step."""
-    sizes = max_norm(J)
+    sizes = row_sizes(J)
     change = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, sizes, rules)
     if change is not None:
         a, b = change
         state, c, J = state.in_units(a, b), a * c, b[:, None] * J
+    if isinstance(J, SparseMatrix) and now.has_hessian:
+        units = state.scaling
+        H = now.hessian(units.constraints * state.lagrangian.multipliers, units.objective)
+        state = state.replaced(curvature=state.curvature._replace(matrix=H))
     g, violation = state.constraints, state.violation
-    model = _Model.at(problem, state, c, J, g, sizes)
+    model = Model.at(problem, state, c, J, g, sizes)
     F, step = _penalized(model, state.lagrangian, violation, rules)
     estimate, lagrangian_gradient, share = _best_multipliers(problem, state.x, model, violation, step.multipliers)
     if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
@@ -114,43 +122,8 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
     return state.replaced(lagrangian=F, gradient=gradient, probe=probe, phase=phase, trial=trial)
 
 
-class _Model(NamedTuple):
-    """The model at x for any F_beta: B, grad f', J', g', the bounds of p, and which rows of J were evaluated.
-
-    None says that all were. The others are zero and no part of the model.
-    """
-
-    curvature: LBFGS
-    c: Array
-    J: Array
-    g: Array
-    bounds: tuple[Array, Array] | None
-    evaluated: Matrix | None
-
-    @classmethod
-    def at(cls, problem: Problem, state: AdaptiveState, c: Array, J: Array, g: Array, sizes: Array) -> _Model:
-        """Return the model at the x of the state with these derivatives and constraints, and the sizes of the rows."""
-        evaluated = to_numpy(sizes) != 0
-        evaluated[len(evaluated) - problem.num_equalities :] = True
-        some = None if evaluated.all() else evaluated
-        return cls(state.curvature, c, J, g, step_bounds(problem.domain, state.x), some)
-
-    def step(self, F: AugmentedLagrangian) -> ModelStep:
-        """Return the model's step. A constraint without a row has the multiplier beta [r]_+."""
-        r, p = F.shifted(self.g) / F.beta, F.num_equalities
-        if self.evaluated is None:
-            return model_step(self.curvature, self.c, self.J, r, F.beta, p, self.bounds)
-        xp = namespace(self.J)
-        index = xp.asarray(np.flatnonzero(self.evaluated), device=array_api_compat.device(self.J))
-        rows, offsets = xp.take(self.J, index, axis=0), xp.take(r, index, axis=0)
-        step = model_step(self.curvature, self.c, rows, offsets, F.beta, p, self.bounds)
-        multipliers = F.beta * np.maximum(to_float64(r), 0.0)
-        multipliers[self.evaluated] = to_float64(step.multipliers)
-        return ModelStep(step.direction, from_numpy(multipliers, self.c))
-
-
 def _penalized(
-    model: _Model, F: AugmentedLagrangian, violation: float, rules: Rules
+    model: Model, F: AugmentedLagrangian, violation: float, rules: Rules
 ) -> tuple[AugmentedLagrangian, ModelStep]:
     """Return F_beta and the model's step, with beta raised until the step removes enough of the violation."""
     step = model.step(F)
@@ -166,7 +139,7 @@ def _penalized(
 
 
 def _best_multipliers(
-    problem: Problem, x: Array, model: _Model, violation: float, multipliers: Array
+    problem: Problem, x: Array, model: Model, violation: float, multipliers: Array
 ) -> tuple[Array, Array, float]:
     """Return multipliers, the gradient of the Lagrangian with them, and their share of the residual of the model's.
 
@@ -176,7 +149,7 @@ def _best_multipliers(
     """
     c, J, g, domain = model.c, model.J, model.g, problem.domain
     gradient, split = c + multipliers @ J, g.shape[-1] - problem.num_equalities
-    if g.shape[-1] > WORKING_SET:
+    if g.shape[-1] > WORKING_SET or isinstance(J, SparseMatrix):
         return multipliers, gradient, 1.0
     sizes = namespace(g).abs(g[:split])
 
@@ -195,6 +168,6 @@ def _best_multipliers(
 
 
 def correct(problem: Problem, state: AdaptiveState, phase: SQP, trial: Trial, constraints: Array) -> Array:
-    """Return the second-order correction: the model's step with g(x + p) - J p in the place of g(x)."""
+    """Return the second-order correction: the model's step with g(x + p) - J p instead of g(x)."""
     J, values = phase.jacobian, constraints - phase.jacobian @ trial.direction
-    return _Model.at(problem, state, phase.gradient, J, values, max_norm(J)).step(state.lagrangian).direction
+    return Model.at(problem, state, phase.gradient, J, values, row_sizes(J)).step(state.lagrangian).direction

@@ -8,6 +8,7 @@ from gdpa._arrays import max_norm, namespace
 from gdpa._problem import Evaluation
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.rules import Rules
+from gdpa.numerics.sparse import row_sizes
 
 
 class Scaling(NamedTuple):
@@ -80,8 +81,9 @@ def scaling_from(
     ones = xp.ones_like(g)
     if J is None:
         return Scaling(objective, ones)
-    sizes = xp.maximum(max_norm(J), xp.minimum(ones / rules.enlargement, xp.abs(g)))
-    return Scaling(objective, ones / xp.where(max_norm(J) > 0, sizes, ones))
+    slopes = row_sizes(J)
+    sizes = xp.maximum(slopes, xp.minimum(ones / rules.enlargement, xp.abs(g)))
+    return Scaling(objective, ones / xp.where(slopes > 0, sizes, ones))
 
 
 def drifted(

@@ -26,7 +26,7 @@ class AugmentedMethod(NestedMethod):
 
     Args:
         slack: work on ``g(x) + s = 0, s >= 0`` with explicit slacks, as the paper does. False eliminates them:
-            the constraint becomes ``max(g, -y/beta)`` and its weights ``[y + beta g]_+``, with the same minimisers.
+            the constraint becomes ``max(g, -y/beta)`` and its weights ``[y + beta g]_+``, with the same minimizers.
         inner: the inner solver.
     """
 

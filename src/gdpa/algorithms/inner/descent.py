@@ -65,6 +65,6 @@ def descend(phi: Subproblem, v: Array, slope: Slope, lipschitz: Array, alpha: fl
         if bool(xp.all(bounded)):
             break
         lipschitz = xp.where(bounded, lipschitz, GROW * lipschitz)
-    # Where the decrease drowns in rounding the test says nothing, so M stays.
+    # If the decrease is below rounding, the test is meaningless and M stays.
     told = xp.abs(decrease) > 100 * rounding
     return Descent(x, then, value, lipschitz, xp.where(told, SHRINK * lipschitz, lipschitz))

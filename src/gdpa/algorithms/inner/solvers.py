@@ -52,7 +52,7 @@ class InnerStep(NamedTuple):
 
 
 class InnerSolver(Protocol):
-    """Minimises a `Subproblem`; ``step`` is one gradient step, ``max_steps`` the most it may take."""
+    """Minimizes a `Subproblem`; ``step`` is one gradient step, ``max_steps`` the most it may take."""
 
     @property
     def max_steps(self) -> int:

@@ -25,7 +25,7 @@ class Subproblem:
     """``phi(x) = f(x) + (||[lambda + beta g(x)]_+||^2 - ||lambda||^2) / (2 beta) + (prox/2) ||x - center||^2`` on X.
 
     Its limits serve all methods: beta = 0 is the Lagrangian ``f + <lambda, g>``, lambda = 0 the quadratic penalty,
-    prox = 0 the augmented Lagrangian. The slack of an inequality is eliminated: minimising
+    prox = 0 the augmented Lagrangian. The slack of an inequality is eliminated: minimizing
     ``<lambda, g + s> + (beta/2)||g + s||^2`` over s >= 0 gives the positive part above.
 
     Args:

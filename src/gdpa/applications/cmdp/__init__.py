@@ -2,8 +2,8 @@
 
     max_pi V_r(pi)   subject to   V_u_i(pi) >= b_i,        V_c(pi) = E[ sum_t gamma^t c(s_t, a_t) ]
 
->>> from gdpa.applications.cmdp import paper_instance, solve_linear_programme
->>> optimum = solve_linear_programme(paper_instance(b=8.0))
+>>> from gdpa.applications.cmdp import paper_instance, solve_linear_program
+>>> optimum = solve_linear_program(paper_instance(b=8.0))
 >>> round(optimum.reward, 4), optimum.multipliers.round(4).tolist()
 (8.2915, [0.9298])
 """
@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from gdpa.applications.cmdp.baselines import NaturalPolicyGradient, PolicyGradient
 from gdpa.applications.cmdp.instances import paper_instance, random_instance
-from gdpa.applications.cmdp.linear_programme import (
-    InfeasibleThreshold,
+from gdpa.applications.cmdp.linear_program import (
+    InfeasibleThresholdError,
     Optimum,
     max_utility,
-    solve_linear_programme,
+    solve_linear_program,
 )
-from gdpa.applications.cmdp.parametrisation import as_problem, policy_of, start_of
+from gdpa.applications.cmdp.parametrization import as_problem, policy_of, start_of
 from gdpa.applications.cmdp.tabular import TabularCMDP
 
 __all__ = [
@@ -26,10 +26,10 @@ __all__ = [
     "as_problem",
     "policy_of",
     "start_of",
-    "solve_linear_programme",
+    "solve_linear_program",
     "Optimum",
     "max_utility",
-    "InfeasibleThreshold",
+    "InfeasibleThresholdError",
     "PolicyGradient",
     "NaturalPolicyGradient",
     "paper_instance",

@@ -12,7 +12,7 @@ from gdpa._checks import check_limit
 from gdpa._problem import Problem
 from gdpa._state import Probe, State
 from gdpa.algorithms.method import Method
-from gdpa.applications.cmdp.parametrisation import policy_of
+from gdpa.applications.cmdp.parametrization import policy_of
 from gdpa.applications.cmdp.tabular import TabularCMDP
 from gdpa.schedules import StepSize
 
@@ -55,7 +55,7 @@ class NaturalPolicyGradient(Method):
         \lambda_{t+1} &= P_{[0, \Lambda]}\bigl(\lambda_t - \eta_2 (V_u(\theta_t) - b)\bigr)
 
     The advantage A_L is the softmax policy's gradient preconditioned by the pseudo-inverse of its Fisher matrix.
-    Only for problems of `as_problem` in the softmax parametrisation.
+    Only for problems of `as_problem` in the softmax parametrization.
 
     Args:
         cmdp: the process whose advantages make the step.

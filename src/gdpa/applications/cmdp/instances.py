@@ -29,7 +29,7 @@ def random_instance(
     thresholds: Any = (0.0,),
     discount: float = 0.9,
 ) -> TabularCMDP:
-    """Return a CMDP with uniform transitions (rows normalised), rewards and utilities in [0, 1], uniform start.
+    """Return a CMDP with uniform transitions (rows normalized), rewards and utilities in [0, 1], uniform start.
 
     Args:
         seed: of NumPy's legacy generator, on which the paper's instance rests; the global one is left alone.

@@ -27,7 +27,7 @@ class ActorCritic:
               \nabla g_i = E[A_{c_i} \nabla\log\pi]
 
     where the advantages A of the reward and of every cost come from one critic with a head for each
-    (generalised advantage estimation), and the weights w from `gdpa.torch.constrain` around Adam: the value of
+    (generalized advantage estimation), and the weights w from `gdpa.torch.constrain` around Adam: the value of
     g_i is a running mean of the cost per step minus its budget.
 
     Args:
@@ -106,7 +106,7 @@ class ActorCritic:
         return Trained(actor, self, rows)
 
     def _learn_values(self, critic: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
-        """Return advantages (T, N, 1 + m) by generalised advantage estimation, and fit the critic to their targets."""
+        """Return advantages (T, N, 1 + m) by generalized advantage estimation, and fit the critic to their targets."""
         scale = 1 / (1 - self.discount)  # the critic's outputs are values times 1 - gamma, of the size of its signals
         with torch.no_grad():
             predicted = scale * critic(batch.observations)

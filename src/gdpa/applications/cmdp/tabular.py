@@ -23,7 +23,7 @@ class TabularCMDP:
 
     .. math:: V_c(\pi) = E\Bigl[\sum_{t\ge 0} \gamma^t c(s_t, a_t)\Bigr] = \rho^T (I-\gamma P_\pi)^{-1} c_\pi
 
-    Values are *not* normalised by 1 - gamma. A cost with a budget is the utility -cost with the threshold -budget.
+    Values are *not* normalized by 1 - gamma. A cost with a budget is the utility -cost with the threshold -budget.
 
     Args:
         transitions: P of shape (S, A, S); P[s, a] is the distribution of the next state.
@@ -131,7 +131,7 @@ class TabularCMDP:
         return np.full((self.num_states, self.num_actions), 1 / self.num_actions)
 
     def under(self, policy: Vector) -> PolicyEvaluation:
-        """Return the exact evaluation of ``policy`` of shape (..., S, A); one factorisation serves every question."""
+        """Return the exact evaluation of ``policy`` of shape (..., S, A); one factorization serves every question."""
         return PolicyEvaluation(self, np.asarray(policy, dtype=float))
 
     def returns(self, policy: Vector) -> tuple[Vector, Vector]:
@@ -140,9 +140,9 @@ class TabularCMDP:
 
 
 class PolicyEvaluation:
-    """Everything linear algebra says about one policy (or a batch of them, along leading axes).
+    """The exact evaluation of one policy (or a batch of them, along leading axes).
 
-    I - gamma P_pi is factorised once. One transposed solve gives the visits, hence every value; one solve gives
+    I - gamma P_pi is factorized once. One transposed solve gives the visits, hence every value; one solve gives
     the advantages of any combination of rewards and utilities, hence any weighted policy gradient.
     """
 
@@ -153,10 +153,10 @@ class PolicyEvaluation:
         matrices *= -cmdp.discount
         matrices[:, :: S + 1] += 1.0
         # I - gamma P_pi is diagonally dominant by 1 - gamma > 0, hence never singular. Its transpose is the one that
-        # is laid out as LAPACK wants it, so that one is factorised, in place.
+        # has LAPACK's layout, so that one is factorized, in place.
         self._factors = [dgetrf(matrix.reshape(S, S).T, overwrite_a=True)[:2] for matrix in matrices]
         start = cmdp.start if policy.ndim == 2 else np.broadcast_to(cmdp.start, policy.shape[:-1])
-        #: sum_t gamma^t P(s_t = s), shape (..., S): the normalised occupancy divided by 1 - gamma.
+        #: sum_t gamma^t P(s_t = s), shape (..., S): the normalized occupancy divided by 1 - gamma.
         self.visits = self._solve(start, transposed=True)
 
     def _solve(self, right: Vector, transposed: bool = False) -> Vector:
@@ -174,7 +174,7 @@ class PolicyEvaluation:
         return values[..., 0], values[..., 1:]
 
     def occupancy(self) -> Vector:
-        """Return the normalised state-action occupancy of shape (..., S, A), which sums to one."""
+        """Return the normalized state-action occupancy of shape (..., S, A), which sums to one."""
         return (1 - self.cmdp.discount) * self.visits[..., None] * self.policy
 
     def action_values(self, weights: Vector) -> tuple[Vector, Vector]:
@@ -205,4 +205,4 @@ def _check_distributions(name: str, rows: Vector) -> None:
     if (off > ROW_TOLERANCE).any():
         where = tuple(int(i) for i in np.argwhere(off > ROW_TOLERANCE)[0])
         row = f"{name}[{', '.join(map(str, where))}]" if where else name
-        raise ValueError(f"{row} must sum to one, got {rows[where].sum():.12g}; normalise it")
+        raise ValueError(f"{row} must sum to one, got {rows[where].sum():.12g}; normalize it")

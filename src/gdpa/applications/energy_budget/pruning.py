@@ -15,7 +15,7 @@ from gdpa.applications.energy_budget.chain import Chain
 from gdpa.applications.energy_budget.counting import Meter
 from gdpa.applications.energy_budget.model import EnergyModel
 
-#: Rounds of rescaling the limit of psi by what the meter says. psi is right to a few percent, so few are needed.
+#: Rounds of rescaling the limit of psi by the meter's reading. psi is right to a few percent, so few are needed.
 ROUNDS = 10
 
 
@@ -29,7 +29,7 @@ class Pruned(NamedTuple):
     Attributes:
         network: the network.
         widths: its hidden widths.
-        energy: what the meter says of it, at most the budget.
+        energy: the meter's reading, at most the budget.
         model_energy: psi of its widths.
         keep: the channels of the full network that are left, by hidden width.
     """
@@ -70,9 +70,9 @@ def prune_by_norm(
     choose: Callable[[float], Sequence[int]],
     model: EnergyModel,
 ) -> Pruned:
-    """Keep the channels with the largest scores; ``choose(limit)`` says how many of each width.
+    """Keep the channels with the largest scores; ``choose(limit)`` returns how many of each width.
 
-    The limit given to ``choose`` is rescaled by what the meter says of its choice, until that is inside ``limit``.
+    The limit given to ``choose`` is rescaled by the meter's reading of its choice, until that is within ``limit``.
     """
     order = [torch.argsort(score, descending=True, stable=True) for score in scores]
     best: Pruned | None = None

@@ -68,7 +68,7 @@ def train(
     loss: Loss = nn.functional.cross_entropy,
     watch: Callable[[float], None] = lambda done: None,
 ) -> None:
-    """Train a network by Adam with a cosine decay of the step to 0; ``watch`` hears the share of steps done."""
+    """Train a network by Adam with a cosine decay of the step to 0; ``watch`` gets the share of steps done."""
     optimizer = torch.optim.Adam(network.parameters(), lr, fused=True)
     steps = epochs * len(data)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: (1 + math.cos(math.pi * k / max(steps, 1))) / 2)
@@ -101,7 +101,7 @@ def train_within(
         lr, shares_lr: Adam's steps for the weights and for the shares s_u / S_u, constant: `train` decays afterwards.
         dual_rate: of the multipliers.
         loss: maps outputs and targets to the objective.
-        watch: hears the share of steps done.
+        watch: gets the share of steps done.
     """
     base = torch.optim.Adam(budgeted.parameter_groups(lr, shares_lr), fused=True)
     optimizer = constrain(base, budgeted.names, dual_rate, rule="damped", average=False)
@@ -165,7 +165,7 @@ def compress(
         model: psi; by default fitted to `MEASUREMENTS` readings of the meter.
         smoothing: see `EnergyBudget`.
         loss: maps outputs and targets to the objective.
-        watch: hears the share of the work done.
+        watch: gets the share of the work done.
 
     Example:
         >>> from gdpa.applications.energy_budget import Batches, CountedEnergy
@@ -191,7 +191,7 @@ def compress(
     )  # fmt: skip
     energy = meter(pruned.network)  # widths decide it, so training cannot change it, unless a meter is noisy
     if energy > limit:
-        raise OverBudgetError(f"the meter says {energy:.4g} after fine-tuning, over the budget of {limit:.4g}")
+        raise OverBudgetError(f"the meter reads {energy:.4g} after fine-tuning, over the budget of {limit:.4g}")
     prices = dict(zip(budgeted.names, optimizer.multipliers.tolist(), strict=True))
     return Compressed(pruned._replace(energy=energy), budgeted, prices)
 

@@ -15,7 +15,7 @@ from gdpa._files import write_whole
 
 Numbers: TypeAlias = Sequence[float] | np.ndarray[Any, np.dtype[Any]]
 
-#: Okabe and Ito's colours, told apart also by people who see fewer of them.
+#: Okabe and Ito's colors, which color-blind readers can distinguish.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 
 STYLES = ("line", "dashed", "dotted", "dashdot", "points")

@@ -15,7 +15,7 @@ def rewards_chart(records: Sequence[Record], shown: Sequence[str]) -> Chart:
 
     Args:
         records: all records of the experiment.
-        shown: the methods of the figure, in the order of their colours.
+        shown: the methods of the figure, in the order of their colors.
     """
     objective, constrained = [], []
     first = [record for record in records if record.unit.seed == 0 and record.unit.method in shown and record.columns]
@@ -24,7 +24,7 @@ def rewards_chart(records: Sequence[Record], shown: Sequence[str]) -> Chart:
         label = record.unit.method if b is None else f"{record.unit.method}, b = {b:g}"
         ends, optimum = [float(r[0]), float(r[-1])], record.summary["optimum"]
         objective.append(Series(label, r, record.columns["reward"], "line", color))
-        objective.append(Series("optimum (linear programme)", ends, [optimum, optimum], "dashed", color))
+        objective.append(Series("optimum (linear program)", ends, [optimum, optimum], "dashed", color))
         constrained.append(Series(label, r, record.columns["utility"], "line", color))
         if b is not None:
             constrained.append(Series("threshold b", ends, [b, b], "dotted", color))
@@ -32,7 +32,7 @@ def rewards_chart(records: Sequence[Record], shown: Sequence[str]) -> Chart:
         "cmdp-rewards",
         "Constrained Markov decision process: rewards along the run",
         "Left: the value of the reward. Right: the value of the constrained reward (utility), which must reach b. "
-        "Dashed: the linear programme's optimum, without the constraint for policy gradient; dotted: the threshold.",
+        "Dashed: the linear program's optimum, without the constraint for policy gradient; dotted: the threshold.",
         (
             Panel("objective reward", "iteration r", "V of the reward", objective, log_y=False),
             Panel("constrained reward", "iteration r", "V of the utility", constrained, log_y=False),
@@ -60,7 +60,7 @@ def distance_chart(records: Sequence[Record]) -> Chart:
         rows[1].append(Panel(f"b = {b:g}", "iteration r", "violation [b - utility]_+", violations))
     return Chart(
         "cmdp-distance",
-        "Distance from the linear programme's optimum and violation of the threshold",
+        "Distance from the linear program's optimum and violation of the threshold",
         "Iterations at which the constraint holds have no point in the lower row. GDPA settles on the line "
         "tau lambda / beta_r; the natural primal-dual method swings around the threshold.",
         (*rows[0], *rows[1]),

@@ -42,7 +42,7 @@ def draw(chart: Chart) -> Any:
             figure.update_xaxes(
                 tickvals=list(panel.x_ticks), ticktext=list(panel.x_ticks.values()), row=row, col=column
             )
-        # The neighbour's label serves for this panel, too; three columns have no room for a second.
+        # The label of the next panel serves for this one, too; three columns have no space for a second.
         known = column > 1 and chart.panels[index - 1].y_label == panel.y_label
         figure.update_yaxes(title_text="" if known else panel.y_label, row=row, col=column, **axis, **y_axis)
     height = ROW_HEIGHT * chart.rows + 130

@@ -9,7 +9,7 @@ import numpy as np
 from gdpa.experiments.figures.chart import Chart, Panel, Series
 from gdpa.experiments.records import Record
 
-#: The colour of the slope, which no curve has.
+#: The color of the slope, which no curve has.
 GUIDE = 6
 
 
@@ -42,5 +42,5 @@ def residuals_chart(records: Sequence[Record], names: Sequence[str]) -> Chart:
 
 
 def _look(index: int) -> tuple[str, int]:
-    """Return a style and a colour that differ for the first 18 curves."""
+    """Return a style and a color that differ for the first 18 curves."""
     return ("line", "dotted", "dashdot")[index // GUIDE % 3], index % GUIDE

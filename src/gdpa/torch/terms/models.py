@@ -216,7 +216,7 @@ def lipschitz_bound(model: torch.nn.Module) -> Term:
             norms.append(torch.linalg.matrix_norm(layer.weight, 2))
         elif not isinstance(layer, (*NON_EXPANSIVE, torch.nn.Dropout)) or _slope(layer) > 1:
             raise TypeError(
-                f"lipschitz_bound knows Sequential of Linear and non-expansive activations, got {name}: "
+                f"lipschitz_bound accepts Sequential of Linear and non-expansive activations, got {name}: "
                 f"{type(layer).__name__}; bound it yourself, or limit steepness() on the data"
             )
     if not norms:

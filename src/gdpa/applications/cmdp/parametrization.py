@@ -11,12 +11,12 @@ from gdpa._typing import Array, Vector
 from gdpa.applications.cmdp.tabular import PolicyEvaluation, TabularCMDP
 from gdpa.sets import REALS, Simplex
 
-Parametrisation = Literal["softmax", "direct"]
+Parametrization = Literal["softmax", "direct"]
 
 
 def as_problem(
     cmdp: TabularCMDP,
-    parametrisation: Parametrisation = "softmax",
+    parametrization: Parametrization = "softmax",
     *,
     thresholds: Any = None,
     check: bool = True,
@@ -28,20 +28,20 @@ def as_problem(
     .. math:: \partial V_c / \partial\theta_{s,a} = \tfrac{1}{1-\gamma} d(s) \pi(a|s) (Q_c(s,a) - V_c(s))
 
     ``"direct"``: x = pi itself, X a simplex per state, and :math:`\partial V_c/\partial\pi(a|s) =
-    \tfrac{1}{1-\gamma} d(s) Q_c(s,a)`, where d is the normalised discounted occupancy of the states.
+    \tfrac{1}{1-\gamma} d(s) Q_c(s,a)`, where d is the normalized discounted occupancy of the states.
 
-    One forward factorises I - gamma P_pi once and solves once; one backward solves once more with the same factors,
+    One forward factorizes I - gamma P_pi once and solves once; one backward solves once more with the same factors,
     for any number of utilities.
 
     Args:
         cmdp: the process.
-        parametrisation: ``"softmax"`` or ``"direct"``.
+        parametrization: ``"softmax"`` or ``"direct"``.
         thresholds: b of shape (..., m) to use instead of ``cmdp.thresholds``. Leading axes are independent problems:
             with (K, m), x of shape (K, S*A) follows K thresholds side by side.
-        check: first ask the linear programme whether every threshold can be met.
+        check: first ask the linear program whether every threshold can be met.
 
     Raises:
-        InfeasibleThreshold: a threshold is out of reach of every policy.
+        InfeasibleThresholdError: a threshold is out of reach of every policy.
 
     The paper's step alpha_0 = 1e3 multiplies a policy gradient without the factor 1/(1 - gamma), while its values carry
     it. The oracle here is consistent (the gradient is the derivative of the value), and the same iterates come
@@ -56,15 +56,15 @@ def as_problem(
         >>> round(float(reward), 1), round(float(utility[0]), 1)
         (8.3, 8.0)
     """
-    if parametrisation not in get_args(Parametrisation):
-        raise ValueError(f"parametrisation must be one of {get_args(Parametrisation)}, got {parametrisation!r}")
-    softmax = parametrisation == "softmax"
+    if parametrization not in get_args(Parametrization):
+        raise ValueError(f"parametrization must be one of {get_args(Parametrization)}, got {parametrization!r}")
+    softmax = parametrization == "softmax"
     b = cmdp.thresholds if thresholds is None else np.asarray(thresholds, dtype=float)
     m = cmdp.num_constraints
     if b.shape[-1:] != (m,) or not np.isfinite(b).all():
         raise ValueError(f"thresholds must be finite, of shape (..., {m}): one per utility; got shape {b.shape}")
     if check:
-        from gdpa.applications.cmdp.linear_programme import check_thresholds
+        from gdpa.applications.cmdp.linear_program import check_thresholds
 
         check_thresholds(cmdp, b)
 
@@ -75,7 +75,7 @@ def as_problem(
         return rows.reshape(*rows.shape[:-2], -1)
 
     def evaluate(x: Array) -> Evaluation:
-        now = cmdp.under(policy_of(cmdp, x, parametrisation))
+        now = cmdp.under(policy_of(cmdp, x, parametrization))
         reward, utilities = now.returns()
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:
@@ -97,7 +97,7 @@ def as_problem(
     )
 
 
-def policy_of(cmdp: TabularCMDP, x: Array, parametrisation: Parametrisation = "softmax") -> Vector:
+def policy_of(cmdp: TabularCMDP, x: Array, parametrization: Parametrization = "softmax") -> Vector:
     """Return the policy of shape (..., S, A) that the point x of shape (..., S*A) stands for.
 
     >>> from gdpa.applications.cmdp import random_instance
@@ -105,18 +105,18 @@ def policy_of(cmdp: TabularCMDP, x: Array, parametrisation: Parametrisation = "s
     [[0.5, 0.5], [0.5, 0.5]]
     """
     rows = np.asarray(x).reshape(*x.shape[:-1], cmdp.num_states, cmdp.num_actions)
-    if parametrisation == "direct":
+    if parametrization == "direct":
         return rows
     powers = np.exp(rows - np.maximum.reduce(rows, -1, keepdims=True))
     powers /= np.add.reduce(powers, -1, keepdims=True)
     return np.asarray(powers)
 
 
-def start_of(cmdp: TabularCMDP, parametrisation: Parametrisation = "softmax", seed: int | None = None) -> Vector:
+def start_of(cmdp: TabularCMDP, parametrization: Parametrization = "softmax", seed: int | None = None) -> Vector:
     """Return a start x0 of shape (S*A,): the uniform policy, or with ``seed`` a random one.
 
     With a seed and softmax, theta is uniform on [0, 1], as in the public code the paper's experiment follows.
     """
     size = cmdp.num_states * cmdp.num_actions
     theta = np.zeros(size) if seed is None else np.random.RandomState(seed).uniform(size=size)
-    return theta if parametrisation == "softmax" else policy_of(cmdp, theta).reshape(-1)
+    return theta if parametrization == "softmax" else policy_of(cmdp, theta).reshape(-1)

@@ -1,4 +1,4 @@
-"""Ground truth: the linear programme over occupancy measures, solved by HiGHS."""
+"""Ground truth: the linear program over occupancy measures, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gdpa.applications.cmdp.tabular import TabularCMDP
 FEASIBILITY_TOLERANCE = 1e-7
 
 
-class InfeasibleThreshold(ValueError):  # noqa: N818 - the name says what is the matter
+class InfeasibleThresholdError(ValueError):
     """No policy meets the thresholds."""
 
 
@@ -27,7 +27,7 @@ class Optimum:
         utilities: V_u of the optimal policy, shape (m,).
         multipliers: lambda >= 0 of ``b - V_u <= 0``, shape (m,): raising b_i by epsilon costs lambda_i epsilon.
         policy: the optimal policy, shape (S, A); uniform in states it never visits.
-        occupancy: its normalised state-action occupancy, shape (S, A).
+        occupancy: its normalized state-action occupancy, shape (S, A).
     """
 
     reward: float
@@ -37,7 +37,7 @@ class Optimum:
     occupancy: Vector = field(repr=False)
 
 
-def solve_linear_programme(cmdp: TabularCMDP, *, constrained: bool = True) -> Optimum:
+def solve_linear_program(cmdp: TabularCMDP, *, constrained: bool = True) -> Optimum:
     r"""Return the optimum over all policies from the occupancies x(s, a) >= 0.
 
     .. math::
@@ -52,19 +52,19 @@ def solve_linear_programme(cmdp: TabularCMDP, *, constrained: bool = True) -> Op
         constrained: ``False`` ignores the thresholds.
 
     Raises:
-        InfeasibleThreshold: a threshold is out of reach.
+        InfeasibleThresholdError: a threshold is out of reach.
 
     Example:
         >>> from gdpa.applications.cmdp import paper_instance
-        >>> round(solve_linear_programme(paper_instance(b=6.0)).reward, 4)
+        >>> round(solve_linear_program(paper_instance(b=6.0)).reward, 4)
         9.1451
-        >>> round(solve_linear_programme(paper_instance(b=6.0), constrained=False).reward, 4)
+        >>> round(solve_linear_program(paper_instance(b=6.0), constrained=False).reward, 4)
         9.2276
     """
-    outcome = _maximise(cmdp, cmdp.rewards, cmdp.thresholds if constrained else None)
+    outcome = _maximize(cmdp, cmdp.rewards, cmdp.thresholds if constrained else None)
     if outcome is None:
         check_thresholds(cmdp, cmdp.thresholds)
-        raise RuntimeError("the linear programme and the check of its thresholds disagree; thresholds sit on the edge")
+        raise RuntimeError("the linear program and the check of its thresholds disagree; thresholds sit on the edge")
     x, multipliers = outcome
     total = x.sum(-1, keepdims=True)
     policy = np.where(total > 0, x / np.where(total > 0, total, 1), 1 / cmdp.num_actions)
@@ -79,31 +79,31 @@ def max_utility(cmdp: TabularCMDP, index: int = 0) -> float:
     >>> round(max_utility(paper_instance()), 4)
     9.0285
     """
-    outcome = _maximise(cmdp, cmdp.utilities[index], None)
+    outcome = _maximize(cmdp, cmdp.utilities[index], None)
     assert outcome is not None  # without thresholds every policy is feasible
     return float((outcome[0] * cmdp.utilities[index]).sum() / (1 - cmdp.discount))
 
 
 def check_thresholds(cmdp: TabularCMDP, thresholds: Any) -> None:
-    """Raise `InfeasibleThreshold` unless every row of ``thresholds`` (..., m) can be met by one policy."""
+    """Raise `InfeasibleThresholdError` unless every row of ``thresholds`` (..., m) can be met by one policy."""
     m = cmdp.num_constraints
     rows = np.asarray(thresholds, dtype=float).reshape(-1, m)
     for i in range(m):
         best, asked = max_utility(cmdp, i), float(rows[:, i].max())
         if asked > best + FEASIBILITY_TOLERANCE * (1 + abs(best)):
             name = cmdp.names[i] if cmdp.names is not None else f"utility {i}"
-            raise InfeasibleThreshold(
+            raise InfeasibleThresholdError(
                 f"thresholds asks {asked:.6g} of {name}, but the best policy for it reaches {best:.6g}; lower it"
             )
     if m > 1:  # each alone can be met: now all at once
         for row in rows:
-            if _maximise(cmdp, np.zeros_like(cmdp.rewards), row) is None:
-                raise InfeasibleThreshold(
+            if _maximize(cmdp, np.zeros_like(cmdp.rewards), row) is None:
+                raise InfeasibleThresholdError(
                     f"thresholds {row.tolist()} can each be met but not by one policy together; lower at least one"
                 )
 
 
-def _maximise(cmdp: TabularCMDP, signal: Vector, thresholds: Vector | None) -> tuple[Vector, Vector] | None:
+def _maximize(cmdp: TabularCMDP, signal: Vector, thresholds: Vector | None) -> tuple[Vector, Vector] | None:
     """Return (occupancy, multipliers) of the best policy for a signal, or None if the thresholds exclude all."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
@@ -124,6 +124,6 @@ def _maximise(cmdp: TabularCMDP, signal: Vector, thresholds: Vector | None) -> t
     if answer.status == 2:
         return None
     if answer.status != 0:
-        raise RuntimeError(f"HiGHS could not solve the linear programme: {answer.message}")
+        raise RuntimeError(f"HiGHS could not solve the linear program: {answer.message}")
     multipliers = -np.asarray(answer.ineqlin.marginals, dtype=float) if m else np.zeros(cmdp.num_constraints)
     return np.maximum(np.asarray(answer.x), 0).reshape(S, A), multipliers

@@ -1,0 +1,148 @@
+"""Training that survives kills, signals and frozen ranks, and ends as if nothing had happened. Start it with
+
+    torchrun --nproc-per-node 2 --max-restarts 20 examples/integrations/torchrun_restarts.py FOLDER
+
+or with python alone, on one process. Repeat the command to continue from the last checkpoint in FOLDER.
+
+- Rank 0 saves every 20 steps. If a rank is killed, torchrun starts all of them again, and they load the newest file.
+- SIGTERM and Ctrl-C: all ranks finish the same step, rank 0 saves it and says where, and they end by the signal.
+- A frozen rank: the others wait for it for 20 seconds, name it and end; torchrun starts all of them again.
+- The order of the data depends on the step alone, random numbers are part of the checkpoint.
+"""
+
+import io
+import os
+import signal
+import sys
+import zlib
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import gdpa.torch
+from gdpa.checkpoints import Checkpoints
+from gdpa.signals import StopRequest
+
+BATCH, EVERY = 16, 20
+TIMEOUT = timedelta(seconds=20)  # of a start or a step without the other ranks
+
+
+def batch_of(step, rank, ranks, x):
+    """The samples of a step: an order for each epoch, dealt out to the ranks."""
+    epoch, place = divmod(step, len(x) // (BATCH * ranks))
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
+    first = (place * ranks + rank) * BATCH
+    return order[first : first + BATCH]
+
+
+def gathered(tensor):
+    """The tensor of every rank."""
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor)
+    return parts
+
+
+def agreed(stop):
+    """Whether any rank was asked to stop: they must end after the same step."""
+    flag = torch.tensor([float(bool(stop))])
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+    return bool(flag)
+
+
+def save(checkpoints, step, net, opt, seen):
+    """Write everything the run depends on; the random numbers and the data seen are those of every rank."""
+    parts = gathered(torch.get_rng_state()), gathered(seen)
+    if dist.get_rank() == 0:
+        buffer = io.BytesIO()
+        torch.save({"net": net.state_dict(), "opt": opt.state_dict(), "parts": parts}, buffer)
+        return checkpoints.save(step, torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8))
+    return None
+
+
+def load(checkpoints, net, opt, seen):
+    """Load the newest checkpoint on every rank and return its step, 0 if there is none."""
+    newest = checkpoints.newest()
+    if newest is None:
+        return 0
+    state = torch.load(io.BytesIO(newest.value.numpy().tobytes()), weights_only=True)
+    net.load_state_dict(state["net"])
+    opt.load_state_dict(state["opt"])
+    rng, order = (part[dist.get_rank()] for part in state["parts"])
+    torch.set_rng_state(rng)
+    seen.copy_(order)
+    return newest.step
+
+
+def note(folder, rank, step):
+    """Write how far this rank has come, for the others to read if they wait for it in vain."""
+    Path(folder, f"rank-{rank}.step").write_text(str(step))
+
+
+def standing_still(folder, ranks):
+    """The ranks that are behind the others."""
+    files = [Path(folder, f"rank-{rank}.step") for rank in range(ranks)]
+    steps = [int(file.read_text() or 0) if file.exists() else 0 for file in files]
+    late = [f"rank {rank}" for rank in range(ranks) if steps[rank] == min(steps)]
+    return f"{', '.join(late)} stands still after step {min(steps)}"
+
+
+def train(folder, steps, stop):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(rank)
+    x = torch.randn(512, 4, generator=torch.Generator().manual_seed(7))
+    net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout(0.1), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    net = DistributedDataParallel(net)
+    opt = gdpa.torch.constrain(torch.optim.Adam(net.parameters(), lr=0.02), ["mean"])
+    checkpoints = Checkpoints(f"{folder}/train")
+    seen = torch.zeros(1, dtype=torch.int64)  # a checksum of the samples in their order
+    step = load(checkpoints, net, opt, seen)
+    note(folder, rank, step)
+    print(f"rank {rank} is process {os.getpid()} and begins at step {step}", flush=True)
+    while step < steps:
+        try:
+            samples = batch_of(step, rank, ranks, x)
+            opt.zero_grad()
+            out = net(x[samples]).squeeze(-1)
+            loss = (out - x[samples, 0]).square().mean()
+            opt.lagrangian(loss, {"mean": 0.5 - out.mean()}, samples=len(samples)).backward()
+            opt.step()
+            seen.fill_(zlib.crc32(samples.numpy().tobytes(), int(seen)))
+            step += 1
+            note(folder, rank, step)
+            ends = agreed(stop)
+            if ends or step % EVERY == 0 or step == steps:
+                path = save(checkpoints, step, net, opt, seen)
+        except RuntimeError as error:  # a rank is gone, or did not answer within the limit of time
+            print(f"rank {rank}: {standing_still(folder, ranks)} ({error})", file=sys.stderr, flush=True)
+            os._exit(1)  # without waiting for the others; torchrun starts all of them again
+        if ends:
+            if rank == 0:
+                name = signal.Signals(stop.number or signal.SIGTERM).name
+                print(f"{name}: step {step} is saved in {path}", flush=True)
+            return
+    weights = torch.cat([p.detach().flatten() for p in net.parameters()])
+    order = [int(part) for part in gathered(seen)]
+    if rank == 0:
+        print(opt.report(tolerance=0.2))
+        sums = zlib.crc32(weights.numpy().tobytes()), zlib.crc32(opt.multipliers.numpy().tobytes())
+        print(f"end: step {step}, weights {sums[0]:08x}, multipliers {sums[1]:08x}, data {order}", flush=True)
+
+
+def main():
+    folder, steps = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 400
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "0")):
+        os.environ.setdefault(name, value)
+    with StopRequest() as stop:
+        dist.init_process_group("gloo", timeout=TIMEOUT)
+        train(folder, steps, stop)
+        dist.barrier()  # leave together: gloo's threads may abort a rank whose peer is gone
+        dist.destroy_process_group()
+    sys.exit(stop.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Sparse second derivatives by differences of gradients, several columns with each difference.
+
+Columns of the Hessian without a common row are found together, so a banded Hessian takes as many gradients as its band
+is wide, whatever the number of variables.
+
+References:
+    A. R. Curtis, M. J. D. Powell and J. K. Reid, "On the estimation of sparse Jacobian matrices", IMA J. Applied
+    Mathematics 13 (1974). M. J. D. Powell and Ph. L. Toint, "On the estimation of sparse Hessian matrices", SIAM J.
+    Numerical Analysis 16 (1979).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gdpa._problem import Evaluation, Problem
+from gdpa._typing import Vector
+from gdpa.numerics.sparse import FEW_ROWS, Pattern, SparseMatrix, products, read, transposed, union
+from gdpa.numerics.sparse_groups import column_groups
+from gdpa.sets import Box, ConvexSet
+
+#: With more groups of columns than this, a Hessian by differences costs more than it saves.
+MOST_GROUPS = 60
+#: A pattern that was guessed is kept if it predicts the change of the gradient along a random direction to this share.
+FORETOLD = 1e-3
+
+
+def with_hessian(problem: Problem, sparsity: Any = None) -> Problem:
+    """Return the problem with sparse second derivatives by differences of its gradients.
+
+    Args:
+        problem: the problem, whose oracle takes NumPy arrays.
+        sparsity: a sparse array of shape (d, d), nonzero where the second derivative of f or of a constraint may be;
+            both triangles. None takes the pattern of J'J: which variables occur together in a constraint. It is right
+            for a separable objective, and checked at the first point; if it is not, there is no Hessian.
+
+    Example:
+        >>> from gdpa.backends.functions import from_functions
+        >>> problem = from_functions(lambda x: x @ x * x[0], gradient=lambda x: 2 * x * x[0] + np.r_[x @ x, 0.0])
+        >>> H = with_hessian(problem, np.ones((2, 2))).evaluate(np.array([1.0, 2.0])).hessian(np.zeros(0))
+        >>> H.toarray().round(6).tolist()
+        [[6.0, 4.0], [4.0, 2.0]]
+    """
+    differences = HessianDifferences(problem.evaluate, problem.domain, sparsity)
+
+    def evaluate(x: Vector) -> Evaluation:
+        return differences.added(x, problem.evaluate(x))
+
+    return replace(problem, evaluate=evaluate)
+
+
+class HessianDifferences:
+    """The Hessian of the Lagrangian of one problem by differences, its pattern and groups found at the first call."""
+
+    def __init__(self, evaluate: Callable[[Vector], Evaluation], domain: ConvexSet, sparsity: Any = None) -> None:
+        self._evaluate, self._domain = evaluate, domain
+        self._given = None if sparsity is None else read(sparsity, "the sparsity of the hessian").pattern
+        self._pattern: Pattern | None = None
+        self._groups: list[Vector] = []
+        self._failed = False
+
+    def added(self, x: Vector, now: Evaluation) -> Evaluation:
+        """Return the oracle call at ``x`` with the Hessian; as it is if few rows leave the pattern to guess."""
+        if self._given is None and now.constraints.shape[-1] <= FEW_ROWS:
+            return now
+
+        def hessian(w: Vector, objective: float = 1.0) -> SparseMatrix | None:
+            return self._hessian(x, now, w, objective)
+
+        whole = now.jacobian if now.has_jacobian else None
+        passes = max(1, len(self._groups))
+        f, g, pullback = now
+        return Evaluation(f, g, pullback, whole, now.passes, hessian, passes, now.is_sparse)
+
+    def _hessian(self, x: Vector, now: Evaluation, w: Vector, objective: float) -> SparseMatrix | None:
+        first = self._pattern is None and not self._failed
+        if first:
+            self._begin(x, now)
+        if self._failed or self._pattern is None:
+            return None
+        H = self._differences(x, now, w, objective)
+        if first and self._given is None and not self._foretells(H, x, now, w, objective):
+            self._failed = True
+            return None
+        return H
+
+    def _begin(self, x: Vector, now: Evaluation) -> None:
+        """Find the pattern and the groups of columns."""
+        d = x.shape[-1]
+        if self._given is not None:
+            if self._given.shape != (d, d):
+                raise ValueError(
+                    f"the sparsity of the hessian must have shape {(d, d)}, got {self._given.shape}: "
+                    "one row and one column for each component of x"
+                )
+            pattern = union(self._given, transposed(self._given)[0])
+        else:
+            J = now.jacobian()
+            if not isinstance(J, SparseMatrix):
+                self._failed = True
+                return
+            pattern = products(J.pattern)
+        groups = column_groups(pattern, MOST_GROUPS)
+        if groups is None:
+            self._failed = True
+            return
+        self._pattern, self._groups = pattern, groups
+
+    def _moved(self, x: Vector, signs: Vector) -> Vector:
+        """Return the point a small step away, inside the box."""
+        h = float(np.finfo(x.dtype).eps) ** 0.5 * np.maximum(1.0, np.abs(x)) * signs
+        if isinstance(self._domain, Box):
+            lower, upper = self._domain.bounds(x)
+            h = np.where((x + h > upper) | (x + h < lower), -h, h)
+        return np.asarray(self._domain.project(x + h))
+
+    def _differences(self, x: Vector, now: Evaluation, w: Vector, objective: float) -> SparseMatrix:
+        assert self._pattern is not None
+        pattern = self._pattern
+        data = np.zeros(len(pattern.indices))
+        here = now.pullback(w, objective)
+        for group in self._groups:
+            signs = np.zeros_like(x)
+            signs[group] = 1.0
+            there = self._moved(x, signs)
+            step = there - x
+            change = self._evaluate(there).pullback(w, objective) - here
+            mine = step[pattern.indices] != 0
+            data[mine] = change[pattern.rows[mine]] / step[pattern.indices[mine]]
+        _, places = transposed(pattern)
+        return SparseMatrix(pattern, (data + data[places]) / 2)
+
+    def _foretells(self, H: SparseMatrix, x: Vector, now: Evaluation, w: Vector, objective: float) -> bool:
+        """Tell whether H predicts the gradient along a random direction."""
+        there = self._moved(x, np.random.default_rng(0).choice([-1.0, 1.0], size=x.shape))
+        change = self._evaluate(there).pullback(w, objective) - now.pullback(w, objective)
+        foretold = H @ (there - x)
+        rounding = 100 * float(np.finfo(x.dtype).eps) * float(np.abs(now.pullback(w, objective)).max(initial=0.0))
+        error = float(np.abs(change - foretold).max(initial=0.0))
+        return error <= FORETOLD * float(np.abs(change).max(initial=0.0)) + rounding

@@ -1,0 +1,171 @@
+"""The step of stabilized SQP for sparse problems: the model of `gdpa.numerics.model` in time linear in the nonzeros.
+
+    p = argmin  c'p + p'Bp/2 + beta/2 ||[r + J p]_+||^2   subject to   lower <= p <= upper
+
+An active-set iteration from the last active set finds the step near a solution in one or two factorizations. If it
+does not settle, B is made positive definite and an interior-point method takes over, whose number of factorizations
+hardly depends on the size of the problem.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gdpa._typing import Vector
+from gdpa.numerics.model import ModelStep
+from gdpa.numerics.sparse import SparseMatrix, diagonal, row_sizes, transposed
+from gdpa.numerics.sparse_interior import interior_point
+from gdpa.numerics.sparse_kkt import augmented
+from gdpa.numerics.sparse_program import Quadratic, SparseModel
+
+#: The number of guesses of the active set.
+ROUNDS = 8
+#: A step has curvature if p'(B + beta J_A'J_A)p is at least this share of p'p (Chiang and Zavala 2016).
+CURVATURE = 1e-10
+#: The first shift of B is this share of its largest entry, and every further one is GROWTH times larger.
+FIRST_SHIFT, GROWTH = 1e-10, 10.0
+#: A multiplier or a slack below this share of the largest one has no sign.
+SIGNLESS = 1e-12
+
+
+class _Guess(NamedTuple):
+    """A guess of the active set: rows, and coordinates at their lower and upper bounds."""
+
+    rows: Vector
+    at_lower: Vector
+    at_upper: Vector
+
+
+def sparse_model_step(
+    B: Quadratic,
+    c: Vector,
+    J: SparseMatrix,
+    r: Vector,
+    beta: float,
+    num_equalities: int = 0,
+    bounds: tuple[Vector, Vector] | None = None,
+) -> ModelStep:
+    """Return the minimizer of the model and its multipliers; the arguments are those of `gdpa.numerics.model`.
+
+    References:
+        M. Hintermueller, K. Ito and K. Kunisch, "The primal-dual active set strategy as a semismooth Newton method",
+        SIAM J. Optimization 13 (2002). N.-Y. Chiang and V. M. Zavala, "An inertia-free filter line-search algorithm
+        for large-scale nonlinear programming", Computational Optimization and Applications 64 (2016).
+
+    Example:
+        >>> from gdpa.numerics.sparse import read
+        >>> from gdpa.numerics.sparse_program import Quadratic
+        >>> B = Quadratic(read(np.eye(2)))
+        >>> step = sparse_model_step(B, np.array([-2.0, 1.0]), read([[1.0, 0.0]]), np.array([-0.5]), beta=1e6)
+        >>> step.direction.round(3).tolist(), step.multipliers.round(3).tolist()
+        ([0.5, -1.0], [1.5])
+    """
+    m = len(r)
+    is_equality = np.arange(m) >= m - num_equalities
+    infinite = np.full(len(c), np.inf)
+    lower, upper = (-infinite, infinite) if bounds is None else bounds
+    model = SparseModel(B, c, J, r, beta, is_equality, lower, upper)
+    rows = is_equality | (r > 0)
+    slope = c + (beta * np.where(rows, r, 0.0)) @ J
+    guess = _Guess(rows, (lower >= 0) & (slope > 0), (upper <= 0) & (slope < 0))
+    step = _settle(model, guess)
+    if step is not None and _is_convex_along(model, step):
+        return step
+    model = model._replace(B=_convex(model))
+    inner = interior_point(model)
+    if inner is None:
+        nan = np.full(len(c), np.nan)
+        return ModelStep(nan, np.full(m, np.nan)) if step is None else step
+    active = is_equality | (inner.multipliers > inner.slacks)
+    guess = _Guess(active, inner.lower_multipliers > inner.p - lower, inner.upper_multipliers > upper - inner.p)
+    polished = _settle(model, guess)
+    if polished is not None:
+        return polished
+    p = np.where(guess.at_lower, lower, np.where(guess.at_upper, upper, np.clip(inner.p, lower, upper)))
+    return ModelStep(p, inner.multipliers)
+
+
+def _settle(model: SparseModel, guess: _Guess) -> ModelStep | None:
+    """Return the step of the primal-dual active-set iteration, or None if it does not settle."""
+    c, J, r, beta, is_equality = model.c, model.J, model.r, model.beta, model.is_equality
+    lower, upper = model.lower, model.upper
+    d, m = len(c), len(r)
+    for _ in range(ROUNDS):
+        rows, at_lower, at_upper = guess
+        free = ~(at_lower | at_upper)
+        fixed = np.where(at_lower, lower, np.where(at_upper, upper, 0.0))
+        solve = model.factored(np.zeros(d), np.full(m, 1 / beta), free, rows)
+        if solve is None:
+            return None
+        right = np.concatenate(
+            [np.where(free, -(c + model.B.product(fixed)), 0.0), np.where(rows, -(r + J @ fixed), 0.0)]
+        )
+        solution = solve(right)
+        p = np.where(free, solution[:d], fixed)
+        multipliers = np.where(rows, solution[d:], 0.0)
+        if not np.isfinite(solution).all():
+            return None
+        z = model.gradient(p, multipliers)
+        values = r + J @ p
+        least = SIGNLESS * (np.abs(multipliers).max(initial=0.0) + 1e-300)
+        tiny = SIGNLESS * (1.0 + np.abs(values).max(initial=0.0))
+        none = SIGNLESS * (np.abs(z).max(initial=0.0) + np.abs(c).max(initial=0.0))
+        out = SIGNLESS * (1.0 + np.abs(p).max(initial=0.0))
+        follow = _Guess(
+            is_equality | (rows & (multipliers > -least)) | (~rows & (values > tiny)),
+            (at_lower & (z > -none)) | (free & (p < lower - out)),
+            (at_upper & (z < none)) | (free & (p > upper + out)),
+        )
+        if all(np.array_equal(a, b) for a, b in zip(follow, guess, strict=True)):
+            return ModelStep(np.clip(p, lower, upper), np.where(is_equality, multipliers, np.maximum(multipliers, 0.0)))
+        guess = follow
+    return None
+
+
+def _is_convex_along(model: SparseModel, step: ModelStep) -> bool:
+    """Tell whether the model has curvature along p, so that p goes down."""
+    p = step.direction
+    stretched = model.J @ p
+    active = model.is_equality | (step.multipliers > 0)
+    curvature = p @ model.B.product(p) + model.beta * float(stretched[active] @ stretched[active])
+    return bool(curvature >= CURVATURE * float(p @ p))
+
+
+def _convex(model: SparseModel) -> Quadratic:
+    """Return B with the least shift tried for which B + beta J_E'J_E is positive definite, E the equalities."""
+    B = model.B
+    if B.W is not None:  # limited-memory BFGS is positive definite
+        return B
+    H, J = B.H, model.J
+    test = augmented(H.pattern, J.pattern)
+    weights = np.where(model.is_equality, model.beta, 0.0)
+    largest = float(np.abs(H.data).max(initial=0.0))
+    shift, d = 0.0, H.shape[0]
+    least = FIRST_SHIFT * max(largest, 1e-8)
+    while not test.is_positive_definite(H, J, np.full(d, shift - 1e-3 * shift), weights):
+        shift = least if shift == 0 else GROWTH * shift
+        if not shift < 1e20:
+            break
+    return B.shifted(shift)
+
+
+def sparse_least_squares(D: SparseMatrix, slack: Vector, b: Vector, num_equalities: int = 0) -> Vector:
+    """Return argmin ``||D^T y - b||^2 + ||slack y||^2`` over y >= 0, the last ``num_equalities`` components free.
+
+    It is the model with B = diag(slack)^2 and the residuals as equalities of penalty 1. A share of `SIGNLESS` of the
+    largest row of D keeps B positive definite if rows depend on each other.
+
+    >>> from gdpa.numerics.sparse import read
+    >>> sparse_least_squares(read(np.eye(2)), np.zeros(2), np.array([3.0, -1.0])).round(9).tolist()
+    [3.0, 0.0]
+    """
+    m, d = D.shape
+    size = np.where(row_sizes(D) > 0, row_sizes(D), 1.0)
+    turned, places = transposed(D.pattern)
+    A = SparseMatrix(turned, (D / size[:, None]).data[places])
+    B = Quadratic(SparseMatrix(diagonal(m), (slack / size) ** 2 + SIGNLESS))
+    lower = np.where(np.arange(m) >= m - num_equalities, -np.inf, 0.0)
+    y = sparse_model_step(B, np.zeros(m), A, -b, 1.0, d, (lower, np.full(m, np.inf))).direction
+    return np.where(np.isfinite(y), y, 0.0) / size

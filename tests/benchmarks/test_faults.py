@@ -1,0 +1,111 @@
+"""A short version of every line of the fault campaign, by the functions that the campaign runs."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.faults import long_run, machines, ranks, signals, success
+from benchmarks.faults.__main__ import run_case
+from benchmarks.faults.report import LINES, table
+
+
+def cases(name, count):
+    """Return cases of a line spread over all of them."""
+    every = LINES[name].cases(False)
+    return [(name, case) for case in every[:: max(1, len(every) // count)][:count]]
+
+
+@pytest.mark.parametrize(("name", "case"), cases("damage", 3))
+def test_damaged_records_are_named_and_left_out(name, case):
+    row = run_case(name, case)
+    assert row["ok"], row["note"]
+
+
+def test_no_success_without_a_certificate_of_another_make():
+    row = success.run_problems(range(3 * len(success.KINDS)))
+    assert row["ok"], row["note"]
+    assert row["successes"] >= 15
+
+
+def test_the_independent_certificate_tells_right_from_wrong():
+    # min (x - c)' H (x - c) / 2 has the KKT point c if c is feasible, and no other.
+    drawn = success.draw(0)
+    ones = np.ones(len(drawn.start))
+    assert not success.is_kkt(drawn, drawn.start, ones)
+    free = success.Drawn(
+        "square", lambda x: x @ x, lambda x: 2 * x, lambda x: x[:1] - 1, lambda x: np.eye(1, 2), 0,
+        np.ones(2), np.full(2, -np.inf), np.full(2, np.inf),
+    )  # fmt: skip
+    assert success.is_kkt(free, np.zeros(2), np.ones(2))
+    assert not success.is_kkt(free, np.array([0.01, 0.0]), np.ones(2))
+    assert not success.is_kkt(free, np.array([1.0, 0.0]), np.ones(2))  # the multiplier would be -2
+    pushed = success.Drawn(
+        "pushed", lambda x: (x - 2) @ (x - 2), lambda x: 2 * (x - 2), lambda x: x - 1, lambda x: np.eye(1), 0,
+        np.zeros(1), np.full(1, -np.inf), np.full(1, np.inf),
+    )  # fmt: skip
+    assert success.is_kkt(pushed, np.ones(1), np.ones(1))
+    assert not success.is_kkt(pushed, np.array([1.01]), np.ones(1))
+
+
+@pytest.mark.parametrize("kind", signals.PROGRAMS)
+def test_sigterm_saves_and_the_run_continues_to_the_same_end(kind, tmp_path):
+    row = signals.run_batch(kind, 99, 2, tmp_path)
+    assert row["ok"], row["note"]
+
+
+def test_every_interrupt_of_minimize_gives_a_result(tmp_path):
+    row = signals.run_batch("interrupt", 99, 6, tmp_path)
+    assert row["ok"], row
+
+
+def test_a_killed_rank_is_replaced_and_the_end_is_that_of_an_undisturbed_run(tmp_path):
+    row = ranks.kill_ranks(99, 1, tmp_path, steps=300)
+    assert row["ok"], row["note"]
+
+
+def test_a_frozen_rank_is_named_and_the_others_end(tmp_path):
+    row = ranks.freeze_rank(99, tmp_path)
+    assert row["ok"], row["note"]
+
+
+@pytest.mark.parametrize("kind", machines.MACHINES)
+def test_random_sequences_of_calls_break_no_invariant(kind):
+    row = machines.run_machine(kind, 99, 150)
+    assert row["ok"], row["note"]
+    assert row["operations"] >= 150
+
+
+def test_a_long_run_grows_no_memory_and_keeps_its_multipliers():
+    row = long_run.run_steps(4000)
+    assert row["ok"], row
+
+
+HANGS_ONCE = """
+import pathlib, sys, time
+marker = pathlib.Path(sys.argv[1])
+if not marker.exists():
+    marker.touch()
+    time.sleep(600)
+print("ended")
+"""
+
+
+def test_a_start_that_hangs_is_reported_and_repeated(tmp_path):
+    said = []
+    command = [sys.executable, "-c", HANGS_ONCE, str(tmp_path / "marker")]
+    assert ranks.output_with_retry(command, 5.0, said.append) == "ended\n"
+    assert "did not end within 5 s; it is started once more" in said[0]
+
+
+def test_a_start_that_hangs_twice_is_an_error():
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with pytest.raises(subprocess.TimeoutExpired):
+        ranks.output_with_retry(command, 0.5, lambda text: None)
+
+
+def test_the_table_has_a_row_for_every_line_with_records():
+    rows = [{"line": "success", "case": "problems 0", "ok": True, "problems": 50, "wrong": 0}]
+    assert "| 0 of 50 " in table(rows)
+    assert "damaged" not in table(rows)

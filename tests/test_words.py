@@ -1,0 +1,86 @@
+"""American spelling and plain words, in code, comments, messages and pages."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("src", "tests", "benchmarks", "examples", "docs", ".github")
+ENDINGS = {".py", ".md", ".toml", ".yml", ".yaml", ".css", ".cff"}
+FILES = sorted(
+    path
+    for path in [*ROOT.glob("*"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))]
+    if path.is_file() and (path.suffix in ENDINGS or path.name == "Makefile") and path != Path(__file__)
+)
+#: Verbs and nouns in -ise and -isation, by what precedes the s.
+STEMS = (
+    "analy|categori|characteri|discreti|emphasi|equali|factori|finali|generali|initiali|lineari|locali|maximi|minimi|"
+    "normali|optimi|organi|paralleli|parametri|penali|prioriti|randomi|recogni|regulari|seriali|speciali|stabili|"
+    "standardi|summari|symmetri|synchroni|utili|vectori|visuali"
+)
+#: The British form -> the American one.
+BRITISH = {
+    rf"(?:{STEMS})s(?:e|ed|er|ers|es|ing|ation|ations)(?![a-z])": "-ize, -ization (analyze)",
+    r"(?:behavi|col|fav|flav|hon|lab|neighb|rum|vap)our": "-or",
+    r"\bcentre|(?:centi|kilo|milli)?metres?(?![a-z])|fibre|calibre": "-er",
+    r"(?<![a-z])programmes?(?![a-z])": "program",
+    r"(?:cancel|label|model|travel|signal|channel|level)l(?:ed|ing|er)(?![a-z])": "one l",
+    r"\b(?:catalogue|dialogue|analogue|artefact|grey|judgement|learnt|licence|defence|whilst|spelt)": "American",
+}
+#: A phrase -> what to write.
+PHRASES = {
+    r"\bso many\b(?! that)": "the number, or the name of the constant",
+    r"\bdoors?\b": "interface, function or module",
+    r"\bunless told otherwise\b": "by default",
+    r"\bin vain\b": "without effect",
+    r"\bin the place of\b": "instead of",
+    r"\bsays nothing\b": "what is missing",
+    r"\b(?:nobody|somebody) (?:knows|asks|listens|has)\b": "who or what",
+}
+#: Titles and names of others: these lines may keep their spelling.
+QUOTED = ("Regularisation of neural networks by enforcing",)
+
+
+def faults(text, forms):
+    """Return the matches of forbidden forms in a text, with what to write instead."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if any(quoted in line for quoted in QUOTED):
+            continue
+        for form, instead in forms.items():
+            found += [f"{number}: {match[0]!r} ({instead})" for match in re.finditer(form, line, re.IGNORECASE)]
+    return found
+
+
+@pytest.mark.parametrize("forms", [BRITISH, PHRASES], ids=["American spelling", "plain words"])
+def test_words(forms):
+    found = {path.relative_to(ROOT).as_posix(): faults(path.read_text(encoding="utf-8"), forms) for path in FILES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+BAD = """The regulariser is minimised, and its behaviour near the centre is analysed.
+def solve_linear_programme(neighbours, parametrisation): ...
+# after so many steps the torch door says nothing
+steps unless told otherwise, labelled in kilometres"""
+
+
+def test_the_search_would_notice():
+    words = {re.search(r"'(.*)'", fault)[1] for fault in faults(BAD, BRITISH)}
+    assert words == {
+        *("regulariser", "minimised", "behaviour", "centre", "analysed"),
+        *("programme", "neighbour", "parametrisation", "labelled", "kilometres"),
+    }
+    assert len(faults(BAD, PHRASES)) == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "otherwise it promises a precise, piecewise exercise; supervised and pairwise",
+        "the analysis of an optimistic optimum; centered, color, neighbor, labels, modeled",
+        "so many that it fits; indoors",
+    ],
+)
+def test_good_words_pass(text):
+    assert faults(text, BRITISH | PHRASES) == []
