@@ -41,8 +41,14 @@ NUMPY = ["-k", "not jax and not torch"]
 TESTS = {
     "lagrangian.py": ["tests/algorithms/test_by_hand.py", "tests/test_lagrangian.py", *NUMPY],
     "kkt.py": ["tests/test_kkt.py", "tests/test_units.py", "tests/test_success.py", *NUMPY],
-    "algorithms/gdpa.py": ["tests/algorithms/test_by_hand.py", "tests/algorithms/test_gdpa.py", *NUMPY],
+    "algorithms/gdpa.py": [
+        "tests/algorithms/test_by_hand.py",
+        "tests/algorithms/test_presets.py",
+        "tests/algorithms/test_gdpa.py",
+        *NUMPY,
+    ],
     "algorithms/adaptive": [
+        "tests/test_docs_adaptive.py::test_the_page_prints_the_rules",
         "tests/algorithms/test_adaptive_gdpa.py",
         "tests/algorithms/test_adaptive_choice.py",
         "tests/algorithms/test_adaptive_verdicts.py",
