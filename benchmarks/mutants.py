@@ -56,7 +56,7 @@ TESTS = {
         "tests/algorithms/test_walls.py",
         *NUMPY,
     ],
-    "torch/rules": ["tests/torch/test_rules.py", "tests/torch/test_paper.py"],
+    "torch/rules": ["tests/torch/test_rules.py", "tests/torch/test_state.py", "tests/torch/test_paper.py"],
 }
 #: Read instead of pyproject.toml: no option of a plug-in that a machine may lack, warnings are errors as there.
 INI = """[pytest]
