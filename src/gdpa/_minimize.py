@@ -106,8 +106,8 @@ def minimize(
         - ``x fun success status message nit nfev njev``: as in all of SciPy. ``success`` is True only for a certificate
           recomputed at ``x``. If a function is not finite at ``x0``, there is no success.
         - ``jac``, also ``grad``: the gradient of the objective.
-        - ``constr``, ``constr_nfev``, ``constr_njev``, ``v``: as in trust-constr, one entry per constraint, and one
-          for the bounds. ``v`` is positive at an upper side and negative at a lower one: ``grad + sum_i J_i^T v_i = 0``.
+        - ``constr``, ``constr_nfev``, ``constr_njev``, ``v``: as in trust-constr, one entry per constraint, with one
+          for bounds. ``v`` is positive at an upper side and negative at a lower one: ``grad + sum_i J_i^T v_i = 0``.
         - ``optimality``: the largest entry of that sum. ``constr_violation``, also ``maxcv``: the largest violation.
         - ``multipliers``: in the order and with the signs of SLSQP. Equalities come first, then inequalities
           ``c(x) >= 0``, with ``grad - sum_i multipliers_i grad c_i = 0``.
