@@ -177,7 +177,8 @@ class ConstrainedClassifier(LimitedClassifier):
         limits = list(self.limits or ())
         for limit in limits:
             if not isinstance(limit, Limit):
-                raise ValueError(f"limits must hold limits such as demographic_parity(0.02), got {limit!r}")
+                text = f"limits must hold limits such as demographic_parity(0.02), got {limit!r}"
+                raise ValueError(text)  # noqa: TRY004 - scikit-learn's error for a parameter
         check_number("temperature", self.temperature, 0, np.inf)
         X, targets, weights, kept = self._begin(X, y, sample_weight)
         if len(self.classes_) > 2:
