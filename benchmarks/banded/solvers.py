@@ -95,6 +95,7 @@ def _ipopt(case: Banded, exact: bool) -> tuple[Any, int]:
     none = np.zeros(0, dtype=int)
     if not exact:
         options["hessian_approximation"] = "limited-memory"
+    second: dict[str, Any] = {"eval_h": hessian} if exact else {}
     problem = ipyopt.Problem(
         n,
         np.maximum(case.lower, -INFINITE),
@@ -108,7 +109,7 @@ def _ipopt(case: Banded, exact: bool) -> tuple[Any, int]:
         lambda x, out: np.copyto(out, case.gradient(x)),
         lambda x, out: np.copyto(out, case.constraints(x)),
         lambda x, out: np.copyto(out, case.jacobian(x)),
-        *((hessian,) if exact else ()),
+        **second,
         intermediate_callback=count,
         ipopt_options=options,
     )

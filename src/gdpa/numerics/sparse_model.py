@@ -136,8 +136,8 @@ def _is_convex_along(model: SparseModel, step: ModelStep) -> bool:
 def _convex(model: SparseModel, held: Vector) -> Quadratic:
     """Return B with the least shift tried for which B + beta J_E'J_E is positive definite, E the equalities.
 
-    Coordinates that are held at a bound get the sum of their row instead: they are not expected to move, and differences
-    to one side know their curvature least.
+    Coordinates that are held at a bound get the sum of their row instead: they are not expected to move, and
+    differences to one side know their curvature least.
     """
     B = model.B
     if B.W is not None:  # limited-memory BFGS is positive definite
