@@ -10,7 +10,7 @@ in turn, the least of the repetitions, as in Python's timeit: what disturbs a ru
   a user makes it. Asked for: a relative KKT residual of 1e-6; of SLSQP a change of f below 1e-8; of IPOPT tol = 1e-6.
   `gdpa.minimize` does as `gdpa.solve` does: its last step, to a point without any violation, is switched off.
 
-    python -m benchmarks.small_steps [--repetitions N] [--problems HS12 HS43 ...] [--out FOLDER]
+    python -m benchmarks.small_steps [--repetitions N] [--problems HS12 HS43 ...] [--without HS105 ...] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -225,6 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--problems", nargs="*", help="of the second table; default: all 66")
+    parser.add_argument("--without", nargs="*", default=[], help="problems to leave out, such as HS105, which is slow")
     parser.add_argument("--out", type=Path, default=None, help="default: results/small_steps")
     options = parser.parse_args()
     solvers = list(SOLVERS)
@@ -232,6 +233,7 @@ def main() -> None:
         print("IPOPT is left out: ipyopt is not installed", file=sys.stderr)
         solvers.remove("IPOPT")
     names = options.problems or [name for name in suite.names() if suite.is_development(name)]
+    names = [name for name in names if name not in options.without]
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         steps, totals = step_rows(5 * options.repetitions), total_rows(names, solvers, options.repetitions)
