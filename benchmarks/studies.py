@@ -113,6 +113,12 @@ def choice(results: Path) -> Tables:
     return {"table.md": cells(rows_of(results, "choice", ("constraints / tight",)))}
 
 
+def small_steps(results: Path) -> Tables:
+    from benchmarks.small_steps import tables
+
+    return {"table.md": tables(*(rows_of(results, "small_steps", part=part) for part in ("step", "total")))}
+
+
 def certificate(results: Path) -> Tables:
     from benchmarks.certificate_pictures import summary
 
@@ -186,6 +192,7 @@ STUDIES: dict[str, Declared] = {
     "cmdp": Declared((*CORE, *CMDP, "benchmarks/cmdp.py"), cmdp),
     "cartpole": Declared((*TORCH, *CMDP, "examples/safe_cartpole.py"), nothing),
     "choice": Declared((*CORE, "benchmarks/choice.py", "benchmarks/large/cases.py"), choice),
+    "small_steps": Declared((*CORE, "benchmarks/small_steps.py"), small_steps),
     "certificate": Declared(
         (*(f"src/gdpa/{name}.py" for name in ("kkt", "units", "_problem")), "benchmarks/certificate_pictures.py"),
         certificate,

@@ -355,7 +355,11 @@ def test_limits_and_their_statuses(capsys):
     with pytest.warns(OptimizeWarning, match="Maximum number of iterations"):
         few = minimize(square, [3, 1], jac=twice, method="gdpa", options={"maxiter": 3, "disp": True})
     assert (few.nit, few.status, few.success) == (3, STATUS_CODES[Status.MAX_STEPS], False)
-    assert "step limit" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "step limit" in shown
+    assert [line.split()[0] for line in shown.splitlines()[:4]] == ["step", "1", "2", "3"]
+    assert minimize(square, [3, 1], jac=twice, options={"disp": "bar"}).success
+    assert "relative KKT" in capsys.readouterr().err
     calls = minimize(square, [3, 1], method="gdpa", options={"maxfev": 20})
     assert calls.status == STATUS_CODES[Status.MAX_ORACLE_CALLS]
     assert calls.nfev == 20

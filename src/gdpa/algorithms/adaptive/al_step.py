@@ -9,11 +9,9 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from gdpa._arrays import max_norm, namespace
+from gdpa._arrays import dot, max_norm
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.merit import Trial
@@ -36,7 +34,7 @@ def arrive(
     lagrangian_gradient = state.gradient / scaling.objective
     probe = Probe(state.x, estimate, now.objective, now.constraints, lagrangian_gradient, evaluation=now)
     phase = phase._replace(points=phase.points + 1)
-    return planned(problem.domain, ascend(problem, replace(state, probe=probe), now, phase, rules))
+    return planned(problem.domain, ascend(problem, state.replaced(probe=probe), now, phase, rules))
 
 
 def measured(problem: Problem, old: AdaptiveState, state: AdaptiveState, now: Evaluation) -> AdaptiveState:
@@ -47,7 +45,7 @@ def measured(problem: Problem, old: AdaptiveState, state: AdaptiveState, now: Ev
         curvature = state.curvature.updated(s, y)
     else:
         curvature = state.curvature.spectral(s, y)
-    return replace(state, gradient=gradient, curvature=curvature)
+    return state.replaced(gradient=gradient, curvature=curvature)
 
 
 def merit_gradient(state: AdaptiveState, now: Evaluation) -> Array:
@@ -73,39 +71,38 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Quasi
         stationarity = float(max_norm(problem.domain.tangent(state.x, -state.gradient)))
     complementarity = float(max_norm(F.complementarity(g)))
     if not (complementarity > 0 and (stationarity <= complementarity or phase.points >= rules.longest_wait)):
-        return replace(state, phase=phase)
+        return state.replaced(phase=phase)
     due = stationarity <= complementarity
     stagnates = due and complementarity > phase.complementarity / rules.beta_factor
     beta = rules.beta_factor * F.beta if stagnates and F.beta < rules.largest_beta else F.beta
     multipliers = F.ascend(g)
     monitor = state.monitor._replace(points=state.monitor.points + (rules.update_weight if due else 1))
-    state = replace(
-        state,
+    state = state.replaced(
         lagrangian=F._replace(multipliers=multipliers, beta=beta, tau=F.tau / rules.tau_factor),
         multipliers=state.scaling.unscale(multipliers),
         monitor=monitor,
         phase=QuasiNewton(complementarity),
     )
-    return replace(state, gradient=merit_gradient(state, now))
+    return state.replaced(gradient=merit_gradient(state, now))
 
 
 def planned(domain: ConvexSet, state: AdaptiveState) -> AdaptiveState:
     """Return the state with its next trial."""
-    return replace(state, trial=plan(domain, state.x, state.gradient, state.curvature))
+    return state.replaced(trial=plan(domain, state.x, state.gradient, state.curvature))
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
 def plan(domain: ConvexSet, x: Array, gradient: Array, curvature: LBFGS) -> Trial:
     """Return a descent direction p with x + p in X."""
     p = _direction(domain, x, gradient, curvature)
-    slope = float(namespace(p).sum(p * gradient))
+    slope = dot(p, gradient)
     return Trial(p, slope) if slope < 0 else projected_gradient(domain, x, gradient, curvature)
 
 
 def projected_gradient(domain: ConvexSet, x: Array, gradient: Array, curvature: LBFGS) -> Trial:
     """Return the step that always descends, for rounding or a set of active bounds that was not found."""
     p = domain.project(x - gradient / curvature.sigma) - x
-    return Trial(p, float(namespace(p).sum(p * gradient)))
+    return Trial(p, dot(p, gradient))
 
 
 def _direction(domain: ConvexSet, x: Array, gradient: Array, curvature: LBFGS) -> Array:
