@@ -44,10 +44,11 @@ class GroupedDifferences:
         upper: Any = np.inf,
         relative_step: Any = None,
         precision: float = 0.0,
+        step: Any = None,
     ) -> SparseMatrix:
         """Return the Jacobian at ``x``; the arguments are those of `gdpa._differences.derivative`.
 
-        At a bound "3-point" is a difference to one side.
+        ``step`` are absolute steps that take the place of others. At a bound "3-point" is a difference to one side.
         """
         pattern = self.pattern
         lower, upper = np.broadcast_to(lower, x.shape), np.broadcast_to(upper, x.shape)
@@ -55,8 +56,9 @@ class GroupedDifferences:
         if scheme == "2-point" and precision > np.finfo(x.dtype).eps:
             scheme = "3-point"
         default = eps ** (1 / 3 if scheme == "3-point" else 1 / 2) * np.maximum(1.0, np.abs(x))
-        step = default if relative_step is None else np.abs(relative_step) * np.abs(x)
-        step = np.where(step > 0, step, default)
+        if step is None:
+            step = default if relative_step is None else np.abs(relative_step) * np.abs(x)
+            step = np.where(step > 0, step, default)
         step = np.minimum(step, np.maximum(upper - x, x - lower))
         forth = np.where(x + step <= upper, step, -step)
         back = np.where((x + step <= upper) & (x - step >= lower), -step, 0.0)

@@ -17,14 +17,17 @@ from typing import Any
 
 import numpy as np
 
+from gdpa._grouped_differences import GroupedDifferences
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Vector
-from gdpa.numerics.sparse import FEW_ROWS, Pattern, SparseMatrix, products, read, transposed, union
-from gdpa.numerics.sparse_groups import column_groups
+from gdpa.numerics.sparse import FEW_ROWS, SparseMatrix, products, read, transposed, union
 from gdpa.sets import Box, ConvexSet
 
 #: With more groups of columns than this, a Hessian by differences costs more than it saves.
 MOST_GROUPS = 60
+#: The step of the central differences over max(1, |x|). The roundings of the gradient ask for a longer one, a fine grid
+#: for a shorter one: a slope between neighbors at distance 1e-5 changes by 0.01.
+STEP = 1e-7
 #: A pattern that was guessed is kept if it predicts the change of the gradient along a random direction to this share.
 FORETOLD = 1e-3
 
@@ -59,8 +62,7 @@ class HessianDifferences:
     def __init__(self, evaluate: Callable[[Vector], Evaluation], domain: ConvexSet, sparsity: Any = None) -> None:
         self._evaluate, self._domain = evaluate, domain
         self._given = None if sparsity is None else read(sparsity, "the sparsity of the hessian").pattern
-        self._pattern: Pattern | None = None
-        self._groups: list[Vector] = []
+        self._differences: GroupedDifferences | None = None
         self._failed = False
 
     def added(self, x: Vector, now: Evaluation) -> Evaluation:
@@ -72,17 +74,17 @@ class HessianDifferences:
             return self._hessian(x, now, w, objective)
 
         whole = now.jacobian if now.has_jacobian else None
-        passes = max(1, len(self._groups))
+        passes = 1 if self._differences is None else 2 * len(self._differences.groups)
         f, g, pullback = now
         return Evaluation(f, g, pullback, whole, now.passes, hessian, passes, now.is_sparse)
 
     def _hessian(self, x: Vector, now: Evaluation, w: Vector, objective: float) -> SparseMatrix | None:
-        first = self._pattern is None and not self._failed
+        first = self._differences is None and not self._failed
         if first:
             self._begin(x, now)
-        if self._failed or self._pattern is None:
+        if self._failed:
             return None
-        H = self._differences(x, now, w, objective)
+        H = self._at(x, now, w, objective)
         if first and self._given is None and not self._foretells(H, x, now, w, objective):
             self._failed = True
             return None
@@ -104,39 +106,26 @@ class HessianDifferences:
                 self._failed = True
                 return
             pattern = products(J.pattern)
-        groups = column_groups(pattern, MOST_GROUPS)
-        if groups is None:
-            self._failed = True
-            return
-        self._pattern, self._groups = pattern, groups
+        self._differences = GroupedDifferences(pattern)
+        self._failed = len(self._differences.groups) > MOST_GROUPS
 
-    def _moved(self, x: Vector, signs: Vector) -> Vector:
-        """Return the point a small step away, inside the box."""
-        h = float(np.finfo(x.dtype).eps) ** 0.5 * np.maximum(1.0, np.abs(x)) * signs
-        if isinstance(self._domain, Box):
-            lower, upper = self._domain.bounds(x)
-            h = np.where((x + h > upper) | (x + h < lower), -h, h)
-        return np.asarray(self._domain.project(x + h))
+    def _at(self, x: Vector, now: Evaluation, w: Vector, objective: float) -> SparseMatrix:
+        """Return the Hessian by central differences, inside the box."""
+        assert self._differences is not None
 
-    def _differences(self, x: Vector, now: Evaluation, w: Vector, objective: float) -> SparseMatrix:
-        assert self._pattern is not None
-        pattern = self._pattern
-        data = np.zeros(len(pattern.indices))
+        def gradient(y: Vector) -> Vector:
+            return np.asarray(self._evaluate(y).pullback(w, objective))
+
+        lower, upper = self._domain.bounds(x) if isinstance(self._domain, Box) else (-np.inf, np.inf)
         here = now.pullback(w, objective)
-        for group in self._groups:
-            signs = np.zeros_like(x)
-            signs[group] = 1.0
-            there = self._moved(x, signs)
-            step = there - x
-            change = self._evaluate(there).pullback(w, objective) - here
-            mine = step[pattern.indices] != 0
-            data[mine] = change[pattern.rows[mine]] / step[pattern.indices[mine]]
-        _, places = transposed(pattern)
-        return SparseMatrix(pattern, (data + data[places]) / 2)
+        H = self._differences(gradient, x, here, "3-point", lower, upper, step=STEP * np.maximum(1.0, np.abs(x)))
+        _, places = transposed(H.pattern)
+        return SparseMatrix(H.pattern, (H.data + H.data[places]) / 2)
 
     def _foretells(self, H: SparseMatrix, x: Vector, now: Evaluation, w: Vector, objective: float) -> bool:
         """Tell whether H predicts the gradient along a random direction."""
-        there = self._moved(x, np.random.default_rng(0).choice([-1.0, 1.0], size=x.shape))
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=x.shape)
+        there = self._domain.project(x + STEP * np.maximum(1.0, np.abs(x)) * signs)
         change = self._evaluate(there).pullback(w, objective) - now.pullback(w, objective)
         foretold = H @ (there - x)
         rounding = 100 * float(np.finfo(x.dtype).eps) * float(np.abs(now.pullback(w, objective)).max(initial=0.0))

@@ -29,8 +29,8 @@ def add_second_derivatives(canonical: Canonical, hess: Any, sparsity: Any) -> No
     free = canonical.frame.free
     large = canonical.x0.shape[0] > FEW_COLUMNS
     if hess is not None and not (large and callable(hess) and is_sparse(_objective(canonical, hess, canonical.x0))):
-        text = "gdpa.minimize uses hess only if it returns a sparse array and there are more than 50 free variables"
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        text = "gdpa.minimize does not use Hessian information (hess) unless it is a sparse array of more than"
+        warnings.warn(f"{text} {FEW_COLUMNS} free variables", RuntimeWarning, stacklevel=3)
         hess = None
     if not large:
         return

@@ -73,7 +73,7 @@ def sparse_model_step(
     step = _settle(model, guess)
     if step is not None and _is_convex_along(model, step):
         return step
-    model = model._replace(B=_convex(model))
+    model = model._replace(B=_convex(model, guess.at_lower | guess.at_upper))
     inner = interior_point(model)
     if inner is None:
         nan = np.full(len(c), np.nan)
@@ -133,11 +133,16 @@ def _is_convex_along(model: SparseModel, step: ModelStep) -> bool:
     return bool(curvature >= CURVATURE * float(p @ p))
 
 
-def _convex(model: SparseModel) -> Quadratic:
-    """Return B with the least shift tried for which B + beta J_E'J_E is positive definite, E the equalities."""
+def _convex(model: SparseModel, held: Vector) -> Quadratic:
+    """Return B with the least shift tried for which B + beta J_E'J_E is positive definite, E the equalities.
+
+    Coordinates that are held at a bound get the sum of their row instead: they are not expected to move, and differences
+    to one side know their curvature least.
+    """
     B = model.B
     if B.W is not None:  # limited-memory BFGS is positive definite
         return B
+    B = B.shifted(np.where(held, np.bincount(B.H.pattern.rows, np.abs(B.H.data), len(held)), 0.0))
     H, J = B.H, model.J
     test = augmented(H.pattern, J.pattern)
     weights = np.where(model.is_equality, model.beta, 0.0)
@@ -167,5 +172,9 @@ def sparse_least_squares(D: SparseMatrix, slack: Vector, b: Vector, num_equaliti
     A = SparseMatrix(turned, (D / size[:, None]).data[places])
     B = Quadratic(SparseMatrix(diagonal(m), (slack / size) ** 2 + SIGNLESS))
     lower = np.where(np.arange(m) >= m - num_equalities, -np.inf, 0.0)
-    y = sparse_model_step(B, np.zeros(m), A, -b, 1.0, d, (lower, np.full(m, np.inf))).direction
-    return np.where(np.isfinite(y), y, 0.0) / size
+    y = np.zeros(m)
+    for _ in range(2):  # the second time what keeps B definite pulls to the first answer, not to zero
+        y = sparse_model_step(B, -SIGNLESS * y, A, -b, 1.0, d, (lower, np.full(m, np.inf))).direction
+        if not np.isfinite(y).all():
+            return np.zeros(m)
+    return y / size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,13 +43,14 @@ class Quadratic(NamedTuple):
             out = out - self.W @ np.linalg.solve(self.K, self.W.T @ v)
         return out
 
-    def shifted(self, shift: float) -> Quadratic:
-        """Return B + shift I."""
-        if shift == 0:
+    def shifted(self, shift: Any) -> Quadratic:
+        """Return B + shift I, or B + diag(shift); the diagonal belongs to the pattern of H."""
+        if not np.any(shift):
             return self
         pattern = self.H.pattern
-        diagonal = pattern.rows == pattern.indices
-        return self._replace(H=SparseMatrix(pattern, self.H.data + shift * diagonal))
+        on_diagonal = pattern.rows == pattern.indices
+        shifts = np.broadcast_to(shift, pattern.shape[:1])[pattern.indices]
+        return self._replace(H=SparseMatrix(pattern, self.H.data + np.where(on_diagonal, shifts, 0.0)))
 
 
 class SparseModel(NamedTuple):
