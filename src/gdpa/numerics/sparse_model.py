@@ -30,6 +30,8 @@ FIRST_SHIFT, GROWTH = 1e-10, 10.0
 CLEARLY = 0.9
 #: No matrix counts as smaller than this, and no shift is larger than its reciprocal.
 LEAST = 1e-8
+#: If a step leaves more than LINEAR of a violation below NEAR, it is tried with STIFFER times the penalty.
+LINEAR, NEAR, STIFFER = 1e-3, 1e-4, 1e4
 #: A multiplier or a slack below this share of the largest one has no sign.
 SIGNLESS = 1e-12
 
@@ -84,17 +86,37 @@ def sparse_model_step(
     return ModelStep(p, inner.multipliers)
 
 
-def settled_step(
+def stiffened_step(
     B: Quadratic,
     c: Vector,
     J: SparseMatrix,
+    g: Vector,
     r: Vector,
     beta: float,
+    gradient: Vector,
     num_equalities: int = 0,
     bounds: tuple[Vector, Vector] | None = None,
-) -> ModelStep | None:
-    """Return what the active-set iteration alone finds, or None; the arguments are those of `sparse_model_step`."""
-    return _settled(*_begin(B, c, J, r, beta, num_equalities, bounds))
+) -> ModelStep:
+    """Return the model's step, near a solution with a stiffer penalty if that descends, too.
+
+    A weak penalty regularizes the multipliers, and they converge linearly; those of a long chain very slowly.
+
+    Args:
+        B, c, J, r, beta, num_equalities, bounds: those of `sparse_model_step`.
+        g: the values of the constraints, without the shift by the multipliers that r has.
+        gradient: of the merit that the step is to descend on.
+    """
+    step = sparse_model_step(B, c, J, r, beta, num_equalities, bounds)
+    is_equality = np.arange(len(g)) >= len(g) - num_equalities
+    before, left = (
+        float(np.where(is_equality, np.abs(v), np.maximum(v, 0.0)).max(initial=0.0))
+        for v in (g, g + J @ step.direction)
+    )
+    if left <= LINEAR * before or before > NEAR:
+        return step
+    stiff = g + (r - g) / STIFFER
+    other = _settled(*_begin(B, c, J, stiff, STIFFER * beta, num_equalities, bounds))
+    return other if other is not None and float(gradient @ other.direction) < 0 else step
 
 
 def _begin(
@@ -179,7 +201,7 @@ def _convex(model: SparseModel, held: Vector) -> Quadratic:
     if B.W is not None:  # limited-memory BFGS is positive definite
         return B
     free = np.where(held, 0.0, 1.0)
-    H, J = free * (free[:, None] * B.H), free * model.J
+    H, J = B.H * free[:, None] * free, model.J * free
     test = augmented(H.pattern, J.pattern)
     weights = np.where(model.is_equality, model.beta, 0.0)
     least = FIRST_SHIFT * max(float(np.abs(H.data).max(initial=0.0)), LEAST)

@@ -21,7 +21,6 @@ from gdpa._typing import Array
 from gdpa.algorithms.adaptive.al_step import projected_gradient
 from gdpa.algorithms.adaptive.merit import Trial
 from gdpa.algorithms.adaptive.rules import Rules
-from gdpa.algorithms.adaptive.sparse_step import sparse_step
 from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, largest_violation, sqrt_eps, step_bounds
 from gdpa.algorithms.adaptive.units import drifted
 from gdpa.algorithms.base import Probe
@@ -30,6 +29,7 @@ from gdpa.numerics.dense import to_float64
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.qp import WORKING_SET
 from gdpa.numerics.sparse import SparseMatrix
+from gdpa.numerics.sparse_model import stiffened_step
 from gdpa.numerics.sparse_program import Quadratic
 from gdpa.units import Units
 
@@ -179,7 +179,8 @@ def _solve(problem: Problem, state: AdaptiveState, F: AugmentedLagrangian, c: Ar
     r = F.shifted(g) / F.beta
     p, bounds = F.num_equalities, step_bounds(problem.domain, state.x)
     if isinstance(J, SparseMatrix):
-        return sparse_step(Quadratic.of(state.curvature, len(c)), F, c, J, g, bounds)
+        gradient = c + F.weights(g) @ J
+        return stiffened_step(Quadratic.of(state.curvature, len(c)), c, J, g, r, F.beta, gradient, p, bounds)
     evaluated = to_numpy(max_norm(J) != 0) | (np.arange(len(r)) >= len(r) - p)
     if evaluated.all():
         return model_step(state.curvature, c, J, r, F.beta, p, bounds)
