@@ -162,6 +162,12 @@ def faults(results: Path) -> Tables:
     return {"table.md": table(rows_of(results, "faults", KEY))}
 
 
+def banded(results: Path) -> Tables:
+    from benchmarks.banded.report import tables
+
+    return tables(rows_of(results, "banded", ("solver", "family", "n")))
+
+
 def mutants(results: Path) -> Tables:
     from benchmarks.mutants import table
 
@@ -186,6 +192,7 @@ STUDIES: dict[str, Declared] = {
     ),
     "nonlinear": Declared((*CORE, "benchmarks/nonlinear"), nonlinear),
     "large": Declared((*CORE, "benchmarks/large"), large),
+    "banded": Declared((*CORE, "benchmarks/banded"), banded),
     "units": Declared((*CORE, "benchmarks/units"), units),
     "minibatch": Declared((*TORCH, "benchmarks/minibatch"), minibatch),
     "noise": Declared((*CORE, "benchmarks/noise.py"), noise),
