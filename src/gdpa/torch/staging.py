@@ -56,7 +56,6 @@ class Stage:
         guarded: the host does not look at ``check``; if it is False, the kernels of the step change nothing.
     """
 
-    states: list[Row] | None = None
     weights: torch.Tensor | None = None
     pooled: Pooled | None = None
     packed: torch.Tensor | None = None
@@ -73,10 +72,11 @@ class Stage:
         updates: dict[str, Any],
         loss: torch.Tensor | None = None,
         saved: torch.Tensor | None = None,
+        states: list[Row] | None = None,
     ) -> None:
         # One is made at every step: what most of them leave at its default stays on the class.
         self.check, self.objective, self.values, self.updates = check, objective, values, updates
-        self.loss, self.saved = loss, saved
+        self.loss, self.saved, self.states = loss, saved, states
 
     @property
     def phase(self) -> Phase:
