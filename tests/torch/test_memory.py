@@ -96,3 +96,13 @@ def test_an_absent_constraint_is_in_neither_the_loss_nor_its_gradient(value, m, 
     assert opt.skipped == 0
     assert opt.multipliers.tolist() == pytest.approx([2 + 0.01 * 0.25] * (m - 1) + [2.0])
     assert [row.absent for row in opt.snapshot().rows] == [False] * (m - 1) + [True]
+
+
+@pytest.mark.parametrize("m", [2, FEW + 4])
+def test_an_absent_constraint_is_not_named_if_a_step_is_skipped(m):
+    x = torch.nn.Parameter(torch.ones(m))
+    opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.1), [f"group {i}" for i in range(m)])
+    bad = torch.tensor([math.nan] + [0.0] * (m - 2) + [math.inf])
+    opt.lagrangian(x.sum(), x + bad, counts=[1] * (m - 1) + [0]).backward()
+    with pytest.warns(gdpa.torch.NonFiniteWarning, match="step skipped: group 0 was not a finite number"):
+        opt.step()

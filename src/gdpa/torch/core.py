@@ -156,11 +156,12 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         objective, check = f.item(), total.item()
         if present is not None and check != check:
             # The gradient of the dot product is w, which is 0 for absent constraints. Its value must leave them out.
-            check = objective + sum(w * v for w, v, here in zip(weights, values, present, strict=True) if here)
+            terms = zip(weights, values, present, strict=True)
+            check = objective + sum(weight * value for weight, value, here in terms if here)
             total.detach().fill_(check)
         if dual.measures(entries):
             updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
-        self._stage = Stage(check, objective, values, updates, total, w, states)
+        self._stage = Stage(check, objective, values, updates, total, w, present, states)
         return total
 
     def _arrays(self, f: torch.Tensor, vector: torch.Tensor, counts: Any) -> torch.Tensor:
@@ -183,7 +184,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
         if present is not None:
             values.masked_fill_(~present, float("nan"))
-        stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, w)
+        stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, w, present)
         self._settle(stage)
         return total
 

@@ -164,7 +164,7 @@ class Dual:
                 if stage.guarded:
                     numbers = torch.where(stage.check, numbers, entry[positions])
                 entry[positions] = numbers
-            elif stage.guarded and isinstance(value, torch.Tensor):  # in place, where a captured graph looks for it
+            elif stage.guarded and isinstance(value, torch.Tensor):  # in place: a captured graph reads this memory
                 entry = entries[key]
                 torch.where(stage.check, value.to(entry.dtype), entry, out=entry)
             else:
