@@ -270,7 +270,32 @@ def main() -> None:
     if args.save:
         from benchmarks.provenance import Study
 
-        Study("benchmarks.torch_step", "torch_step").replace([record])
+        study = Study("benchmarks.torch_step", "torch_step")
+        study.write(table(study.replace([record])))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the record as Markdown tables."""
+    from benchmarks.provenance import markdown, told
+
+    (row,) = rows
+    steps = [
+        [name, f"{found['over_us']:+.0f}", f"{found['ratio']:.3f}"]
+        for name, found in row["small"].items()
+        if name != "fixed weights"
+    ]
+    large = [[name, f"{found['ratio']:.3f}"] for name, found in row["large"].items() if name != "fixed weights"]
+    many = [
+        [what, f"{times['step_ms']:.1f}", f"{times['floor_ms']:.1f}"]
+        for what, times in (("all of them present", row["many"]), ("1,000 of them present", row["few_present"]))
+    ]
+    parts = (
+        markdown(["two-layer network, 2 constraints", "us a step over fixed weights", "ratio"], steps),
+        markdown(["10 million parameters, 2 constraints", "ratio to fixed weights"], large),
+        markdown(["100,000 constraints", "ms a step", "with fixed weights"], many),
+        told(rows),
+    )
+    return "\n\n".join(parts)
 
 
 def show(table: dict[str, dict[str, float]]) -> None:

@@ -66,9 +66,12 @@ def candidates(roster: Roster, dual: dict[str, Any], values: Any, present: Any, 
         everything: take constraints that hold, too.
     """
     ratio, first = dual["ratio"], roster.size - roster.num_equalities
+    found: list[int]
     if isinstance(values, np.ndarray):
-        wanted = (values > 0) | ((np.arange(roster.size) >= first) | everything) & (values == values)
-        found = np.flatnonzero(wanted & (np.asarray(ratio) == 0) & (True if present is None else present)).tolist()
+        here = np.arange(roster.size) if present is None else np.flatnonzero(present)
+        g = values[here]
+        wanted = (g > 0) | ((here >= first) | everything) & (g == g)
+        found = here[wanted & (np.asarray(ratio)[here] == 0)].tolist()
     else:
         found = [
             i

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gdpa._arrays import positive_part
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
 
@@ -92,8 +93,9 @@ class Feedback(Rule):
         # S, the size of one unit of error. Running means are plain means until their shares are reached.
         jump = (seen > 0) * (0.5 * (g - last) ** 2)
         seen = seen + 1.0
-        variance = variance + xp.at_least(1 / seen, NEWEST_VARIANCE) * (jump - variance)
-        square = square + xp.at_least(1 / seen, NEWEST_SQUARE) * (g * g - square)
+        newest = 1 / seen
+        variance = variance + xp.at_least(newest, NEWEST_VARIANCE) * (jump - variance)
+        square = square + xp.at_least(newest, NEWEST_SQUARE) * (g * g - square)
         largest_square = xp.maximum(largest_square, square)
         size = xp.minimum(xp.maximum(square, LEAST_SQUARE * largest_square), limit * limit)
         unit = xp.sqrt(xp.maximum(size, DEVIATIONS * DEVIATIONS * variance))
@@ -105,5 +107,5 @@ class Feedback(Rule):
         step = 0.5 * k * (ratio > 0) * (rarity + abs(integral))
         integral = AugmentedLagrangian(integral, step, 0.0, num_equalities).ascend(INTEGRAL * rarity * drive)
         step = 0.5 * k * (rarity + abs(integral))
-        ahead = AugmentedLagrangian(integral, step, 0.0, num_equalities).ascend(PROPORTIONAL * drive)
+        ahead = positive_part(integral + PROPORTIONAL * step * drive, num_equalities)
         return (ratio * ahead, integral, smoothed, g, variance, square, largest_square, seen), multipliers
