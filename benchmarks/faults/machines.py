@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
-from benchmarks.faults.line import Line, Row, numbered, seed_of, total
+from benchmarks.faults.line import ROOT, Line, Row, numbered, seed_of, total
 
 KINDS = ("solve", "minimize", "torch", "files")
 #: Operations of one machine in all, and in one record.
 OPERATIONS, BATCH = 10_000, 1000
+#: Seconds for a batch on a busy machine.
+LIMIT = 3600
 
 
 def run(case: str, folder: Path) -> Row:
-    from benchmarks.faults.state_machines import run_machine
-
-    return run_machine(case.partition(" ")[0], seed_of(case), BATCH)
+    """Run a batch in a process of its own."""
+    words = [case.partition(" ")[0], str(seed_of(case)), str(BATCH)]
+    command = [sys.executable, "-m", "benchmarks.faults.state_machines", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
+    if done.returncode:
+        return {"ok": False, "note": done.stderr[-2000:]}
+    row: Row = json.loads(done.stdout.splitlines()[-1])
+    return row
 
 
 def found(rows: list[Row]) -> str:
@@ -31,4 +41,5 @@ LINE = Line(
     lambda short: [case for kind in KINDS for case in numbered(kind, 1 if short else OPERATIONS // BATCH)],
     run,
     found,
+    parallel=True,
 )

@@ -1,5 +1,7 @@
 """State machines: random sequences of calls on `solve`, `minimize`, the torch optimizer and files of runs.
 
+    python -m benchmarks.faults.state_machines KIND SEED OPERATIONS        one record as JSON
+
 Each operation is followed by the invariants of its machine. Hypothesis draws the sequences and shrinks one that breaks
 an invariant.
 """
@@ -7,8 +9,10 @@ an invariant.
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import signal
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -18,7 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -477,6 +481,8 @@ def run_machine(kind: str, first: int, operations: int) -> Row:
         stateful_step_count=LENGTH,
         deadline=None,
         database=None,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
     note = ""
@@ -487,3 +493,7 @@ def run_machine(kind: str, first: int, operations: int) -> Row:
     except Exception as error:
         note = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])[:2000]
     return {"operations": machine.operations, "broken": int(bool(note)), "ok": not note, "note": note}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run_machine(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
