@@ -93,12 +93,14 @@ class Training:
         )
         self.lines: list[str] = []
         self._queue: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._queue.put(line.rstrip())
+        with self.process.stdout as stream:
+            for line in stream:
+                self._queue.put(line.rstrip())
         self._queue.put(None)
 
     def wait_for(self, done: Callable[[str], bool], limit: float) -> str | None:
@@ -146,6 +148,7 @@ class Training:
                 with suppress(ProcessLookupError):
                     os.kill(int(match["process"]), signal.SIGKILL)
         self.process.wait(timeout=LIMIT)
+        self._reader.join(LIMIT)
 
 
 def undisturbed(steps: int = STEPS) -> str:

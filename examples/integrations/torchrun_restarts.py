@@ -6,7 +6,7 @@ or with python alone, on one process. Repeat the command to continue from the la
 
 - Rank 0 saves every 20 steps. If a rank is killed, torchrun starts all of them again, and they load the newest file.
 - SIGTERM and Ctrl-C: all ranks finish the same step, rank 0 saves it and says where, and they end by the signal.
-- A frozen rank: the others wait for it for 20 seconds, name it and end; torchrun starts all of them again.
+- A frozen rank: the others wait for it for 40 seconds, name it and end; torchrun starts all of them again.
 - The order of the data depends on the step alone, random numbers are part of the checkpoint.
 """
 
@@ -29,7 +29,7 @@ from gdpa.checkpoints import Checkpoints
 from gdpa.signals import StopRequest
 
 BATCH, EVERY = 16, 20
-TIMEOUT = timedelta(seconds=20)  # of a start or a step without the other ranks
+TIMEOUT = timedelta(seconds=40)  # of a start or a step without the other ranks
 
 
 def batch_of(step, rank, ranks, x):
