@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gdpa._arrays import positive_part
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
 
@@ -107,5 +106,5 @@ class Feedback(Rule):
         step = 0.5 * k * (ratio > 0) * (rarity + abs(integral))
         integral = AugmentedLagrangian(integral, step, 0.0, num_equalities).ascend(INTEGRAL * rarity * drive)
         step = 0.5 * k * (rarity + abs(integral))
-        ahead = positive_part(integral + PROPORTIONAL * step * drive, num_equalities)
+        ahead = AugmentedLagrangian(integral, step, 0.0, num_equalities).weights(PROPORTIONAL * drive)
         return (ratio * ahead, integral, smoothed, g, variance, square, largest_square, seen), multipliers
