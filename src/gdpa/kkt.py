@@ -19,7 +19,7 @@ from gdpa._receipt import write_receipt
 from gdpa._text import number
 from gdpa._typing import Array
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.numerics.sparse import SparseMatrix
+from gdpa.numerics.sparse import combined_rows
 from gdpa.sets import ConvexSet
 from gdpa.units import Start, Units, nearby_start, units_at
 
@@ -387,15 +387,8 @@ def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: St
         free = units._replace(slacks=xp.where(near, xp.zeros_like(g), units.slacks))
         for weights in (units, free):
             fitted = fit(domain, x, now.gradient(), now.jacobian(), g, p, weights)
-            candidates.append((fitted, now.gradient() + _combined(fitted, now.jacobian())))
+            candidates.append((fitted, now.gradient() + combined_rows(fitted, now.jacobian())))
     certificate, *others = (certificate_from(problem, start, units, now, x, *one) for one in candidates)
     for other in others:
         certificate = better(certificate, other)
     return certificate
-
-
-def _combined(weights: Array, J: Array) -> Array:
-    """Return J^T weights (for each member of a batch)."""
-    if isinstance(J, SparseMatrix):
-        return weights @ J
-    return namespace(weights).sum(weights[..., None] * J, axis=-2)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._arrays import max_norm
+from gdpa._arrays import max_norm, namespace
 from gdpa._typing import Array, Vector
 
 #: A sparse Jacobian with at most this many columns, or with this many rows and no Hessian, is made dense: the dense
@@ -230,6 +230,17 @@ def _row_maximum(pattern: Pattern, values: Vector) -> Vector:
     if filled.any():
         out[filled] = np.maximum.reduceat(values, pattern.indptr[:-1][filled])
     return out
+
+
+def combined_rows(weights: Array, J: Array) -> Array:
+    """Return J^T weights for a sparse J, or for each member of a batch of dense ones.
+
+    >>> combined_rows(np.array([1.0, 2.0]), np.eye(2)).tolist()
+    [1.0, 2.0]
+    """
+    if isinstance(J, SparseMatrix):
+        return weights @ J
+    return namespace(weights).sum(weights[..., None] * J, axis=-2)
 
 
 def absolute(J: SparseMatrix) -> SparseMatrix:
