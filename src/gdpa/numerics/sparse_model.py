@@ -73,7 +73,7 @@ def sparse_model_step(
     if step is not None:
         return step
     m, lower, upper = len(r), model.lower, model.upper
-    model = model._replace(B=_convex(model, guess.at_lower | guess.at_upper))
+    model = model._replace(B=_convex(model))
     inner = interior_point(model)
     if inner is None:
         return ModelStep(np.full(len(c), np.nan), np.full(m, np.nan))
@@ -191,22 +191,16 @@ def _is_convex_along(model: SparseModel, step: ModelStep) -> bool:
     return bool(curvature >= CURVATURE * float(p @ p))
 
 
-def _convex(model: SparseModel, held: Vector) -> Quadratic:
-    """Return B with the least shift tried for which B + beta J_E'J_E is positive definite, E the equalities.
-
-    Coordinates that are held at a bound do not count: they are not expected to move, and differences to one side know
-    their curvature least.
-    """
-    B = model.B
+def _convex(model: SparseModel) -> Quadratic:
+    """Return B with the least shift tried for which B + beta J_E'J_E is positive definite, E the equalities."""
+    B, J = model.B, model.J
     if B.W is not None:  # limited-memory BFGS is positive definite
         return B
-    free = np.where(held, 0.0, 1.0)
-    H, J = B.H * free[:, None] * free, model.J * free
-    test = augmented(H.pattern, J.pattern)
+    test, d = augmented(B.H.pattern, J.pattern), J.shape[1]
     weights = np.where(model.is_equality, model.beta, 0.0)
-    least = FIRST_SHIFT * max(float(np.abs(H.data).max(initial=0.0)), LEAST)
+    least = FIRST_SHIFT * max(float(np.abs(B.H.data).max(initial=0.0)), LEAST)
     shift = 0.0
-    while not test.is_positive_definite(H, J, np.where(held, 1.0, CLEARLY * shift), weights):
+    while not test.is_positive_definite(B.H, J, np.full(d, CLEARLY * shift), weights):
         shift = least if shift == 0 else GROWTH * shift
         if not shift < 1 / LEAST:
             break
