@@ -174,6 +174,12 @@ def mutants(results: Path) -> Tables:
     return {"table.md": table(rows_of(results, "mutants", ("key",)))}
 
 
+def torch_step(results: Path) -> Tables:
+    from benchmarks.torch_step import table
+
+    return {"table.md": table(rows_of(results, "torch_step"))}
+
+
 SKLEARN = (*CORE, "src/gdpa/sklearn")
 COMPARISON = (
     *CORE,
@@ -208,7 +214,7 @@ STUDIES: dict[str, Declared] = {
     "confidence": Declared((*TORCH, "benchmarks/confidence.py"), confidence),
     "front": Declared((*TORCH, "benchmarks/front_page.py"), nothing),
     "cuda": Declared((*CORE, *TORCH, "benchmarks/cuda.py"), nothing),
-    "torch_step": Declared((*TORCH, "benchmarks/torch_step.py"), nothing),
+    "torch_step": Declared((*TORCH, "benchmarks/torch_step.py"), torch_step),
     "faults": Declared((*CORE, *TORCH, "src/gdpa/experiments", "benchmarks/faults"), faults),
     "mutants": Declared((*CORE, *TORCH, "tests"), mutants),
     "fair_adult": Declared((*SKLEARN, "benchmarks/fair_adult.py"), fair_adult),
