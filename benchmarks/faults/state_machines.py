@@ -476,6 +476,7 @@ def run_machine(kind: str, first: int, operations: int) -> Row:
     """Draw sequences until at least ``operations`` were made; a broken invariant is in the note."""
     machine = MACHINES[kind]
     machine.operations, drawn = 0, 0
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background processes with it ignored
     options = settings(
         max_examples=SEQUENCES,
         stateful_step_count=LENGTH,
