@@ -24,8 +24,9 @@ from gdpa.torch.rules.base import Part, Scalar, Vector
 
 _logger = logging.getLogger("gdpa.torch")
 
-#: Batches that a constraint's ratio is measured over. From `calibration=8` of the first rule; 4 to 16 differed by less
-#: than the seeds.
+# `python -m benchmarks.minibatch.run constants` halves and doubles each of these; docs/benchmarks.md shows the results.
+
+#: Batches that a constraint's ratio is measured over.
 BATCHES = 8
 #: With more constraints than this, at most this many are measured in a batch ...
 MOST_AT_ONCE = 32
