@@ -145,16 +145,11 @@ def run(case: str, folder: Path) -> Row:
     after = {record.unit.name: record for record in Folder(folder / "out", complain=lambda text: None).read("rate")}
     name = next(name for name, record in before.items() if record.unit.hash == lost["hash"])
     others = set(before) - {name}
-    return {
-        "named": f"{NAME}, line {LINE_INDEX + 1}: " in said,
-        "traceback": traceback,
-        "accepted": name in after,
-        "ok": not traceback
-        and name not in after
-        and f"{NAME}, line {LINE_INDEX + 1}: " in said
-        and all(after[one].summary == before[one].summary for one in others),
-        "note": said[:300],
-    }
+    named, accepted = f"{NAME}, line {LINE_INDEX + 1}: " in said, name in after
+    intact = all(after[one].summary == before[one].summary for one in others)
+    good = named and intact and not traceback and not accepted
+    note = "" if good else said[:300]
+    return {"named": named, "traceback": traceback, "accepted": accepted, "ok": good, "note": note}
 
 
 def _quiet(exception: BaseException | None) -> bool:

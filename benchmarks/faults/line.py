@@ -54,3 +54,12 @@ def seed_of(case: str) -> int:
 def total(rows: Iterable[Row], name: str) -> int:
     """Return the sum of an entry over records."""
     return sum(int(row.get(name, 0)) for row in rows)
+
+
+def largest(rows: Iterable[Row], name: str) -> float:
+    """Return the largest value of an entry; a record without it, of a case that failed, does not count.
+
+    >>> largest([{"longest": 2.5}, {"ok": False}], "longest")
+    2.5
+    """
+    return max((float(row[name]) for row in rows if name in row), default=0.0)

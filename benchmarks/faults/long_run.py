@@ -103,7 +103,9 @@ def run_steps(steps: int) -> Row:
 
 def found(rows: list[Row]) -> str:
     parts = [
-        f"{row['steps']} steps: memory growth {row['growth']:.2%}, multipliers within {row['gap']:.1e}" for row in rows
+        f"{row['steps']} steps: memory growth {row['growth']:.2%}, multipliers within {row['gap']:.1e}"
+        for row in rows
+        if "gap" in row
     ]
     return "; ".join(parts)
 

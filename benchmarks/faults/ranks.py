@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.faults.line import ROOT, Line, Row, numbered, seed_of, total
+from benchmarks.faults.line import ROOT, Line, Row, largest, numbered, seed_of, total
 
 INTEGRATIONS = ROOT / "examples" / "integrations"
 RANKS = 2
@@ -93,12 +93,14 @@ class Training:
         )
         self.lines: list[str] = []
         self._queue: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._queue.put(line.rstrip())
+        with self.process.stdout as stream:
+            for line in stream:
+                self._queue.put(line.rstrip())
         self._queue.put(None)
 
     def wait_for(self, done: Callable[[str], bool], limit: float) -> str | None:
@@ -146,6 +148,7 @@ class Training:
                 with suppress(ProcessLookupError):
                     os.kill(int(match["process"]), signal.SIGKILL)
         self.process.wait(timeout=LIMIT)
+        self._reader.join(LIMIT)
 
 
 def undisturbed(steps: int = STEPS) -> str:
@@ -266,7 +269,7 @@ def start_once(load: int = LOAD) -> Row:
 
 
 def found_killed(rows: list[Row]) -> str:
-    longest = max(row["longest"] for row in rows)
+    longest = largest(rows, "longest")
     return (
         f"{total(rows, 'recovered')} of {total(rows, 'kills')} resumed, the ranks left ended within {longest:.2g} s; "
         f"{total(rows, 'equal')} of {len(rows)} runs equal to an undisturbed one, data order included"
@@ -274,12 +277,12 @@ def found_killed(rows: list[Row]) -> str:
 
 
 def found_frozen(rows: list[Row]) -> str:
-    longest = max(row["seconds to end"] for row in rows)
+    longest = largest(rows, "seconds to end")
     return f"{total(rows, 'named')} of {len(rows)} named, the others ended within {longest:.2g} s"
 
 
 def found_started(rows: list[Row]) -> str:
-    longest = max(row.get("longest", 0.0) for row in rows)
+    longest = largest(rows, "longest")
     retries = total(rows, "retries")
     return f"{total(rows, 'ended')} of {len(rows)} ended, longest {longest:.3g} s, {retries} started a second time"
 

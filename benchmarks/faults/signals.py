@@ -27,7 +27,7 @@ from unittest.mock import patch
 import numpy as np
 
 import gdpa
-from benchmarks.faults.line import ROOT, Line, Row, numbered, seed_of, total
+from benchmarks.faults.line import ROOT, Line, Row, largest, numbered, seed_of, total
 
 #: Signals in one record, and to each program in all.
 BATCH, SIGNALS = 10, 50
@@ -331,7 +331,7 @@ def found_terminated(rows: list[Row]) -> str:
         n = total(own, "signals")
         parts.append(
             f"{kind}: {total(own, 'saved')} of {n} saved, {total(own, 'in time')} in time "
-            f"(longest {max(row['longest'] for row in own):.2g} s), {total(own, 'resumed')} resumed to the same end"
+            f"(longest {largest(own, 'longest'):.2g} s), {total(own, 'resumed')} resumed to the same end"
         )
     return "; ".join(parts)
 

@@ -6,7 +6,7 @@ or with python alone, on one process. Repeat the command to continue from the la
 
 - Rank 0 saves every 20 steps. If a rank is killed, torchrun starts all of them again, and they load the newest file.
 - SIGTERM and Ctrl-C: all ranks finish the same step, rank 0 saves it and says where, and they end by the signal.
-- A frozen rank: the others wait for it for 20 seconds, name it and end; torchrun starts all of them again.
+- A frozen rank: the others wait for it for 40 seconds, name it and end; torchrun starts all of them again.
 - The order of the data depends on the step alone, random numbers are part of the checkpoint.
 """
 
@@ -29,7 +29,7 @@ from gdpa.checkpoints import Checkpoints
 from gdpa.signals import StopRequest
 
 BATCH, EVERY = 16, 20
-TIMEOUT = timedelta(seconds=20)  # of a start or a step without the other ranks
+TIMEOUT = timedelta(seconds=40)  # of a start or a step without the other ranks
 
 
 def batch_of(step, rank, ranks, x):
@@ -134,13 +134,26 @@ def train(folder, steps, stop):
         print(f"end: step {step}, weights {sums[0]:08x}, multipliers {sums[1]:08x}, data {order}", flush=True)
 
 
+def join():
+    """Meet the other ranks.
+
+    Every attempt has keys of its own. torchrun keeps its store from one attempt to the next, and with it the addresses
+    of ranks that are gone: a rank that reads one of them waits for nobody.
+    """
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    store = dist.HashStore()
+    if ranks > 1:
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(host, port, is_master=False, timeout=TIMEOUT)
+        store = dist.PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
+
+
 def main():
     folder, steps = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 400
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "0")):
-        os.environ.setdefault(name, value)
     with StopRequest() as stop:
-        dist.init_process_group("gloo", timeout=TIMEOUT)
+        join()
         train(folder, steps, stop)
         dist.barrier()  # leave together: gloo's threads may abort a rank whose peer is gone
         dist.destroy_process_group()

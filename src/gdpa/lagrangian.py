@@ -93,7 +93,7 @@ class AugmentedLagrangian(NamedTuple):
         >>> F.ascend(np.array([0.5, 0.5]), gate=np.array([True, False])).tolist()
         [1.9, 0.0]
         """
-        updated = self.weights(constraints_next)
+        updated = positive_part(self.shifted(constraints_next), self.num_equalities)
         if gate is None or gate is True:
             return updated
         if gate is False:

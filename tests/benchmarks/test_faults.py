@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.faults import long_run, machines, ranks, signals, success
+from benchmarks.faults import long_run, machines, ranks, signals, state_machines, success
 from benchmarks.faults.__main__ import run_case
 from benchmarks.faults.report import LINES, table
 
@@ -70,9 +70,9 @@ def test_a_frozen_rank_is_named_and_the_others_end(tmp_path):
     assert row["ok"], row["note"]
 
 
-@pytest.mark.parametrize("kind", machines.MACHINES)
+@pytest.mark.parametrize("kind", machines.KINDS)
 def test_random_sequences_of_calls_break_no_invariant(kind):
-    row = machines.run_machine(kind, 99, 150)
+    row = state_machines.run_machine(kind, 99, 150)
     assert row["ok"], row["note"]
     assert row["operations"] >= 150
 

@@ -33,7 +33,6 @@ def arrive(
     estimate = scaling.unscale(state.lagrangian.weights(state.constraints))
     lagrangian_gradient = state.gradient / scaling.objective
     probe = Probe(state.x, estimate, now.objective, now.constraints, lagrangian_gradient, evaluation=now)
-    phase = phase._replace(points=phase.points + 1)
     return planned(problem.domain, ascend(problem, state.replaced(probe=probe), now, phase, rules))
 
 
@@ -61,8 +60,7 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Quasi
         \|x - P_X(x - \nabla F_\beta)\|_\infty \le \|\max(g, -\lambda/\beta)\|_\infty
 
     beta doubles unless the right-hand side has halved since the last update, and tau falls to a quarter. F_beta then
-    has another gradient, one more backward pass. After `Rules.longest_wait` points the multipliers are updated in any
-    case. The violation then says little about the penalty, so beta stays.
+    has another gradient, one more backward pass.
     """
     F, g = state.lagrangian, state.constraints
     if isinstance(problem.domain, (Reals, Box)):
@@ -70,13 +68,12 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Quasi
     else:  # a projected step is no longer than the set is wide, however far from stationary x is
         stationarity = float(max_norm(problem.domain.tangent(state.x, -state.gradient)))
     complementarity = float(max_norm(F.complementarity(g)))
-    if not (complementarity > 0 and (stationarity <= complementarity or phase.points >= rules.longest_wait)):
-        return state.replaced(phase=phase)
-    due = stationarity <= complementarity
-    stagnates = due and complementarity > phase.complementarity / rules.beta_factor
+    if not (complementarity > 0 and stationarity <= complementarity):
+        return state
+    stagnates = complementarity > phase.complementarity / rules.beta_factor
     beta = rules.beta_factor * F.beta if stagnates and F.beta < rules.largest_beta else F.beta
     multipliers = F.ascend(g)
-    monitor = state.monitor._replace(points=state.monitor.points + (rules.update_weight if due else 1))
+    monitor = state.monitor._replace(points=state.monitor.points + rules.update_weight)
     state = state.replaced(
         lagrangian=F._replace(multipliers=multipliers, beta=beta, tau=F.tau / rules.tau_factor),
         multipliers=state.scaling.unscale(multipliers),

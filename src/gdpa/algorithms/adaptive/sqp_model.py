@@ -16,7 +16,7 @@ from gdpa.numerics.dense import Matrix, to_float64
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.sparse import SparseMatrix
-from gdpa.numerics.sparse_model import sparse_model_step
+from gdpa.numerics.sparse_model import stiffened_step
 from gdpa.numerics.sparse_program import Quadratic
 
 
@@ -49,8 +49,8 @@ class Model(NamedTuple):
         """Return the model's step. A constraint without a row has the multiplier beta [r]_+."""
         r, p = F.shifted(self.g) / F.beta, F.num_equalities
         if isinstance(self.J, SparseMatrix):
-            B = Quadratic.of(self.curvature, len(self.c))
-            return sparse_model_step(B, self.c, self.J, r, F.beta, p, self.bounds)
+            B, gradient = Quadratic.of(self.curvature, len(self.c)), self.c + F.weights(self.g) @ self.J
+            return stiffened_step(B, self.c, self.J, self.g, r, F.beta, gradient, p, self.bounds)
         if self.evaluated is None:
             return model_step(self.curvature, self.c, self.J, r, F.beta, p, self.bounds)
         xp = namespace(self.J)

@@ -24,11 +24,9 @@ class QuasiNewton(NamedTuple):
 
     Attributes:
         complementarity: max |max(g, -lambda/beta)| at the last multiplier update.
-        points: accepted points since then.
     """
 
     complementarity: float = math.inf
-    points: int = 0
 
 
 class SQP(NamedTuple):
