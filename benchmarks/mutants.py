@@ -41,8 +41,14 @@ NUMPY = ["-k", "not jax and not torch"]
 TESTS = {
     "lagrangian.py": ["tests/algorithms/test_by_hand.py", "tests/test_lagrangian.py", *NUMPY],
     "kkt.py": ["tests/test_kkt.py", "tests/test_units.py", "tests/test_success.py", *NUMPY],
-    "algorithms/gdpa.py": ["tests/algorithms/test_by_hand.py", "tests/algorithms/test_gdpa.py", *NUMPY],
+    "algorithms/gdpa.py": [
+        "tests/algorithms/test_by_hand.py",
+        "tests/algorithms/test_presets.py",
+        "tests/algorithms/test_gdpa.py",
+        *NUMPY,
+    ],
     "algorithms/adaptive": [
+        "tests/test_docs_adaptive.py::test_the_page_prints_the_rules",
         "tests/algorithms/test_adaptive_gdpa.py",
         "tests/algorithms/test_adaptive_choice.py",
         "tests/algorithms/test_adaptive_verdicts.py",
@@ -50,7 +56,7 @@ TESTS = {
         "tests/algorithms/test_walls.py",
         *NUMPY,
     ],
-    "torch/rules": ["tests/torch/test_rules.py", "tests/torch/test_paper.py"],
+    "torch/rules": ["tests/torch/test_rules.py", "tests/torch/test_state.py", "tests/torch/test_paper.py"],
 }
 #: Read instead of pyproject.toml: no option of a plug-in that a machine may lack, warnings are errors as there.
 INI = """[pytest]

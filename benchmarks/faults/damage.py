@@ -55,7 +55,7 @@ def edited(change: Callable[[dict[str, Any]], Any], sealed: bool) -> Damage:
 
 
 def written(text: bytes) -> Damage:
-    """Other content in the place of the line."""
+    """Other content instead of the line."""
     return lambda line, rng: text
 
 

@@ -219,10 +219,10 @@ def freeze_rank(seed: int, folder: Path) -> Row:
         time.sleep(rng.uniform(0.5, 2.0))
         os.kill(ranks[frozen], signal.SIGSTOP)
         gone = seconds_until_gone([ranks[rank] for rank in ranks if rank != frozen], 2 * LIMIT)
-        wanted = f"rank {frozen} stands still after step"
+        wanted = f": rank {frozen} has been silent for "
         with suppress(TimeoutError):
             training.wait_for(lambda line: wanted in line, 5.0)
-        named = any(wanted in line for line in training.lines)
+        named = any(line.count("has been silent") == 1 and wanted in line for line in training.lines)
     note = "" if named else "\n".join(training.lines[-15:])
     return {"seconds to end": round(gone, 2), "named": named, "ok": named and gone <= LIMIT, "note": note}
 

@@ -281,20 +281,18 @@ def interrupt(seed: int, count: int) -> Row:
     while row["signals"] < count:
         delay = rng.uniform(0.0005, 0.01 if row["signals"] % 3 == 0 else duration)
         timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         try:
+            timer.start()
             found = run()
-        except KeyboardInterrupt:
-            row["escaped"] += 1
-            row["signals"] += 1
-            continue
-        in_vain = timer.is_alive()
-        timer.cancel()
-        try:
+            came = timer.finished.is_set()
+            timer.cancel()
             timer.join()
-        except KeyboardInterrupt:  # the signal came after the end: not counted
-            in_vain = True
-        if in_vain:
+        except KeyboardInterrupt as error:
+            if _inside_gdpa(error):
+                row["signals"] += 1
+                row["escaped"] += 1
+            continue  # else it came before the call, or after it
+        if not came:
             continue
         row["signals"] += 1
         partial = found.status == 98 and bool(np.isfinite(found.x).all())
@@ -302,6 +300,12 @@ def interrupt(seed: int, count: int) -> Row:
         row["results"] += not partial and found.success == whole.success and found.x.tobytes() == whole.x.tobytes()
     row["ok"] = row["results"] + row["partial"] == count
     return row
+
+
+def _inside_gdpa(error: BaseException) -> bool:
+    """Tell whether an exception came out of a call of the library."""
+    package = str(Path(gdpa.__file__).parent)
+    return any(frame.filename.startswith(package) for frame in traceback.extract_tb(error.__traceback__))
 
 
 def run(case: str, folder: Path) -> Row:

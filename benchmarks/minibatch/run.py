@@ -10,6 +10,7 @@ Parts:
     tuned         the four settings of every peer on two further seeds; the best of the four on --seeds seeds
     sensitivity   another base optimizer, learning rate, batch, dual rate or start, defaults otherwise
     units         f or g times 1e-4, 0.01, 100 and 1e4, seed 0
+    constants     other values of our rule's constants, on the tasks and seeds that chose them
 
 A run that is in the records is not run again (--again does). Ctrl-C keeps what has ended. The peers are cooper-optim
 and humancompatible-train, versions in constraints.txt; a rule whose package is missing is left out with a remark.
@@ -92,12 +93,22 @@ def units(_: Records, seeds: int) -> list[Run]:
     ]  # fmt: skip
 
 
+def constants(_: Records, seeds: int) -> list[Run]:
+    """The runs with other values of our rule's constants."""
+    return [
+        Run(task, OURS, RULES[OURS].default, seed, change)
+        for change in (training.NONE, *training.CONSTANTS)
+        for task in table.DEVELOPMENT_TASKS for seed in table.DEVELOPMENT_SEEDS
+    ]  # fmt: skip
+
+
 #: A part is a sequence of stages; a stage sees the records of those before it.
 PARTS: dict[str, list[Callable[[Records, int], list[Run]]]] = {
     "defaults": [defaults],
     "tuned": [tuning, tuned],
     "sensitivity": [sensitivity],
     "units": [units],
+    "constants": [constants],
 }
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,6 +20,8 @@ import torch
 
 from benchmarks.minibatch import tasks
 from benchmarks.minibatch.rules import RULES, Stepper
+from gdpa.torch import calibration
+from gdpa.torch.rules import feedback
 
 STEPS, LR, DECAY, TOLERANCE = 2000, 3e-3, 0.995, 0.1
 #: Steps on f alone before training under limits starts, in the change "pretrained".
@@ -37,6 +41,7 @@ class Change:
     pretrained: bool = False
     f: float = 1.0
     g: float = 1.0
+    constants: tuple[tuple[str, float], ...] = ()
 
 
 NONE = "none"
@@ -53,7 +58,24 @@ SENSITIVITY = {
     "pretrained start": Change(pretrained=True),
 }
 UNITS = {f"{which} x {by:g}": Change(**{which: by}) for which in ("f", "g") for by in (1e-4, 0.01, 100.0, 1e4)}
-CHANGES = {NONE: Change(), **SENSITIVITY, **UNITS}
+#: Each constant of our rule and of its calibration, about half and about twice as large. The module that has it is told
+#: by its name.
+CONSTANTS = {
+    f"{name} {value:g}": Change(constants=((name, value),))
+    for name, values in {
+        "INTEGRAL": (0.005, 0.02), "PROPORTIONAL": (0.1, 1.0), "SMOOTHING": (0.05, 0.2), "LARGEST_DRIVE": (0.25, 1.0),
+        "LARGEST_ERROR": (1.0, 10.0), "DEVIATIONS": (1.0, 4.0), "RAREST": (1.0, 100.0), "NEWEST_VARIANCE": (0.01, 0.05),
+        "NEWEST_SQUARE": (0.001, 0.005), "LEAST_SQUARE": (1e-4, 1e-2), "BATCHES": (4, 16), "MOST_AT_ONCE": (16, 64),
+        "MOST_IN_ALL": (256, 1024), "AGAIN_FROM": (16, 10**9), "AGAIN_BATCHES": (2, 8), "MOST_AGAIN": (4, 16),
+    }.items()
+    for value in values
+}  # fmt: skip
+#: The dual rate multiplies both gains.
+CONSTANTS |= {
+    f"dual rate {k:g}": Change(constants=(("INTEGRAL", 0.01 * k), ("PROPORTIONAL", 0.3 * k)))
+    for k in (0.03, 0.1, 0.3, 3.0, 10.0, 30.0)
+}
+CHANGES = {NONE: Change(), **SENSITIVITY, **UNITS, **CONSTANTS}
 
 
 class Run(NamedTuple):
@@ -68,6 +90,25 @@ class Run(NamedTuple):
 
 def train(run: Run, certify: bool = False) -> dict[str, Any]:
     """Run once and return the record."""
+    with changed_constants(CHANGES[run.change]):
+        return _record(run, certify)
+
+
+@contextmanager
+def changed_constants(change: Change) -> Iterator[None]:
+    """Give constants of our rule other values for a while."""
+    places = [(feedback if hasattr(feedback, name) else calibration, name) for name, _ in change.constants]
+    kept = [getattr(module, name) for module, name in places]
+    try:
+        for (module, name), (_, value) in zip(places, change.constants, strict=True):
+            setattr(module, name, value)
+        yield
+    finally:
+        for (module, name), value in zip(places, kept, strict=True):
+            setattr(module, name, value)
+
+
+def _record(run: Run, certify: bool) -> dict[str, Any]:
     change, rule = CHANGES[run.change], RULES[run.rule]
     task = tasks.make(run.task)
     task = replace(task, batch_size=max(int(task.batch_size * change.batch), 1))

@@ -14,6 +14,8 @@ import io
 import os
 import signal
 import sys
+import threading
+import time
 import zlib
 from datetime import timedelta
 from pathlib import Path
@@ -76,17 +78,19 @@ def load(checkpoints, net, opt, seen):
     return newest.step
 
 
-def note(folder, rank, step):
-    """Write how far this rank has come, for the others to read if they wait for it in vain."""
-    Path(folder, f"rank-{rank}.step").write_text(str(step))
+def show_life(folder, rank):
+    """Touch a file every second as long as this process runs; a frozen one does not."""
+    while True:
+        Path(folder, f"rank-{rank}.alive").touch()
+        time.sleep(1)
 
 
-def standing_still(folder, ranks):
-    """The ranks that are behind the others."""
-    files = [Path(folder, f"rank-{rank}.step") for rank in range(ranks)]
-    steps = [int(file.read_text() or 0) if file.exists() else 0 for file in files]
-    late = [f"rank {rank}" for rank in range(ranks) if steps[rank] == min(steps)]
-    return f"{', '.join(late)} stands still after step {min(steps)}"
+def silent(folder, ranks):
+    """Name the ranks that have shown no life for half of the limit of time."""
+    seen = {rank: Path(folder, f"rank-{rank}.alive").stat().st_mtime for rank in range(ranks)}
+    late = {rank: max(seen.values()) - moment for rank, moment in seen.items()}
+    late = {rank: seconds for rank, seconds in late.items() if seconds > TIMEOUT.total_seconds() / 2}
+    return ", ".join(f"rank {rank} has been silent for {s:.0f} s" for rank, s in late.items()) or "a rank is gone"
 
 
 def train(folder, steps, stop):
@@ -99,7 +103,7 @@ def train(folder, steps, stop):
     checkpoints = Checkpoints(f"{folder}/train")
     seen = torch.zeros(1, dtype=torch.int64)  # a checksum of the samples in their order
     step = load(checkpoints, net, opt, seen)
-    note(folder, rank, step)
+    threading.Thread(target=show_life, args=(folder, rank), daemon=True).start()
     print(f"rank {rank} is process {os.getpid()} and begins at step {step}", flush=True)
     while step < steps:
         try:
@@ -111,12 +115,11 @@ def train(folder, steps, stop):
             opt.step()
             seen.fill_(zlib.crc32(samples.numpy().tobytes(), int(seen)))
             step += 1
-            note(folder, rank, step)
             ends = agreed(stop)
             if ends or step % EVERY == 0 or step == steps:
                 path = save(checkpoints, step, net, opt, seen)
         except RuntimeError as error:  # a rank is gone, or did not answer within the limit of time
-            print(f"rank {rank}: {standing_still(folder, ranks)} ({error})", file=sys.stderr, flush=True)
+            print(f"rank {rank}: {silent(folder, ranks)} ({error})", file=sys.stderr, flush=True)
             os._exit(1)  # without waiting for the others; torchrun starts all of them again
         if ends:
             if rank == 0:

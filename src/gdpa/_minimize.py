@@ -108,15 +108,18 @@ def minimize(
         **more_options: options given by name, which is how SciPy hands them to a custom method.
 
     Returns:
-        An `OptimizeResult`. ``x fun success status message nit nfev njev`` as everywhere in SciPy; ``jac`` (also
-        ``grad``) the gradient of the objective; as in trust-constr ``constr``, ``constr_nfev``, ``constr_njev`` and
-        ``v`` hold one entry per constraint and a last one for bounds, ``v`` positive at an upper side and negative at a
-        lower one, so that ``grad + sum_i J_i^T v_i = 0``; ``optimality`` is the largest entry of that sum,
-        ``constr_violation`` (also ``maxcv``) the largest violation. ``multipliers`` are in the order and with the signs
-        of SLSQP: equalities first, then inequalities ``c(x) >= 0``, with ``grad - sum_i multipliers_i grad c_i = 0``.
-        ``result`` is the `gdpa.Result` in the free variables with residuals, history and run; None if no step was
-        possible. ``success`` is True only for a certificate recomputed at ``x``. A function that is not a finite number
-        at ``x0`` gives a result without success.
+        An `OptimizeResult` with these entries.
+
+        - ``x fun success status message nit nfev njev``: as in all of SciPy. ``success`` is True only for a certificate
+          recomputed at ``x``. If a function is not finite at ``x0``, there is no success.
+        - ``jac``, also ``grad``: the gradient of the objective.
+        - ``constr``, ``constr_nfev``, ``constr_njev``, ``v``: as in trust-constr, one entry per constraint, with one
+          for bounds. ``v`` is positive at an upper side and negative at a lower one: ``grad + sum_i J_i^T v_i = 0``.
+        - ``optimality``: the largest entry of that sum. ``constr_violation``, also ``maxcv``: the largest violation.
+        - ``multipliers``: in the order and with the signs of SLSQP. Equalities come first, then inequalities
+          ``c(x) >= 0``, with ``grad - sum_i multipliers_i grad c_i = 0``.
+        - ``result``: the `gdpa.Result` in the free variables, with residuals, history and run; None if no step was
+          possible.
 
     User functions are never called twice at one point. Ctrl-C ends the run after its step and returns what there is.
 

@@ -83,9 +83,9 @@ def most_violated(certificate: Certificate, tolerance: float, count: int = 3) ->
 
 
 def text_table(rows: Sequence[Row]) -> list[str]:
-    """Return the lines of the table, the rows in their own order unless there are more than `MOST_ROWS`.
+    r"""Return the lines of the table, the rows in their own order unless there are more than `MOST_ROWS`.
 
-    >>> print("\\n".join(text_table([Row(0, "disc", 0.0, 0.0, 0.5, "active")])))
+    >>> print("\n".join(text_table([Row(0, "disc", 0.0, 0.0, 0.5, "active")])))
     constraint  value  violation  multiplier
     disc            0          0         0.5  active
     """

@@ -371,8 +371,7 @@ def _finite(objective: Array, *vectors: Array) -> Array:
 
 def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: Start, now: Evaluation) -> Certificate:
     """Return the certificate of exactly this point."""
-    xp = namespace(x)
-    g, p, domain = now.constraints, problem.num_equalities, problem.domain
+    xp, g, p, domain = namespace(x), now.constraints, problem.num_equalities, problem.domain
     m = g.shape[-1]
     whole = m * x.shape[-1] <= JACOBIAN_LIMIT or now.is_sparse
     units = units_at(start, x, now, whole=whole)

@@ -82,6 +82,15 @@ def test_numbers_are_the_initial_steps_of_the_papers_schedules():
     assert method.beta == Power(2.0, 1 / 3)
 
 
+def test_the_defaults_follow_the_papers_schedules():
+    # alpha_r = alpha_0 r^(-1/3) and beta_r = beta_0 r^(1/3) at r = 1 and 8
+    method, tuned = GDPA(), GDPA.tuned()
+    assert [method.alpha(r) for r in (1, 8)] == pytest.approx([0.01, 0.005])
+    assert [method.beta(r) for r in (1, 8)] == pytest.approx([1.0, 2.0])
+    assert (method.tau, method.gate) == (0.1, True)
+    assert [tuned.alpha(1), tuned.beta(1), tuned.tau] == [0.01, 1.0, 0.01]
+
+
 def test_a_thousand_iterations_cost_1001_forwards_and_1000_backwards(library):
     oracle = CountingOracle(hand_problem(library))
     method = GDPA(alpha=0.01, beta=0.1)

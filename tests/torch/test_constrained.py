@@ -111,6 +111,10 @@ class Count(torch.autograd.Function):
         return grad
 
 
+def _refuse(*_):
+    raise RuntimeError("donated buffers")
+
+
 class TestCalibration:
     def test_costs_one_pass_for_f_and_one_for_each_violated_constraint(self):
         x = torch.nn.Parameter(torch.ones(3))
@@ -149,6 +153,54 @@ class TestCalibration:
         assert 0.2 < ratio[0].item() <= 1.0
         assert ratio[1].item() == 0
         assert torch.isfinite(x).all()
+
+    @pytest.mark.parametrize("m", [2, 40])
+    def test_ratios_are_measured_again(self, m):
+        """The gradients of g are small at first, as those of a saturated network, and grow."""
+        x = torch.nn.Parameter(torch.ones(m, dtype=torch.float64))
+        opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=1e-9), m, sizes=[1.0] * m)
+        Count.backwards.clear()
+        ratios, multipliers = [], []
+        for i in range(140):
+            Count.backwards.append(0)
+            y = Count.apply(x)
+            opt.zero_grad()
+            slope = 1e-3 if i < 60 else 1.0 if i < 100 else 1e-6
+            opt.lagrangian(2 * y.sum() / m**0.5, slope * (y - 1) + 1).backward()
+            opt.step()
+            ratios.append(opt.param_groups[0]["ratio"].tolist())
+            multipliers.append(opt.multipliers.tolist())
+        assert ratios[66] == pytest.approx([2000.0] * m)
+        assert ratios[67] == pytest.approx([2.0] * m)  # over steps 64 to 67
+        assert ratios[131] == pytest.approx([4.0] * m)  # 2 million is cut: a ratio at most doubles
+        assert multipliers[68][0] == pytest.approx(1e-3 * multipliers[67][0], rel=0.02)
+        extra = {i: n for i, n in enumerate(Count.backwards[60:], 60) if n > 1}
+        assert extra == dict.fromkeys([*range(64, 68), *range(128, 132)], 2 + min(m, calibration.MOST_AGAIN))
+
+    def test_an_absent_group_or_one_that_holds_is_not_measured_again(self):
+        x = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+        opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=1e-9), 3, sizes=[1.0] * 3)
+        for i in range(70):
+            opt.zero_grad()
+            slope = 1.0 if i < 60 else 10.0
+            g = torch.stack([slope * x[0], slope * (x[1] - 1) + (1 if i < 8 else -9), slope * x[2]])
+            opt.lagrangian(x.sum(), g, counts=[1, 1, 1 if i < 8 else 0]).backward()
+            opt.step()
+        first, second, third = opt.param_groups[0]["ratio"].tolist()
+        assert first == pytest.approx(3**0.5 / 10)
+        assert second == third == pytest.approx(3**0.5)
+
+    def test_a_graph_that_allows_one_pass_keeps_its_ratios(self, monkeypatch, caplog):
+        x = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+        opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=1e-9), 1)
+        for i in range(70):
+            if i == 60:
+                monkeypatch.setattr(calibration, "_slopes", _refuse)
+            opt.zero_grad()
+            opt.lagrangian(x.sum(), x).backward()
+            opt.step()
+        assert opt.param_groups[0]["ratio"].item() == 1.0
+        assert "gradient ratios stay as they are: donated buffers" in caplog.text
 
     def test_many_constraints_share_the_median(self):
         torch.manual_seed(0)

@@ -1,8 +1,17 @@
 """The checks of PyTorch's test_optim that apply, over torch's own list of optimizers and their inputs.
 
 `torch.testing._internal.common_optimizers` is in the wheel; the test file that uses it is not, so its generic checks
-are written out here. What does not apply: ``fused`` on meta tensors (our check of gradients needs their values), and
-"a step is no operation for zero gradients" with weight decay, which is the base optimizer's own.
+are written out here. Not applicable, with the reason:
+
+- ``fused`` on meta tensors: our check of gradients needs their values;
+- "a step is no operation for zero gradients" with weight decay, and for ASGD, whose lambd decays as well;
+- ``maximize=True``: refused, because it would maximize the violations;
+- LBFGS: refused, because it evaluates its closure several times a step; SparseAdam: its parameters have sparse
+  gradients, which the losses of a Lagrangian do not give; Muon: it takes matrices alone;
+- checks of ``foreach`` and ``fused`` against the loop, of peak memory, of large tensors and of several devices: these
+  compare implementations inside the base optimizer, which is called as it is; `benchmarks.cuda` runs ours on a device;
+- checks of torch's list of optimizers itself, and of CyclicLR and OneCycleLR around the paper's recursion, which has no
+  momentum to cycle.
 """
 
 from __future__ import annotations
@@ -29,9 +38,13 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     common = pytest.importorskip("torch.testing._internal.common_optimizers")
 
-NAMES = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adadelta", "Adamax")
+NAMES = (
+    *("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adadelta", "Adamax"),
+    *("ASGD", "Rprop", "Adafactor"),
+)
 INFOS = [info for info in common.optim_db if info.optim_cls.__name__ in NAMES]
-CASES = [(info, case) for info in INFOS for case in info.optim_inputs_func("cpu")]
+ALL = [(info, case) for info in INFOS for case in info.optim_inputs_func("cpu")]
+CASES = [(info, case) for info, case in ALL if not case.kwargs.get("maximize")]
 OURS = [{}, {"lr": 0.02}, {"lr": torch.tensor(0.02)}, {"lr": torch.tensor([[0.02]])}, {"foreach": False}]
 IDS = [f"{info.optim_cls.__name__}-{case.desc}".replace(" ", "_") for info, case in CASES]
 
@@ -81,7 +94,7 @@ class TestAroundTorchsOptimizers:
         opt, before = wrapped(info, case, params), [p.detach().clone() for p in params]
         opt.step()
         assert equal(params, before)
-        if case.kwargs.get("weight_decay", opt.defaults.get("weight_decay", 0)):
+        if any(case.kwargs.get(name, opt.defaults.get(name, 0)) for name in ("weight_decay", "lambd")):
             return  # decay is no gradient
         for p in params:
             p.grad = torch.zeros_like(p)
@@ -128,6 +141,60 @@ class TestAroundTorchsOptimizers:
         assert equal(params, runs[0][0])
         assert torch.equal(new.multipliers, runs[0][1].multipliers)
         assert "ConstrainedOptimizer" in repr(new)
+
+    def test_a_deep_copy_has_every_public_attribute_and_makes_the_same_steps(self, info, case):
+        params = point()
+        opt = wrapped(info, case, params)
+        train(opt, params, 3)
+        new, copies = copy.deepcopy((opt, params))
+        assert {name for name in opt.__dict__ if name[0] != "_"} == {name for name in new.__dict__ if name[0] != "_"}
+        train(opt, params, 3)
+        train(new, copies, 3)
+        assert equal(params, copies)
+
+    def test_a_scheduler_and_groups_with_their_own_rate_go_downhill(self, info, case):
+        params = point()
+        rate = float(case.kwargs.get("lr", info.optim_cls(params).defaults["lr"]))
+        groups = [{"params": params[:1], "lr": 2 * rate}, {"params": params[1:]}]
+        opt = wrapped(info, case, groups)
+        scheduler = torch.optim.lr_scheduler.StepLR(opt, 10, gamma=0.9)
+        first = losses(params)[0].item()
+        for _ in range(30):
+            opt.zero_grad()
+            f, g = losses(params)
+            opt.lagrangian(f, {name: value - 100 for name, value in g.items()}).backward()  # never violated: f decides
+            opt.step()
+            scheduler.step()
+        assert losses(params)[0].item() < first
+        assert [float(group["lr"]) for group in opt.param_groups] == pytest.approx([2 * rate * 0.9**3, rate * 0.9**3])
+
+    def test_hooks_of_states(self, info, case):
+        params, seen = point(), []
+        opt = wrapped(info, case, params)
+        opt.register_state_dict_pre_hook(lambda *_: seen.append("pre save"))
+        opt.register_state_dict_post_hook(lambda *_: seen.append("post save"))
+        opt.register_load_state_dict_pre_hook(lambda *_: seen.append("pre load"))
+        opt.register_load_state_dict_post_hook(lambda *_: seen.append("post load"))
+        opt.load_state_dict(opt.state_dict())
+        assert seen == ["pre save", "post save", "pre load", "post load"]
+
+
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.optim_cls.__name__)
+def test_a_base_optimizer_that_maximizes_is_refused(info):
+    with pytest.raises(ValueError, match="pass -f to lagrangian"):
+        gdpa.torch.constrain(info.optim_cls(point(), maximize=True), 1)
+    opt = gdpa.torch.constrain(info.optim_cls(point()[:1]), 1)
+    with pytest.raises(ValueError, match="maximize=True"):
+        opt.add_param_group({"params": point()[1:], "maximize": True})
+    assert len(opt.param_groups) == 1
+
+
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.optim_cls.__name__)
+def test_named_parameters(info):
+    named = list(zip(("a", "b"), point(), strict=True))
+    opt = gdpa.torch.constrain(info.optim_cls(named), ["a", "b"])
+    train(opt, [p for _, p in named], 2)
+    assert opt.state_dict()["param_groups"][0]["param_names"] == ["a", "b"]
 
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.optim_cls.__name__)

@@ -49,7 +49,6 @@ def from_torch(
         >>> problem.evaluate(x).pullback(torch.tensor([2.0], dtype=torch.float64)).tolist()
         [0.0, 0.0]
     """
-
     looked = False
     rows = Rows()
 

@@ -66,9 +66,9 @@ def load_adult(cache: Path | str | None = None, progress: Callable[[str], None] 
 
 
 def _rows(text: str) -> Vector:
-    """Return the table of a file as strings; the test file begins with a remark and ends its labels with a full stop.
+    r"""Return the table of a file as strings; the test file begins with a remark and ends its labels with a full stop.
 
-    >>> rows = _rows("|remark\\n39, State-gov, 7, B, 13, N, A, N, White, Male, 2, 0, 40, US, <=50K.\\n\\n")
+    >>> rows = _rows("|remark\n39, State-gov, 7, B, 13, N, A, N, White, Male, 2, 0, 40, US, <=50K.\n\n")
     >>> rows.shape, str(rows[0, 14])
     ((1, 15), '<=50K')
     """

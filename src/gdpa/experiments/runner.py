@@ -189,7 +189,7 @@ def _die_with(parent: Any) -> None:  # pragma: no cover - another process
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised in the place of Ctrl-C."""
+    """SIGTERM, raised as Ctrl-C is."""
 
 
 @contextmanager

@@ -139,7 +139,7 @@ class ConstrainedClassifier(LimitedClassifier):
             bounds: the bounds to try.
             which: the place in ``limits`` of the limit that they replace.
         """
-        limits = list(self.limits or ())
+        limits: list[Any] = list(self.limits or ())
         if not 0 <= which < len(limits):
             raise ValueError(f"which must be the place of one of the {len(limits)} limits, got {which!r}")
         limit = limits[which]
@@ -174,10 +174,11 @@ class ConstrainedClassifier(LimitedClassifier):
 
     def _data(self, X: Any, y: Any, groups: Any, sample_weight: Any) -> _Data:
         """Check the input and state the smooth problem."""
-        limits = list(self.limits or ())
+        limits: list[Any] = list(self.limits or ())
         for limit in limits:
             if not isinstance(limit, Limit):
-                raise ValueError(f"limits must hold limits such as demographic_parity(0.02), got {limit!r}")
+                text = f"limits must hold limits such as demographic_parity(0.02), got {limit!r}"
+                raise ValueError(text)  # noqa: TRY004 - scikit-learn's error for a parameter
         check_number("temperature", self.temperature, 0, np.inf)
         X, targets, weights, kept = self._begin(X, y, sample_weight)
         if len(self.classes_) > 2:

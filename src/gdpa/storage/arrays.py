@@ -31,13 +31,13 @@ MOST_DIMENSIONS, MOST_BYTES = 64, 2**63 - 1
 
 
 def pack(value: Any) -> tuple[dict[str, Any], bytes] | None:
-    """Return the description and the bytes (little-endian) of an array; None if ``value`` is no array.
+    r"""Return the description and the bytes (little-endian) of an array; None if ``value`` is no array.
 
     Torch tensors lose their graph. An array in Fortran order comes back in Fortran order, because products of
     matrices may round differently in the other order.
 
     >>> pack(np.array([1], dtype=">i2"))[1]
-    b'\\x01\\x00'
+    b'\x01\x00'
     """
     if type(value) is np.ndarray or isinstance(value, np.generic):
         return _pack_numpy(value)

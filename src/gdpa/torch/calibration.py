@@ -4,6 +4,9 @@ rho_i = rms ||grad f|| / rms ||grad g_i|| over the first batches that violate co
 batches). Nothing is measured where it would say nothing: a constraint that holds needs no multiplier yet, and its
 gradient may vanish (KL to a reference model at the start of fine-tuning). A constraint whose group has not appeared
 waits. Each measured batch costs one extra backward pass for f and one for every constraint measured.
+
+Gradients at the start may say little of those later on: of a saturated network they almost vanish. So the ratios of
+constraints that are violated or have a multiplier are measured again after 64, 128, 256, ... steps.
 """
 
 from __future__ import annotations
@@ -28,6 +31,16 @@ BATCHES = 8
 MOST_AT_ONCE = 32
 #: ... and this many measurements are made in all. The others get the median ratio in units of their limits.
 MOST_IN_ALL = 512
+#: Ratios are measured again after this many steps, after twice as many, and so on, ...
+AGAIN_FROM = 64
+#: ... each time over this many batches, ...
+AGAIN_BATCHES = 4
+#: ... and at most this many constraints a batch. With more than `MOST_AT_ONCE` constraints all ratios change by the
+#: median factor.
+MOST_AGAIN = 8
+#: A ratio rises at most by this factor when it is measured again: multipliers are in units of it, and a gradient of g
+#: that almost vanishes for a while must not raise them at once. It may fall by any factor.
+LARGEST_RISE = 2.0
 
 #: What calibration keeps in the dual state. ``ratio`` is 0 until it is known.
 VECTORS = {
@@ -119,16 +132,75 @@ def measure(
     return {**parts, "measurements": done + len(chosen), "common_ratio": common}
 
 
+def due(steps: int) -> bool:
+    """Tell whether ratios are measured again in the batch after ``steps`` steps.
+
+    >>> [steps for steps in range(200) if due(steps)]
+    [64, 65, 66, 67, 128, 129, 130, 131]
+    """
+    return steps >= AGAIN_FROM and _batch_of_turn(steps) < AGAIN_BATCHES
+
+
+def _batch_of_turn(steps: int) -> int:
+    return steps - (1 << (steps.bit_length() - 1))
+
+
+def measure_again(
+    roster: Roster,
+    group: Group,
+    dual: dict[str, Any],
+    f: torch.Tensor,
+    g: torch.Tensor,
+    values: Any,
+    present: Any,
+    here: Any,
+    params: list[torch.Tensor],
+) -> dict[str, Any]:
+    """Measure known ratios again on a batch that is `due`; arguments and answer are those of `measure`."""
+    old, slope_f, slope_g, lam = (_array(dual[key]) for key in ("ratio", "slope_f", "slope_g", "multipliers"))
+    steps, known, g_now = int(dual["dual_steps"]), old > 0, np.asarray(values, dtype=float)
+    if _batch_of_turn(steps) == 0:
+        slope_f[known] = slope_g[known] = 0.0
+    wanted = known & ((lam != 0) | (g_now > 0)) & (g_now == g_now) & (True if present is None else np.asarray(present))
+    which = np.flatnonzero(wanted)
+    which = which[:: -(-len(which) // MOST_AGAIN) or 1]
+    if len(which):
+        try:
+            slopes = _slopes(f, [(g[int(i)], here is None or bool(here[i])) for i in which], params, group)
+        except RuntimeError as error:
+            _logger.warning("gradient ratios stay as they are: %s", error)
+            return {}
+        moves = np.array(slopes[1:]) > 0  # else the gradient vanishes here, which is no scale
+        slope_f[which] += slopes[0] * moves
+        slope_g[which] += slopes[1:]
+    ratio, found = old.copy(), known & (slope_f > 0) & (slope_g > 0)
+    if _batch_of_turn(steps) == AGAIN_BATCHES - 1 and found.any():
+        factor = np.minimum(np.sqrt(slope_f[found] / slope_g[found]) / old[found], LARGEST_RISE)
+        if roster.size > MOST_AT_ONCE:
+            ratio[known] *= np.median(factor)
+        else:
+            ratio[found] *= factor
+    positions = np.flatnonzero(known)
+    return {
+        key: Part(positions, vector[positions])
+        for key, vector in (("ratio", ratio), ("slope_f", slope_f), ("slope_g", slope_g))
+    }
+
+
+def _array(vector: Any) -> Any:
+    return torch.as_tensor(vector).detach().cpu().double().numpy().copy()
+
+
 def _common(dual: dict[str, Any], new: dict[str, dict[int, float]]) -> float:
     """Return the median of rho_i c_i over the constraints measured at least once."""
-    vectors = {key: np.array([float(x) for x in dual[key]]) for key in VECTORS}
+    vectors = {key: _array(dual[key]) for key in VECTORS}
     for key, numbers in new.items():
         vectors[key][list(numbers)] = list(numbers.values())
     n = vectors["measured"]
     seen = (n > 0) & (vectors["slope_f"] > 0)
     if not seen.any():
         return 0.0
-    limit = np.array([float(x) for x in dual["limit"]])[seen]
+    limit = _array(dual["limit"])[seen]
     size = np.where(np.isfinite(limit), limit, np.sqrt(vectors["squares"][seen] / n[seen]))
     return float(np.median(np.sqrt(vectors["slope_f"][seen] / vectors["slope_g"][seen]) * size))
 

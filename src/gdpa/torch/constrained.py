@@ -134,6 +134,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base optimizer; its ``domain`` is the set of its parameters."""
         group = dict(param_group)
+        _check_descends(self.defaults | group)
         self._domains.append(check_domain(group.pop("domain", None)))
         self.base.add_param_group(group)
 
@@ -227,4 +228,14 @@ def _check_base(base: Any) -> None:
         raise TypeError(
             f"{type(base).__name__} evaluates its closure several times a step, in which the multipliers would "
             "have to stand still; use an optimizer of one gradient a step (SGD, Adam, AdamW, ...)"
+        )
+    for group in base.param_groups:
+        _check_descends(group)
+
+
+def _check_descends(group: dict[str, Any]) -> None:
+    if group.get("maximize"):
+        raise ValueError(
+            "optimizer has maximize=True, with which f + w g would be maximized and the violations with it; leave "
+            "maximize out and pass -f to lagrangian"
         )

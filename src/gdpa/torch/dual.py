@@ -94,13 +94,13 @@ class Dual:
         return values.to(wide, copy=True)
 
     def measures(self, entries: Entries) -> bool:
-        """Return whether a gradient ratio is missing; the answer is kept until the ratios change."""
+        """Return whether a gradient ratio is missing (kept until the ratios change), or due to be measured again."""
         ratio, known = entries.get("ratio"), self._missing
         if ratio is None:
             return False
         if known is None or known[0] is not ratio or known[1] != ratio._version:
             known = self._missing = (ratio, ratio._version, bool((ratio == 0).any()))
-        return known[2]
+        return known[2] or (not self.capturable and calibration.due(entries["dual_steps"]))
 
     def calibrate(
         self,
@@ -113,7 +113,7 @@ class Dual:
         groups: list[dict[str, Any]],
         ranks: Group,
     ) -> Entries:
-        """Measure missing gradient ratios on this batch and return the changed entries.
+        """Measure gradient ratios that are missing or due again on this batch and return the changed entries.
 
         Args:
             entries: the dual state.
@@ -130,10 +130,14 @@ class Dual:
             present, here = (None if t is None else t.cpu().numpy() for t in (present, here))
         view = {**entries, "limit": self.limit}
         which = calibration.candidates(self.roster, view, values, present, self.measures_everything)
-        if not which:
-            return {}
         params = [p for group in groups for p in group["params"] if p.requires_grad]
-        return calibration.measure(self.roster, ranks, view, f, g, values, here, which, params)
+        changes = calibration.measure(self.roster, ranks, view, f, g, values, here, which, params) if which else {}
+        if not (self.capturable or self.measures_everything) and calibration.due(entries["dual_steps"]):
+            more = calibration.measure_again(self.roster, ranks, view, f, g, values, present, here, params)
+            for key, part in more.items():  # of other constraints than those of `measure`
+                first = changes.get(key, Part([], []))
+                changes[key] = Part([*first.positions, *part.positions], [*first.numbers, *part.numbers])
+        return changes
 
     def settle(self, entries: Entries) -> None:
         """Turn measurements of fewer batches than asked for into ratios."""

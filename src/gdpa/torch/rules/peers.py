@@ -61,13 +61,10 @@ class PenaltyBarrier(Rule):
 
     Args:
         dual_rate: 1 - gamma is 0.1 times it, at most 1.
-        start: the first multipliers.
-        penalty, shrink, least_penalty: the first p, the factor K of a step, and the smallest p.
+        shrink, least_penalty: the factor K of a step, and the smallest p. The first p is 1, the first multipliers 0.01.
     """
 
     dual_rate: float = 1.0
-    start: float = 1e-2
-    penalty: float = 1.0
     shrink: float = 0.999
     least_penalty: float = 0.1
     name: ClassVar[str] = "spbm"
