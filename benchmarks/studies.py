@@ -113,6 +113,12 @@ def choice(results: Path) -> Tables:
     return {"table.md": cells(rows_of(results, "choice", ("constraints / tight",)))}
 
 
+def small_steps(results: Path) -> Tables:
+    from benchmarks.small_steps import tables
+
+    return {"table.md": tables(*(rows_of(results, "small_steps", part=part) for part in ("step", "total")))}
+
+
 def certificate(results: Path) -> Tables:
     from benchmarks.certificate_pictures import summary
 
@@ -156,10 +162,22 @@ def faults(results: Path) -> Tables:
     return {"table.md": table(rows_of(results, "faults", KEY))}
 
 
+def banded(results: Path) -> Tables:
+    from benchmarks.banded.report import tables
+
+    return tables(rows_of(results, "banded", ("solver", "family", "n")))
+
+
 def mutants(results: Path) -> Tables:
     from benchmarks.mutants import table
 
     return {"table.md": table(rows_of(results, "mutants", ("key",)))}
+
+
+def torch_step(results: Path) -> Tables:
+    from benchmarks.torch_step import table
+
+    return {"table.md": table(rows_of(results, "torch_step"))}
 
 
 SKLEARN = (*CORE, "src/gdpa/sklearn")
@@ -180,12 +198,14 @@ STUDIES: dict[str, Declared] = {
     ),
     "nonlinear": Declared((*CORE, "benchmarks/nonlinear"), nonlinear),
     "large": Declared((*CORE, "benchmarks/large"), large),
+    "banded": Declared((*CORE, "benchmarks/banded"), banded),
     "units": Declared((*CORE, "benchmarks/units"), units),
     "minibatch": Declared((*TORCH, "benchmarks/minibatch"), minibatch),
     "noise": Declared((*CORE, "benchmarks/noise.py"), noise),
     "cmdp": Declared((*CORE, *CMDP, "benchmarks/cmdp.py"), cmdp),
     "cartpole": Declared((*TORCH, *CMDP, "examples/safe_cartpole.py"), nothing),
     "choice": Declared((*CORE, "benchmarks/choice.py", "benchmarks/large/cases.py"), choice),
+    "small_steps": Declared((*CORE, "benchmarks/small_steps.py"), small_steps),
     "certificate": Declared(
         (*(f"src/gdpa/{name}.py" for name in ("kkt", "units", "_problem")), "benchmarks/certificate_pictures.py"),
         certificate,
@@ -194,7 +214,7 @@ STUDIES: dict[str, Declared] = {
     "confidence": Declared((*TORCH, "benchmarks/confidence.py"), confidence),
     "front": Declared((*TORCH, "benchmarks/front_page.py"), nothing),
     "cuda": Declared((*CORE, *TORCH, "benchmarks/cuda.py"), nothing),
-    "torch_step": Declared((*TORCH, "benchmarks/torch_step.py"), nothing),
+    "torch_step": Declared((*TORCH, "benchmarks/torch_step.py"), torch_step),
     "faults": Declared((*CORE, *TORCH, "src/gdpa/experiments", "benchmarks/faults"), faults),
     "mutants": Declared((*CORE, *TORCH, "tests"), mutants),
     "fair_adult": Declared((*SKLEARN, "benchmarks/fair_adult.py"), fair_adult),

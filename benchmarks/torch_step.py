@@ -1,12 +1,13 @@
 """What constraints cost per training step, side by side in one run.
 
-    python -m benchmarks.torch_step [--rounds 30] [--save]      --save: keep the record in results/torch_step/
+    python -m benchmarks.torch_step [--rounds 120] [--save]      --save: keep the record in results/torch_step/
 
 Everything is timed against the same graph with fixed weights, ``f + w . g``, and the same primal optimizer: the cost of
-knowing g at all is not charged to anyone. Blocks of steps of all methods are interleaved, and the figure is the median
-over rounds of the difference to the fixed weights in the same round, in CPU time of one thread. `GDPA` has a primal
-step of its own, which is cheaper than that of torch's SGD; "fixed weights, GDPA's primal step" is the row that tells
-the cost of its constraints alone. Cooper and humancompatible-train take part if they are installed.
+knowing g at all is not charged to anyone. Short blocks of steps of all methods are interleaved, so that a busy machine
+slows all alike. The figure is the median over rounds of the difference to the fixed weights in the same round, in CPU
+time of one thread. `GDPA` has a primal step of its own, which is cheaper than that of torch's SGD; "fixed weights,
+GDPA's primal step" is the row that tells the cost of its constraints alone. Cooper and humancompatible-train take part
+if they are installed.
 """
 
 from __future__ import annotations
@@ -239,9 +240,9 @@ def few_present(m: int = 100_000, present: int = 1000, d: int = 50) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--block", type=int, default=100)
-    parser.add_argument("--large-rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=120)
+    parser.add_argument("--block", type=int, default=25)
+    parser.add_argument("--large-rounds", type=int, default=30)
     parser.add_argument("--save", action="store_true", help="keep the record in results/torch_step/")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -270,7 +271,34 @@ def main() -> None:
     if args.save:
         from benchmarks.provenance import Study
 
-        Study("benchmarks.torch_step", "torch_step").replace([record])
+        study = Study("benchmarks.torch_step", "torch_step")
+        study.write(table(study.replace([record])))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the record as Markdown tables."""
+    from benchmarks.provenance import markdown, told
+
+    (row,) = rows
+    steps = [
+        [name, f"{found['over_us']:+.0f}", f"{found['ratio']:.3f}", f"{found['fastest_us']:.0f}"]
+        for name, found in row["small"].items()
+    ]
+    large = [[name, f"{found['ratio']:.3f}"] for name, found in row["large"].items() if name != "fixed weights"]
+    many = [
+        [what, f"{times['step_ms']:.1f}", f"{times['floor_ms']:.1f}"]
+        for what, times in (("all of them present", row["many"]), ("1,000 of them present", row["few_present"]))
+    ]
+    parts = (
+        markdown(
+            ["two-layer network, 2 constraints", "us a step over fixed weights", "ratio", "us in the fastest block"],
+            steps,
+        ),
+        markdown(["10 million parameters, 2 constraints", "ratio to fixed weights"], large),
+        markdown(["100,000 constraints", "ms a step", "with fixed weights"], many),
+        told(rows),
+    )
+    return "\n\n".join(parts)
 
 
 def show(table: dict[str, dict[str, float]]) -> None:

@@ -84,6 +84,7 @@ SIDES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Values in x were outside bounds:RuntimeWarning")  # of SLSQP before SciPy 1.16
 @pytest.mark.parametrize("name", DOMAINS)
 @given(x=points, lam=multipliers, alpha=st.floats(0.05, 0.5), beta=betas, tau=taus)
 def test_the_primal_step_solves_eq_updatex0(name, x, lam, alpha, beta, tau):

@@ -180,7 +180,8 @@ def test_against_slsqp_with_exact_derivatives():
     assert ours.fun == pytest.approx(theirs.fun, rel=1e-3)
     np.testing.assert_allclose(ours.x, theirs.x, atol=3e-3)
     np.testing.assert_allclose(ours.jac, theirs.jac, atol=2e-2)
-    np.testing.assert_allclose(ours.multipliers, theirs.multipliers, atol=5e-3)
+    if "multipliers" in theirs:  # SciPy 1.16 and newer
+        np.testing.assert_allclose(ours.multipliers, theirs.multipliers, atol=5e-3)
 
 
 def test_multipliers_in_the_order_and_with_the_signs_of_slsqp():
@@ -200,6 +201,8 @@ def test_multipliers_in_the_order_and_with_the_signs_of_slsqp():
     assert theirs.success
     assert ours.success
     np.testing.assert_allclose(ours.x, theirs.x, atol=1e-5)
+    if "multipliers" not in theirs:
+        pytest.skip("SLSQP of a SciPy before 1.16 returns no multipliers")
     assert np.abs(theirs.multipliers).max() > 1
     assert theirs.multipliers.min() < -1
     np.testing.assert_allclose(ours.multipliers, theirs.multipliers, atol=1e-4)
@@ -355,7 +358,11 @@ def test_limits_and_their_statuses(capsys):
     with pytest.warns(OptimizeWarning, match="Maximum number of iterations"):
         few = minimize(square, [3, 1], jac=twice, method="gdpa", options={"maxiter": 3, "disp": True})
     assert (few.nit, few.status, few.success) == (3, STATUS_CODES[Status.MAX_STEPS], False)
-    assert "step limit" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "step limit" in shown
+    assert [line.split()[0] for line in shown.splitlines()[:4]] == ["step", "1", "2", "3"]
+    assert minimize(square, [3, 1], jac=twice, options={"disp": "bar"}).success
+    assert "relative KKT" in capsys.readouterr().err
     calls = minimize(square, [3, 1], method="gdpa", options={"maxfev": 20})
     assert calls.status == STATUS_CODES[Status.MAX_ORACLE_CALLS]
     assert calls.nfev == 20

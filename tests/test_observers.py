@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from gdpa import GDPA, MaxSteps, ProgressDisplay, solve
-from gdpa._observers import Recorder
+from gdpa._observers import IterationLines, Recorder
 from gdpa._oracle import CountingOracle
 from gdpa._progress import Progress
 from gdpa._run import Run
+from gdpa.methods import get_method
 from gdpa.problems import get
 from gdpa.units import start_at
 
@@ -102,6 +103,84 @@ def test_the_display_can_watch_several_runs():
     own = get("HS12")
     solve(own.problem, own.x0, GDPA(), stop=MaxSteps(5), observers=[display], best_of=2)
     assert stream.getvalue().count("\n") == 4
+
+
+def test_the_bar_shows_the_digits_gained_and_never_goes_back():
+    own, stream = get("HS43"), Terminal()
+    solve(own.problem, own.x0, observers=[ProgressDisplay(stream, interval=0.0)], tolerance=1e-6)
+    bars = [line[line.index("[") : line.index("]") + 1] for line in stream.getvalue().split("\r")[1:]]
+    lengths = [bar.count("#") for bar in bars]
+    assert {len(bar) for bar in bars} == {22}
+    assert lengths[0] == 0
+    assert lengths[-1] == 20
+    assert lengths == sorted(lengths)
+
+
+def test_a_line_for_every_accepted_point_with_a_heading_every_twenty():
+    stream = io.StringIO()
+    history = run(IterationLines(stream), steps=45).history
+    lines = stream.getvalue().splitlines()
+    heading = lines[0].split()
+    assert heading == list(IterationLines.COLUMNS)
+    assert [i for i, line in enumerate(lines) if line.split() == heading] == [0, 21, 42]
+    rows = np.array([line.split() for line in lines if line.split() != heading], dtype=float)
+    columns = dict(zip(heading, rows.T, strict=True))
+    for name in ("step", "forwards", "backwards"):
+        assert columns[name].tolist() == history[name].tolist()
+    assert columns["objective"] == pytest.approx(history["objective"], rel=1e-6)
+    assert columns["penalty"] == pytest.approx(np.arange(1, 46) ** (1 / 3), rel=1e-2)  # beta_r = r^(1/3)
+
+
+def test_the_lines_of_the_default_method_show_its_points():
+    points = []
+    own, stream = get("HS100"), io.StringIO()
+
+    def keep(progress):
+        if progress.state.probe is not None:
+            points.append((progress.state.probe.x, progress.residuals, progress.state.lagrangian.beta))
+
+    solve(own.problem, own.x0, observers=[IterationLines(stream), keep])
+    rows = np.array([line.split() for line in stream.getvalue().splitlines()[1:]], dtype=float)
+    assert len(rows) == len(points)
+    x = np.array([own.x0, *(point for point, _, _ in points)])
+    assert rows[:, 2] == pytest.approx([r.feasibility for _, r, _ in points], rel=1e-2)
+    assert rows[:, 3] == pytest.approx([r.stationarity for _, r, _ in points], rel=1e-2)
+    assert rows[:, 4] == pytest.approx([beta for _, _, beta in points], rel=1e-2)
+    assert rows[:, 5] == pytest.approx(np.abs(np.diff(x, axis=0)).max(axis=1), rel=1e-2)
+
+
+def test_disp_chooses_lines_or_a_bar(capsys, monkeypatch):
+    own = get("HS12")
+
+    def shown(disp):
+        solve(own.problem, own.x0, GDPA(), stop=MaxSteps(3), disp=disp)
+        return capsys.readouterr()
+
+    assert shown(False) == ("", "")
+    assert shown(True).out.count("\n") == shown("lines").out.count("\n") == 4
+    bar = shown("bar")
+    assert bar.out == ""
+    assert bar.err.count("[") >= 2
+    monkeypatch.setattr("gdpa._observers._in_notebook", lambda stream: True)
+    notebook = shown(True)
+    assert notebook.out == ""
+    assert "relative KKT" in notebook.err
+    with pytest.raises(ValueError, match="disp must be True, False, 'lines' or 'bar', got 'table'"):
+        shown("table")
+
+
+def test_several_runs_have_a_heading_each():
+    own, stream = get("HS12"), io.StringIO()
+    lines = IterationLines(stream)
+    for _ in range(2):
+        solve(own.problem, own.x0, GDPA(), stop=MaxSteps(2), observers=[lines])
+    assert [line.split()[0] for line in stream.getvalue().splitlines()] == ["step", "1", "2", "step", "1", "2"]
+
+
+def test_a_method_without_a_penalty_has_a_dash():
+    own, stream = get("HS12"), io.StringIO()
+    solve(own.problem, own.x0, get_method("hibsa")(), stop=MaxSteps(1), observers=[IterationLines(stream)])
+    assert stream.getvalue().splitlines()[1].split()[4] == "-"
 
 
 def test_the_display_writes_nothing_about_a_run_without_steps():

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from benchmarks.banded.solvers import SOLVERS
+from benchmarks.provenance import told
 
 Row = dict[str, Any]
 
@@ -61,4 +62,5 @@ def tables(rows: list[Row]) -> dict[str, str]:
         if len({row["n"] for row in large}) > 1:
             steps, memory = (_exponent(large, value) for value in ("seconds a step", "megabytes"))
             growth.append(f"| {family} | n^{steps:.2f} | n^{memory:.2f} |")
-    return {"table.md": "\n".join(lines) + "\n", "growth.md": "\n".join(growth) + "\n"}
+    origin = told(rows)
+    return {name: "\n".join([*part, "", origin]) for name, part in (("table.md", lines), ("growth.md", growth))}

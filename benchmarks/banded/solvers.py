@@ -26,21 +26,6 @@ SOLVERS = ("gdpa", "gdpa, exact Hessian", "IPOPT, limited memory", "IPOPT, exact
 Row = dict[str, Any]
 
 
-class _Counted:
-    """Counts the calls and the seconds of a function."""
-
-    def __init__(self, function: Any) -> None:
-        self.function, self.calls, self.seconds = function, 0, 0.0
-
-    def __call__(self, *args: Any) -> Any:
-        clock = time.process_time()
-        try:
-            return self.function(*args)
-        finally:
-            self.calls += 1
-            self.seconds += time.process_time() - clock
-
-
 def symmetric(case: Banded, data: Any) -> Any:
     """Return the Hessian from the entries of its lower triangle."""
     n = len(case.x0)
@@ -95,7 +80,6 @@ def _ipopt(case: Banded, exact: bool) -> tuple[Any, int]:
     none = np.zeros(0, dtype=int)
     if not exact:
         options["hessian_approximation"] = "limited-memory"
-    second: dict[str, Any] = {"eval_h": hessian} if exact else {}
     problem = ipyopt.Problem(
         n,
         np.maximum(case.lower, -INFINITE),
@@ -109,7 +93,7 @@ def _ipopt(case: Banded, exact: bool) -> tuple[Any, int]:
         lambda x, out: np.copyto(out, case.gradient(x)),
         lambda x, out: np.copyto(out, case.constraints(x)),
         lambda x, out: np.copyto(out, case.jacobian(x)),
-        **second,
+        hessian if exact else None,
         intermediate_callback=count,
         ipopt_options=options,
     )

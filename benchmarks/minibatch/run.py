@@ -88,7 +88,7 @@ def units(_: Records, seeds: int) -> list[Run]:
     """The runs under changed units, and those in natural units beside which they are judged."""
     return [
         Run(task, name, rule.default, 0, change)
-        for task in UNITS_TASKS for change in (training.NONE, *training.UNITS) for name, rule in RULES.items()
+        for task in UNITS_TASKS for change in (training.AS_IT_IS, *training.UNITS) for name, rule in RULES.items()
         if name == OURS or task in UNITS_PEER_TASKS
     ]  # fmt: skip
 

@@ -182,9 +182,11 @@ def units(records: Records) -> str:
             if not any((run.task, run.rule) == (task, rule) for run in pick):
                 continue
             setting = RULES[rule].default
-            found = [records.get(Run(task, rule, setting, 0, change)) for change in (NONE, *training.UNITS)]
+            found = [
+                records.get(Run(task, rule, setting, 0, change)) for change in (training.AS_IT_IS, *training.UNITS)
+            ]
             rows.append([task, rule, *(_plain(r) for r in found), moved(found)])
-    return markdown(["task", "rule", "as it is", *training.UNITS, "f moves by"], rows)
+    return markdown(["task", "rule", training.AS_IT_IS, *training.UNITS, "f moves by"], rows)
 
 
 def moved(records: list[Record | None]) -> str:
@@ -258,7 +260,10 @@ def report(records: Records) -> str:
     if any(run.change in training.SENSITIVITY for run in records):
         parts.append("Sensitivity: runs that met every limit with defaults, under changes\n\n" + sensitivity(records))
     if any(run.change in training.UNITS for run in records):
-        parts.append("Units: objective / worst violation, seed 0, f or g multiplied\n\n" + units(records))
+        parts.append(
+            "Units: objective / worst violation, seed 0, f or g multiplied, with Adam's eps of 1e-16\n\n"
+            + units(records)
+        )
     if any(run.change in training.CONSTANTS for run in records):
         parts.append(
             "Constants of our rule, on the tasks and seeds that chose them: runs that met every limit, and objective "

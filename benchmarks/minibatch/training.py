@@ -41,6 +41,7 @@ class Change:
     pretrained: bool = False
     f: float = 1.0
     g: float = 1.0
+    eps: float = 1e-8
     constants: tuple[tuple[str, float], ...] = ()
 
 
@@ -57,7 +58,12 @@ SENSITIVITY = {
     "dual rate x 10": Change(rate=10.0),
     "pretrained start": Change(pretrained=True),
 }
-UNITS = {f"{which} x {by:g}": Change(**{which: by}) for which in ("f", "g") for by in (1e-4, 0.01, 100.0, 1e4)}
+#: Adam's eps has the unit of a gradient. It is this small in the runs that compare units.
+SMALL_EPS = 1e-16
+AS_IT_IS = "as it is"
+UNITS = {
+    f"{which} x {by:g}": Change(**{which: by}, eps=SMALL_EPS) for which in ("f", "g") for by in (1e-4, 0.01, 100.0, 1e4)
+}
 #: Each constant of our rule and of its calibration, about half and about twice as large. The module that has it is told
 #: by its name.
 CONSTANTS = {
@@ -70,12 +76,8 @@ CONSTANTS = {
     }.items()
     for value in values
 }  # fmt: skip
-#: The dual rate multiplies both gains.
-CONSTANTS |= {
-    f"dual rate {k:g}": Change(constants=(("INTEGRAL", 0.01 * k), ("PROPORTIONAL", 0.3 * k)))
-    for k in (0.03, 0.1, 0.3, 3.0, 10.0, 30.0)
-}
-CHANGES = {NONE: Change(), **SENSITIVITY, **UNITS, **CONSTANTS}
+CONSTANTS |= {f"dual rate {k:g}": Change(rate=k) for k in (0.03, 0.1, 0.3, 3.0, 10.0, 30.0)}
+CHANGES = {NONE: Change(), AS_IT_IS: Change(eps=SMALL_EPS), **SENSITIVITY, **UNITS, **CONSTANTS}
 
 
 class Run(NamedTuple):
@@ -141,7 +143,7 @@ def optimizer(change: Change, net: torch.nn.Module) -> torch.optim.Optimizer:
     adam = torch.optim.Adam if change.base == "Adam" else torch.optim.AdamW
     if change.base == "RMSprop":
         return torch.optim.RMSprop(net.parameters(), lr=lr)
-    return adam(net.parameters(), lr=lr)
+    return adam(net.parameters(), lr=lr, eps=change.eps)
 
 
 def _train(

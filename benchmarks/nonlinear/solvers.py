@@ -46,7 +46,8 @@ def _scipy(method: str, options: dict[str, Any], judge: Judge) -> None:
     )
 
 
-def _ipopt(judge: Judge) -> None:
+def ipopt(judge: Judge, tolerance: float = 1e-9) -> None:
+    """IPOPT with a limited-memory approximation of the Hessian."""
     import ipyopt
 
     case = judge.case
@@ -69,7 +70,7 @@ def _ipopt(judge: Judge) -> None:
             "hessian_approximation": "limited-memory",
             "print_level": 0,
             "sb": "yes",
-            "tol": 1e-9,
+            "tol": tolerance,
             "max_iter": 3000,
         },
     )
@@ -144,7 +145,7 @@ SOLVERS: dict[str, Run] = {
     "SLSQP": partial(_scipy, "SLSQP", {"maxiter": 1000, "ftol": 1e-15}),
     "trust-constr": partial(_scipy, "trust-constr", {"maxiter": 3000, "gtol": 1e-10, "xtol": 1e-14}),
     "COBYQA": partial(_scipy, "COBYQA", {"maxfev": 1000}),
-    "IPOPT": _ipopt,
+    "IPOPT": ipopt,
     "NLopt MMA": partial(_nlopt, "LD_MMA"),
     "NLopt CCSAQ": partial(_nlopt, "LD_CCSAQ"),
     "NLopt AUGLAG": partial(_nlopt, "LD_AUGLAG"),

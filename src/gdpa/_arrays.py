@@ -24,6 +24,21 @@ def namespace(x: Array) -> Any:
     return array_api_compat.array_namespace(x)
 
 
+def machine_eps(x: Array) -> float:
+    """Return the precision of the numbers of ``x``, looked up once for each dtype.
+
+    >>> machine_eps(np.zeros(1)) == 2.0**-52
+    True
+    """
+    eps = _EPS.get(x.dtype)
+    if eps is None:
+        eps = _EPS[x.dtype] = float(namespace(x).finfo(x.dtype).eps)
+    return eps
+
+
+_EPS: dict[Any, float] = {}
+
+
 def positive_part(q: Array, num_equalities: int = 0) -> Array:
     """Return ``[q]_+`` componentwise; the last ``num_equalities`` components pass unchanged.
 
@@ -69,12 +84,42 @@ def max_norm(v: Array) -> Array:
     return xp.max(xp.abs(v), axis=-1)
 
 
+def peak(v: Array) -> Any:
+    """Return the largest absolute value over the last axis, kept as an axis; a float for one vector of NumPy.
+
+    >>> peak(np.array([3.0, -4.0])), peak(np.array([[3.0, -4.0], [0.0, 1.0]])).tolist()
+    (4.0, [[4.0], [1.0]])
+    """
+    largest = max_norm(v)
+    return float(largest) if type(v) is np.ndarray and v.ndim == 1 else largest[..., None]
+
+
+def total(v: Array) -> Array:
+    """Return the sum over the last axis; for NumPy the ufunc's own reduction, a third of np.sum's time when short.
+
+    >>> float(total(np.array([1.0, 2.0])))
+    3.0
+    """
+    return np.add.reduce(v, axis=-1) if type(v) is np.ndarray else namespace(v).sum(v, axis=-1)
+
+
+def dot(v: Array, w: Array) -> float:
+    """Return the inner product of two vectors as a number.
+
+    >>> dot(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    11.0
+    """
+    return float(v.dot(w)) if type(v) is np.ndarray else float(namespace(v).sum(v * w))
+
+
 def to_numpy(x: Array) -> Vector:
     """Return ``x`` as a NumPy array on the host, detached from any graph.
 
     >>> to_numpy(np.ones(1)).tolist()
     [1.0]
     """
+    if type(x) is np.ndarray:
+        return x
     if array_api_compat.is_torch_array(x):
         return x.detach().cpu().numpy()
     return np.asarray(x)

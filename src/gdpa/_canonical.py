@@ -59,6 +59,8 @@ def read_bounds(bounds: Any, dimension: int) -> ConvexSet:
                 "An upper bound is less than the corresponding lower bound. "
                 f"Swap or relax them at index {int(np.argmax(upper < lower))}"
             )
+        if np.isneginf(lower).all() and np.isposinf(upper).all():
+            return REALS
         return Box(lower, upper)
     except ValueError as error:
         raise ValueError(f"bounds do not fit the {dimension} variables of x0: {error}") from None

@@ -13,6 +13,9 @@ from gdpa._typing import Array
 
 T = TypeVar("T")
 
+#: What is data already: looked up before anything is asked of a value.
+_PLAIN = frozenset((type(None), bool, int, float, str))
+
 
 def own_copy(x: Array) -> Array:
     """Return a copy of ``x`` outside any autograd graph, so that a later change of ``x`` does not reach it.
@@ -43,9 +46,12 @@ def detached(value: T) -> T:
 
 
 def _detached(value: Any, known: dict[int, tuple[Any, Any]]) -> Any:
+    kind = type(value)
+    if kind in _PLAIN or (kind is np.ndarray and value.base is None):
+        return value
     if isinstance(value, Evaluation):
         return None
-    if value is None or isinstance(value, (bool, int, float, str, type)):
+    if isinstance(value, (int, float, str, type)):
         return value
     if id(value) not in known:  # the original is kept beside its copy, so that no other object gets its id
         known[id(value)] = (value, _rebuilt(value, known))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdpa._arrays import machine_eps
 from gdpa._typing import Vector
 
 #: The schemes by the names SciPy gives them.
@@ -20,7 +21,7 @@ CLEAR = 100.0
 LEVELS = (1e-3, 1e-1, 1.0)
 #: Values that all have this many decimal digits or fewer were rounded; by chance a double has them once in 1e7.
 DIGITS = 8
-EPS_SINGLE = float(np.finfo(np.float32).eps)
+EPS_SINGLE, EPS_DOUBLE = float(np.finfo(np.float32).eps), float(np.finfo(float).eps)
 
 
 class FiniteDifferenceWarning(UserWarning):
@@ -40,8 +41,8 @@ def precision(value: Any) -> float:
     >>> precision(np.float32(1.0)) == 2.0**-23, precision(3) == 2.0**-52
     (True, True)
     """
-    dtype = np.asarray(value).dtype
-    return max(float(np.finfo(dtype).eps) if dtype.kind in "fc" else 0.0, float(np.finfo(float).eps))
+    array = np.asarray(value)
+    return max(machine_eps(array) if array.dtype.kind in "fc" else 0.0, EPS_DOUBLE)
 
 
 def derivative(

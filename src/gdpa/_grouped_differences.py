@@ -14,6 +14,9 @@ from gdpa._typing import Vector
 from gdpa.numerics.sparse import Pattern, SparseMatrix
 from gdpa.numerics.sparse_groups import column_groups
 
+#: A central difference is made near a bound if the step need not be shortened by more than this.
+SHORTEST = 1e-3
+
 
 class GroupedDifferences:
     """Differences for one pattern, whose groups are found once.
@@ -59,7 +62,10 @@ class GroupedDifferences:
         if step is None:
             step = default if relative_step is None else np.abs(relative_step) * np.abs(x)
             step = np.where(step > 0, step, default)
-        step = np.minimum(step, np.maximum(upper - x, x - lower))
+        near, far = np.minimum(upper - x, x - lower), np.maximum(upper - x, x - lower)
+        if scheme == "3-point":  # a shorter step to both sides is better than one to one side
+            step = np.where(near >= SHORTEST * step, np.minimum(step, near), step)
+        step = np.minimum(step, far)
         forth = np.where(x + step <= upper, step, -step)
         back = np.where((x + step <= upper) & (x - step >= lower), -step, 0.0)
         data = np.zeros(len(pattern.indices))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._grouped_differences import GroupedDifferences
+from gdpa._grouped_differences import SHORTEST, GroupedDifferences
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Vector
 from gdpa.numerics.sparse import FEW_ROWS, SparseMatrix, products, read, transposed, union
@@ -118,9 +118,19 @@ class HessianDifferences:
 
         lower, upper = self._domain.bounds(x) if isinstance(self._domain, Box) else (-np.inf, np.inf)
         here = now.pullback(w, objective)
-        H = self._differences(gradient, x, here, "3-point", lower, upper, step=STEP * np.maximum(1.0, np.abs(x)))
-        _, places = transposed(H.pattern)
-        return SparseMatrix(H.pattern, (H.data + H.data[places]) / 2)
+        step = STEP * np.maximum(1.0, np.abs(x))
+        H = self._differences(gradient, x, here, "3-point", lower, upper, step=step)
+        pattern, (_, places) = H.pattern, transposed(H.pattern)
+        one_sided = np.minimum(upper - x, x - lower) < SHORTEST * step
+        known = ~one_sided[pattern.indices]
+        data = np.where(known == known[places], (H.data + H.data[places]) / 2, np.where(known, H.data, H.data[places]))
+        if one_sided.any():
+            # The error of a difference to one side may make H indefinite: its diagonal is to outweigh its row.
+            own = pattern.rows == pattern.indices
+            others = np.bincount(pattern.rows, np.where(own, 0.0, np.abs(data)), len(x))
+            held = own & one_sided[pattern.indices]
+            data[held] = np.maximum(data[held], others[pattern.indices[held]])
+        return SparseMatrix(pattern, data)
 
     def _foretells(self, H: SparseMatrix, x: Vector, now: Evaluation, w: Vector, objective: float) -> bool:
         """Tell whether H predicts the gradient along a random direction."""

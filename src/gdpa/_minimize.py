@@ -14,7 +14,6 @@ from gdpa._blocks import Block, LinearBlock, OutOfCallsError
 from gdpa._canonical import Canonical, read_bounds, read_constraints
 from gdpa._derivative_check import check_derivatives
 from gdpa._differences import SCHEMES
-from gdpa._observers import ProgressDisplay
 from gdpa._options import read_options
 from gdpa._progress import Progress
 from gdpa._result import Result, Status
@@ -94,12 +93,13 @@ def minimize(
         callback: called after every step, as ``callback(intermediate_result=...)`` if that is its only parameter, as
             ``callback(x, intermediate_result)`` if it needs two arguments, else as ``callback(x)``. Raising
             StopIteration (or, of two arguments, returning True) ends the run.
-        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp``, ``check`` (raise
-            if `check_derivatives` finds derivatives at ``x0`` that differences contradict), ``x_scale`` (the lengths of
-            the variables, see `gdpa.units`), ``multipliers0`` (those to begin with, ordered as ``multipliers`` of the
-            result), ``feasible`` (whether an answer is moved to the nearest point that is feasible to rounding, see
-            `gdpa.feasible`; default True), ``eps`` and ``finite_diff_rel_step`` (absolute and relative step of
-            differences), ``best_of`` and ``seed`` (several starts, see `gdpa.solve`; ``maxfev`` limits them together),
+        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp`` (as `gdpa.solve`
+            takes it; a summary follows), ``check`` (raise if `check_derivatives` finds derivatives at ``x0`` that
+            differences contradict), ``x_scale`` (the lengths of the variables, see `gdpa.units`), ``multipliers0``
+            (those to begin with, ordered as ``multipliers`` of the result), ``feasible`` (whether an answer is moved to
+            the nearest point that is feasible to rounding, see `gdpa.feasible`; default True), ``eps`` and
+            ``finite_diff_rel_step`` (absolute and relative step of differences), ``best_of`` and ``seed`` (several
+            starts, see `gdpa.solve`; ``maxfev`` limits them together),
             ``checkpoint``, ``every``, ``keep`` and ``resume`` (saves on the way and before SIGTERM, see `gdpa.solve`),
             ``hess_sparsity`` (a sparse array: which second derivatives of the Lagrangian may be nonzero, to find them
             by differences), and the parameters of the method (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without
@@ -208,13 +208,11 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
     def remember(progress: Progress) -> None:
         nonlocal best, steps
         steps = progress.step
-        if progress.best is not None:  # a certificate will ask for this point again, snapped to the boundary
-            best = progress.best.x
+        if progress.best is not None and progress.best.x is not best:
+            best = progress.best.x  # a certificate will ask for this point again, snapped to the boundary
             canonical.keep(best, domain.snap(best, precision))
 
     observers: list[Callable[[Progress], None]] = [remember]
-    if settings.disp:
-        observers.append(ProgressDisplay())
     if callback is not None:
         observers.append(_observer(callback, canonical, objective))
     x_scale = settings.x_scale
@@ -235,6 +233,7 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
             x_scale=x_scale,
             best_of=settings.best_of,
             seed=settings.seed,
+            disp=settings.disp,
             **settings.saving,
         )
     except OutOfCallsError:

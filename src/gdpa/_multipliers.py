@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._arrays import from_numpy
+from gdpa._arrays import from_numpy, namespace
 from gdpa._typing import Array
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.qp import nonnegative_least_squares
@@ -15,6 +15,11 @@ from gdpa.numerics.sparse_model import sparse_least_squares
 from gdpa.sets import Box, ConvexSet, Reals
 from gdpa.units import Units
 
+#: A constraint this many units from active has no multiplier; more would spoil the conditioning.
+LARGEST_SLACK = 1e8
+#: Up to this many bounds that hold x have multipliers of their own in the least squares problem. With hundreds of them
+#: it would take far longer than Newton's iteration, whose unknowns are the multipliers of the constraints alone.
+FEW_BOUNDS = 20
 #: Pieces of the sum of squares that are tried if J is sparse.
 PIECES = 20
 
@@ -37,20 +42,49 @@ def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equa
     if isinstance(J, SparseMatrix):
         return _fit_sparse(domain, x, grad_f, J, g, num_equalities, units)
     host = [to_float64(a) for a in (x, grad_f, J, g, *units)]
+    if g.ndim == 1:
+        return from_numpy(_fit_point(domain, num_equalities, *host), like=g)
     out = np.zeros(host[3].shape)
     for index in np.ndindex(*host[3].shape[:-1]):
-        x_i, grad_i, J_i, g_i, *weights = (a[index] for a in host)
-        if all(np.isfinite(a).all() for a in (x_i, grad_i, J_i, g_i)):
-            out[index] = _fit_one(domain, x_i, grad_i, J_i, g_i, num_equalities, Units(*weights))
+        out[index] = _fit_point(domain, num_equalities, *(a[index] for a in host))
     return from_numpy(out, like=g)
 
 
-def _slack(g: Any, p: int, units: Units) -> Any:
+def _fit_point(domain: ConvexSet, p: int, x: Any, grad_f: Any, J: Any, g: Any, w: Any, *weights: Any) -> Any:
+    """Return the multipliers of one point; zeros if a number is not finite."""
+    if not _finite(x, grad_f, J, g):
+        return np.zeros(len(g))
+    slack = _slack(g, Units(w, *weights))
+    w = w if isinstance(domain, (Reals, Box)) else w.min()
+    # P_T acts on each coordinate of a box alone, so the weights may go inside.
+    return _fit_one(domain, x, w * grad_f, w * J, slack, p)
+
+
+def _slack(g: Any, units: Units) -> Any:
     """Return the weights of the second term."""
     sizes = np.abs(g)
-    slack = units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.slacks * sizes), 1e8)
-    slack[len(g) - p :] = 0.0
-    return slack
+    return units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.slacks * sizes), LARGEST_SLACK)
+
+
+def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int) -> Array:
+    """Return argmin ``||P_T(-grad f - J^T lambda)||^2 + sum ([-g_i]_+ lambda_i)^2`` over lambda >= 0: units of 1.
+
+    The arguments are those of `fit`, at one point. A violated constraint has no slack.
+
+    >>> from gdpa.sets import REALS
+    >>> one = np.ones(1)
+    >>> best_multipliers(REALS, 0 * one, -2 * one, one[None], 0 * one, 0).tolist()
+    [2.0]
+    """
+    point, gradient, rows, values = (to_float64(a) for a in (x, grad_f, J, g))
+    if not _finite(gradient, rows, values):
+        return namespace(g).zeros_like(g)
+    slack = np.minimum(np.maximum(-values, 0.0), LARGEST_SLACK)
+    return from_numpy(_fit_one(domain, point, gradient, rows, slack, num_equalities), like=g)
+
+
+def _finite(*arrays: Any) -> bool:
+    return all(np.isfinite(a).all() for a in arrays)
 
 
 def _fit_sparse(domain: ConvexSet, x: Any, grad_f: Any, J: SparseMatrix, g: Any, p: int, units: Units) -> Any:
@@ -59,12 +93,12 @@ def _fit_sparse(domain: ConvexSet, x: Any, grad_f: Any, J: SparseMatrix, g: Any,
     Of the pieces between the kinks of P_T the one is taken on which the coordinates at a bound have no residual, then
     the piece that the multipliers found there belong to, and so on while phi falls.
     """
-    if not all(np.isfinite(a).all() for a in (x, grad_f, J.data, g)):
-        return np.zeros(len(g))
-    slack = _slack(g, p, units)
     if not isinstance(domain, (Reals, Box)):
-        return _fit_one(domain, x, grad_f, np.asarray(J), g, p, units)
-    w = units.coordinates
+        return _fit_point(domain, p, x, grad_f, np.asarray(J), g, *units)
+    if not _finite(x, grad_f, J.data, g):
+        return np.zeros(len(g))
+    slack, w = _slack(g, units), units.coordinates
+    slack[len(g) - p :] = 0.0
 
     def tangent(lam: Any) -> Any:
         return w * domain.tangent(x, -(grad_f + lam @ J))
@@ -86,24 +120,25 @@ def _fit_sparse(domain: ConvexSet, x: Any, grad_f: Any, J: SparseMatrix, g: Any,
     return best
 
 
-def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, units: Units) -> Any:
+def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, slack: Any, p: int) -> Any:
     """Nonnegative least squares for the multipliers of one point.
 
-    phi(lambda) = ||w P_T(-grad f - J^T lambda)||^2 + ||slack lambda||^2 is convex, and quadratic between the kinks of
+    phi(lambda) = ||P_T(-grad f - J^T lambda)||^2 + ||slack lambda||^2 is convex, and quadratic between the kinks of
     P_T, for the tangent cones of our sets are polyhedral: solve the piece at hand, and halve the step while it
-    leaves the piece for the worse (Newton's method for piecewise quadratics).
+    leaves the piece for the worse (Newton's method for piecewise quadratics). A few bounds need no such iteration.
     """
-    slack = _slack(g, p, units)
-    w = units.coordinates if isinstance(domain, (Reals, Box)) else np.full(len(x), units.coordinates.min())
-    grad_f, J = w * grad_f, w * J  # P_T acts on each coordinate of a box alone, so the weights may go inside
+    m = len(slack)
+    slack[m - p :] = 0.0
     if isinstance(domain, Reals):
         return nonnegative_least_squares(J, slack, -grad_f, p)
+    if isinstance(domain, Box) and (found := _fit_in_box(domain, x, grad_f, J, slack, p)) is not None:
+        return found
 
     def phi(lam: Any) -> float:
         t = domain.tangent(x, -(grad_f + J.T @ lam))
         return float(t @ t + (slack * lam) @ (slack * lam))
 
-    multipliers = np.zeros(len(g))
+    multipliers = np.zeros(m)
     value = phi(multipliers)
     lengths = np.maximum(np.abs(J).max(axis=1, keepdims=True), np.finfo(float).tiny)
     for _ in range(100):
@@ -124,3 +159,26 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, g: Any, p: int, uni
         if np.abs(step).max() <= least:
             break
     return multipliers
+
+
+def _fit_in_box(box: Box, x: Any, grad_f: Any, J: Any, slack: Any, p: int) -> Any:
+    """Nonnegative least squares for the multipliers of one point and of the bounds that hold it; None if many do.
+
+    P_T(v) is the shortest v + mu with mu_j >= 0 at lower bounds, mu_j <= 0 at upper ones and mu_j = 0 elsewhere.
+    """
+    lower, upper = box.bounds(x)
+    side = (x >= upper) * 1.0 - (x <= lower)  # both for a fixed coordinate: nothing is asked of it
+    free = (lower < upper) | (side != 0)
+    if not free.all():
+        x, grad_f, J, side = x[free], grad_f[free], J[:, free], side[free]
+    held = np.flatnonzero(side)
+    if len(held) > FEW_BOUNDS:
+        return None
+    if len(held) == 0:
+        return nonnegative_least_squares(J, slack, -grad_f, p)
+    m, n = len(slack) - p, len(held)
+    D, slacks = np.zeros((m + n + p, len(side))), np.zeros(m + n + p)
+    D[:m], D[m + n :], slacks[:m] = J[:m], J[m:], slack[:m]
+    D[np.arange(m, m + n), held] = side[held]
+    y = nonnegative_least_squares(D, slacks, -grad_f, p)
+    return np.concatenate((y[:m], y[m + n :]))

@@ -89,7 +89,7 @@ class Options:
         feasible: whether the answer is moved to the nearest point that is feasible to rounding.
         maxiter: the most steps.
         maxfev: the most calls of the objective; None for no limit.
-        disp: whether to show progress and a summary.
+        disp: how to show progress, as `gdpa.solve` takes it; a summary follows.
         check: whether to compare the derivatives with differences first.
         x_scale: the lengths of the variables; None to read them off the points.
         absolute_step, relative_step: of finite differences; None for the default.
@@ -105,7 +105,7 @@ class Options:
     feasible: bool
     maxiter: int
     maxfev: int | None
-    disp: bool
+    disp: bool | str
     check: bool
     x_scale: Any
     absolute_step: float | None
@@ -147,7 +147,7 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
         feasible=bool(options.get("feasible", True)),
         maxiter=_limit("maxiter", MAXITER if options.get("maxiter") is None else options["maxiter"]),
         maxfev=None if maxfev is None else _limit("maxfev", maxfev),
-        disp=bool(options.get("disp")),
+        disp=disp if isinstance(disp := options.get("disp"), str) else bool(disp),
         check=bool(options.get("check")),
         x_scale=options.get("x_scale"),
         absolute_step=None if step is None else float(_positive("eps", step)),

@@ -169,9 +169,13 @@ class _Charged(Evaluation):
         self._paid_by_measuring: dict[str, int] = {}
 
     def gradient(self) -> Array:
+        if self._gradient is not None and not self._paid_by_measuring:
+            return self._gradient
         return self._charge("gradient", super().gradient)
 
     def jacobian(self) -> Array:
+        if self._jacobian is not None and not self._paid_by_measuring:
+            return self._jacobian
         return self._charge("jacobian", super().jacobian)
 
     def _charge(self, name: str, derivative: Callable[[], Array]) -> Array:

@@ -253,7 +253,7 @@ class Progress:
 
 def _all_finite(*arrays: Array) -> bool:
     """Tell whether all numbers are finite. A residual does not show g_i = -inf: the constraint is met and far away."""
-    return all(bool(namespace(a).all(namespace(a).isfinite(a))) for a in arrays)
+    return all(bool(namespace(a).isfinite(a).all()) for a in arrays)
 
 
 def _merge(mask: Array, new: Probe, old: Probe) -> Probe:

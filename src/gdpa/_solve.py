@@ -16,7 +16,7 @@ from gdpa._checks import check_count, check_limit
 from gdpa._conclude import conclude
 from gdpa._detach import detached, own_copy
 from gdpa._multistart import solve_from_several
-from gdpa._observers import Recorder, finish
+from gdpa._observers import Recorder, displays, finish
 from gdpa._oracle import CountingOracle
 from gdpa._problem import Evaluation, Problem, WithStart
 from gdpa._progress import FIRST_ATTEMPT, Progress
@@ -69,6 +69,7 @@ def solve(
     feasible: bool = False,
     best_of: int = 1,
     seed: Any = 0,
+    disp: bool | str = False,
 ) -> Result:
     """Minimize f(x) subject to g(x) <= 0 and x in X.
 
@@ -97,6 +98,8 @@ def solve(
         best_of: from how many starts to solve: ``x0`` and random ones, see `gdpa._multistart`. The best certified
             answer is returned, the others are listed in ``result.others``. Limits hold for every start.
         seed: of the random starts, as `numpy.random.default_rng` takes it.
+        disp: show the run as it goes: "lines" prints one for every accepted point (`gdpa._observers.IterationLines`),
+            "bar" rewrites one line (`gdpa.ProgressDisplay`); True is a bar in notebooks and lines elsewhere.
 
     Returns:
         A `Result`; ``success`` is True only for a certificate recomputed at ``result.x``.
@@ -115,7 +118,7 @@ def solve(
     """
     if algorithm is not None:
         algorithm = as_algorithm("algorithm", algorithm)
-    if isinstance(problem, WithStart):
+    if not isinstance(problem, Problem) and isinstance(problem, WithStart):
         x0, problem = (problem.x0 if x0 is None and run is None else x0), problem.problem
     if not isinstance(problem, Problem):
         raise TypeError(
@@ -125,6 +128,7 @@ def solve(
     observers = (observers,) if callable(observers) else tuple(observers)
     if not all(callable(observer) for observer in observers):
         raise TypeError(f"observers must be functions of the Progress of a run, got {observers!r}")
+    observers = (*observers, *displays(disp))
     check_count(0, record=record)
     check_count(1, check_every=check_every)
     if best_of != 1:

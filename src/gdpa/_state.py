@@ -35,7 +35,7 @@ class Probe(NamedTuple):
     evaluation: Evaluation | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class State:
     """What every algorithm carries from one update to the next; each method adds its own symbols.
 

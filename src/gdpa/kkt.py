@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import largest, max_norm, namespace, norm, positive_part
+from gdpa._arrays import largest, machine_eps, max_norm, namespace, norm, positive_part, total
 from gdpa._multipliers import fit
 from gdpa._problem import Evaluation, Problem, constraint_name
 from gdpa._receipt import write_receipt
 from gdpa._text import number
 from gdpa._typing import Array
 from gdpa.lagrangian import AugmentedLagrangian
-from gdpa.numerics.sparse import SparseMatrix
+from gdpa.numerics.sparse import combined
 from gdpa.sets import ConvexSet
 from gdpa.units import Start, Units, nearby_start, units_at
 
@@ -56,11 +56,6 @@ def _plain(value: Array) -> Any:
     return float(value) if value.ndim == 0 else value
 
 
-def _sum(values: Array) -> Array:
-    """Return the sum over the last axis; for NumPy the ufunc's own reduction, a third of np.sum's time when short."""
-    return np.add.reduce(values, axis=-1) if type(values) is np.ndarray else namespace(values).sum(values, axis=-1)
-
-
 def absolute_residuals(
     domain: ConvexSet, x: Array, gradient: Array, constraints: Array, multipliers: Array, num_equalities: int = 0
 ) -> Residuals:
@@ -86,7 +81,7 @@ def absolute_residuals(
     return Residuals(
         _plain(norm(domain.tangent(x, -gradient))),
         _plain(norm(violation(constraints, num_equalities))),
-        _plain(_sum(xp.abs(multipliers * constraints)[..., :split])),
+        _plain(total(xp.abs(multipliers * constraints)[..., :split])),
     )
 
 
@@ -130,9 +125,10 @@ def relative_residuals(
     stationarity = _plain(max_norm(units.coordinates * domain.tangent(x, -gradient)))
     if constraints.shape[-1] == 0:
         return Residuals(stationarity, 0.0 * stationarity, 0.0 * stationarity)
-    sizes = xp.abs(constraints)
-    sizes = xp.where(sizes <= units.rounding, xp.zeros_like(sizes), sizes)
-    violated = xp.where(positive_part(constraints, num_equalities) != 0, sizes, xp.zeros_like(sizes))
+    zero = 0.0 if xp is np else xp.zeros_like(constraints)
+    sizes, violated = xp.abs(constraints), violation(constraints, num_equalities)
+    sizes = xp.where(sizes <= units.rounding, zero, sizes)
+    violated = xp.where(violated <= units.rounding, zero, violated)
     split = constraints.shape[-1] - num_equalities
     slack = xp.minimum(units.slacks * sizes, units.pushes * xp.abs(multipliers))[..., :split]
     return Residuals(stationarity, _plain(max_norm(units.violations * violated)), _plain(max_norm(slack)))
@@ -300,7 +296,7 @@ def certify(
         known = None if evaluation is None or bool(xp.any(point != x)) else evaluation
         return _certify_at(problem, point, multipliers, start, known or problem.evaluate(point))
 
-    snapped = problem.domain.snap(x, float(xp.finfo(x.dtype).eps) ** 0.5 if snap is None else snap)
+    snapped = problem.domain.snap(x, machine_eps(x) ** 0.5 if snap is None else snap)
     certificate = at(snapped)
     inside = problem.domain.project(x)
     if not bool(xp.any(inside != snapped)):
@@ -313,18 +309,21 @@ def better(a: Certificate, b: Certificate) -> Certificate:
     """Return the certificate with the smaller relative residual, ``b`` in a tie (member by member in a batch)."""
     old, new = a.relative.worst, b.relative.worst
     if isinstance(old, float):
+        chosen: Certificate = _pick(old, new, a, b)
+        return chosen
+    names = [name for name in vars(b) if name not in ("start", "num_equalities", "names")]
+    return replace(b, **{name: _pick(old, new, getattr(a, name), getattr(b, name)) for name in names})
+
+
+def _pick(old: Any, new: Any, a: Any, b: Any) -> Any:
+    """Return ``b`` if its largest residual ``new`` is at most ``old`` or that is NaN, else ``a``; tuples by parts."""
+    if isinstance(old, float):
         return b if new <= old or old != old else a
-    xp = namespace(old)
+    if isinstance(a, tuple):
+        parts = [_pick(old, new, u, v) for u, v in zip(a, b, strict=True)]
+        return type(a)(*parts) if hasattr(a, "_fields") else tuple(parts)
     mask = (new <= old) | (old != old)
-
-    def pick(u: Any, v: Any) -> Any:
-        if isinstance(u, tuple):
-            return type(u)(*(pick(s, t) for s, t in zip(u, v, strict=True)))
-        return xp.where(mask if v.ndim == mask.ndim else mask[..., None], v, u)
-
-    kept = ("start", "num_equalities", "names")
-    names = [name for name in a.__dataclass_fields__ if name not in kept]
-    return replace(b, **{name: pick(getattr(a, name), getattr(b, name)) for name in names})
+    return namespace(old).where(mask if b.ndim == mask.ndim else mask[..., None], b, a)
 
 
 def certificate_from(
@@ -342,8 +341,6 @@ def certificate_from(
         gradient: grad f(x) + J(x)^T lambda.
     """
     g, p, domain = now.constraints, problem.num_equalities, problem.domain
-    relative = relative_residuals(domain, x, gradient, g, multipliers, units, p)
-    finite = _plain(_finite(now.objective, g, gradient))
     return Certificate(
         x=x,
         multipliers=multipliers,
@@ -352,7 +349,7 @@ def certificate_from(
         gradient=gradient,
         domain_multipliers=-gradient - domain.tangent(x, -gradient),
         residuals=absolute_residuals(domain, x, gradient, g, multipliers, p),
-        relative=Residuals(*(r + finite for r in relative)),
+        relative=_judged(problem, units, now, x, multipliers, gradient),
         start=start,
         units=units,
         num_equalities=p,
@@ -360,13 +357,20 @@ def certificate_from(
     )
 
 
+def _judged(
+    problem: Problem, units: Units, now: Evaluation, x: Array, multipliers: Array, gradient: Array
+) -> Residuals:
+    """Return the relative residuals, NaN if a value or a derivative is not finite."""
+    g = now.constraints
+    relative = relative_residuals(problem.domain, x, gradient, g, multipliers, units, problem.num_equalities)
+    finite = _plain(_finite(now.objective, g, gradient))
+    return Residuals(*(r + finite for r in relative))
+
+
 @np.errstate(invalid="ignore")  # 0 * inf is the NaN that is wanted
 def _finite(objective: Array, *vectors: Array) -> Array:
     """Return 0 if all the numbers are finite and NaN otherwise (for each member of a batch)."""
-    total = 0 * objective
-    for vector in vectors:
-        total = total + _sum(0 * vector)
-    return total
+    return sum((total(0 * vector) for vector in vectors), 0 * objective)
 
 
 def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: Start, now: Evaluation) -> Certificate:
@@ -384,17 +388,10 @@ def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: St
     elif multipliers is None or whole:
         near = units.slacks * xp.abs(g) <= NEARLY_ACTIVE
         free = units._replace(slacks=xp.where(near, xp.zeros_like(g), units.slacks))
-        for weights in (units, free):
+        for weights in (units, free) if bool(near.any()) else (units,):
             fitted = fit(domain, x, now.gradient(), now.jacobian(), g, p, weights)
-            candidates.append((fitted, now.gradient() + _combined(fitted, now.jacobian())))
-    certificate, *others = (certificate_from(problem, start, units, now, x, *one) for one in candidates)
+            candidates.append((fitted, now.gradient() + combined(fitted, now.jacobian())))
+    best, *others = ((*one, _judged(problem, units, now, x, *one)) for one in candidates)
     for other in others:
-        certificate = better(certificate, other)
-    return certificate
-
-
-def _combined(weights: Array, J: Array) -> Array:
-    """Return J^T weights (for each member of a batch)."""
-    if isinstance(J, SparseMatrix):
-        return weights @ J
-    return namespace(weights).sum(weights[..., None] * J, axis=-2)
+        best = _pick(best[2].worst, other[2].worst, best, other)
+    return certificate_from(problem, start, units, now, x, *best[:2])

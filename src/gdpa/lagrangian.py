@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import namespace, positive_part
+from gdpa._arrays import namespace, positive_part, total
 from gdpa._typing import Array
 
 
@@ -59,11 +59,11 @@ class AugmentedLagrangian(NamedTuple):
         >>> float(AugmentedLagrangian(np.array([1.0]), beta=2.0, tau=0.5).value(np.array(1.0), np.array([0.5])))
         1.5
         """
-        xp, lam = namespace(constraints), (1 - self.tau) * self.multipliers
+        lam = (1 - self.tau) * self.multipliers
         if self.is_plain:
-            return objective + xp.sum(lam * constraints, axis=-1)
-        w = self.weights(constraints)
-        return objective + xp.sum(w * w - lam**2, axis=-1) / (2 * self.beta)
+            return objective + total(lam * constraints)
+        w = positive_part(lam + self.beta * constraints, self.num_equalities)
+        return objective + total(w * w - lam * lam) / (2 * self.beta)
 
     def complementarity(self, constraints: Array) -> Array:
         """Return ``max(g, -lambda/beta)`` (g for equalities, and if beta = 0).
@@ -93,7 +93,7 @@ class AugmentedLagrangian(NamedTuple):
         >>> F.ascend(np.array([0.5, 0.5]), gate=np.array([True, False])).tolist()
         [1.9, 0.0]
         """
-        updated = self.weights(constraints_next)
+        updated = positive_part(self.shifted(constraints_next), self.num_equalities)
         if gate is None or gate is True:
             return updated
         if gate is False:

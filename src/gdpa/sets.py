@@ -102,7 +102,8 @@ class Box(ConvexSet):
 
     def bounds(self, like: Array) -> tuple[Array, Array]:
         """Return (lower, upper) as arrays of the library, dtype and device of ``like``."""
-        key = (type(like), str(like.dtype), str(getattr(like, "device", "cpu")))
+        plain = type(like) is np.ndarray
+        key = like.dtype if plain else (type(like), str(like.dtype), str(getattr(like, "device", "cpu")))
         cache: dict[Any, tuple[Array, Array]] = self._cache  # type: ignore[attr-defined]
         if key not in cache:
             cache[key] = (from_numpy(self.lower, like), from_numpy(self.upper, like))
@@ -117,7 +118,7 @@ class Box(ConvexSet):
         lower, upper = self.bounds(x)
         xp = namespace(x)
         blocked = ((x <= lower) & (v < 0)) | ((x >= upper) & (v > 0))
-        return xp.where(blocked, xp.zeros_like(v), v)
+        return xp.where(blocked, 0.0 if xp is np else xp.zeros_like(v), v)
 
     def snap(self, x: Array, tolerance: float) -> Array:
         lower, upper = self.bounds(x)

@@ -7,11 +7,11 @@ the start counts as at most 1, so that a wild start does not loosen the test.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import from_numpy, max_norm, namespace, to_numpy
+from gdpa._arrays import from_numpy, machine_eps, max_norm, namespace, peak, to_numpy, total
 from gdpa._problem import Evaluation, Problem, unit_vectors
 from gdpa._typing import Array
 from gdpa.numerics.sparse import SparseMatrix, absolute, row_sizes
@@ -56,9 +56,8 @@ class Start(NamedTuple):
         if self.x_scale is not None:
             return from_numpy(to_numpy(self.x_scale), x) + xp.zeros_like(x)
         lengths = xp.maximum(xp.abs(x), xp.abs(x - self.x))
-        longest = max_norm(lengths)[..., None]
-        longest = xp.where(longest > 0, longest, xp.ones_like(longest))
-        return xp.where(lengths > float(xp.finfo(x.dtype).eps) ** 0.5 * longest, lengths, longest)
+        longest = _unless_zero(peak(lengths), 1.0)
+        return xp.where(lengths > machine_eps(x) ** 0.5 * longest, lengths, longest)
 
 
 class Units(NamedTuple):
@@ -135,6 +134,21 @@ def asymmetric_direction(x: Array) -> Array:
     return from_numpy(np.sin(n * n), x)
 
 
+def _unless_zero(size: Any, other: Any) -> Any:
+    """Return a positive size as it is, else the other one; floats, or arrays for a batch."""
+    if isinstance(size, float):
+        return size if size > 0 else other
+    return namespace(size).where(size > 0, size, other + 0 * size)
+
+
+def _size(here: Any, there: Any, cap: Any) -> Any:
+    """Return ``max(here, min(cap, there))``, or ``cap`` if that is zero; floats, or arrays for a batch."""
+    if isinstance(here, float):
+        return _unless_zero(max(here, min(cap, there)), cap)
+    xp = namespace(here)
+    return _unless_zero(xp.maximum(here, xp.minimum(cap + 0 * there, there)), cap)
+
+
 def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Units:
     """Return the units at ``x`` from the oracle call there: grad f and J (row by row unless ``whole``).
 
@@ -142,18 +156,10 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
     >>> [u.tolist() for u in units_at(Start(np.zeros(1), np.ones(1)), np.ones(1), e)[:2]]
     [[0.25], [1.0]]
     """
-    xp = namespace(x)
+    xp, eps = namespace(x), machine_eps(x)
     lengths, gradient = start.lengths(x), now.gradient()
-    ones = xp.ones_like(gradient[..., :1])
-
-    def size(here: Array, there: Array, cap: Array) -> Array:
-        size = xp.maximum(max_norm(here)[..., None], xp.minimum(cap, max_norm(there)[..., None]))
-        return xp.where(size > 0, size, cap)
-
-    s = size(gradient, start.gradient, ones)
-    longest = max_norm(lengths)[..., None]
-    S = size(gradient * lengths, start.gradient * lengths, longest)
-    eps = float(xp.finfo(x.dtype).eps)
+    s = _size(peak(gradient), peak(start.gradient), 1.0)
+    S = _size(peak(gradient * lengths), peak(start.gradient * lengths), peak(lengths))
     weights = xp.maximum(1 / s, xp.minimum(lengths / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
     if now.constraints.shape[-1] == 0:
         empty = xp.zeros_like(now.constraints)
@@ -164,14 +170,14 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
             changes, pushes = absolute(J) @ lengths, row_sizes(J * weights)
         else:
             J = xp.abs(J)
-            changes, pushes = xp.sum(J * lengths[..., None, :], axis=-1), xp.max(J * weights[..., None, :], axis=-1)
+            changes, pushes = total(J * lengths[..., None, :]), max_norm(J * weights[..., None, :])
     else:
         sizes = []
         for unit in unit_vectors(now.constraints):  # one row at a time: J does not fit
             row = xp.abs(now.pullback(unit, objective=0.0))
             sizes.append((xp.sum(row * lengths, axis=-1), xp.max(row * weights, axis=-1)))
         changes, pushes = (xp.stack(column, axis=-1) for column in zip(*sizes, strict=True))
-    one = xp.ones_like(changes)
+    one = 1.0 if xp is np else xp.ones_like(changes)
     n = xp.where(changes > 0, changes, one)
     seen = n if start.constraints is None else xp.maximum(xp.abs(start.constraints), xp.minimum(one, n / STEEPEST))
     violations, slacks = 1 / xp.minimum(n, one), 1 / xp.minimum(n, seen)

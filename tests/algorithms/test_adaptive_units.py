@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from gdpa import AdaptiveGDPA, Box, solve
 from gdpa.algorithms.adaptive import Rules, sqp_step
-from gdpa.algorithms.adaptive.units import drifted
+from gdpa.algorithms.adaptive.units import Scaling, drifted
 from gdpa.backends import from_functions
 from gdpa.problems import get
 
@@ -17,7 +17,8 @@ RULES = Rules()
 
 def renew(state, c, J):
     """Return the state in units that suit it."""
-    a, b = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, RULES)
+    sizes = np.abs(J).max(axis=1)
+    a, b = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, sizes, RULES)
     return state.in_units(a, b), a * c, b[:, None] * J
 
 
@@ -47,9 +48,24 @@ def as_if(state, a, b):
 
 def test_units_that_suit_are_left_alone():
     _, state, c, J = after_a_drift(1.0, np.ones(3))
-    a, b = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, RULES)
-    assert a == 1.0
-    assert (b == 1).all()
+    f, g, sizes = state.reference.objectives[-1], state.constraints, np.abs(J).max(axis=1)
+    assert drifted(state.scaling, f, g, c, J, sizes, RULES) is None
+    assert drifted(state.scaling, f, g, c, J, sizes, replace(RULES, drift=1.0)) is not None
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_a_unit_drifts_exactly_if_its_factor_leaves_the_limits(unit):
+    # g' = 1/2 in the unit u: |grad g| counts as max(|J'|, min(u / 100, 1/2)), and a unit grows to 1 at most.
+    f, g, c = np.asarray(0.0), np.array([0.5]), np.array([1.0, 0.0])
+    scaling = Scaling(1.0, np.array([unit]))
+    for slope in (1e-4, 0.05, 0.2, 1.0, 5.0, 50.0):
+        J = np.array([[0.0, slope]])
+        factor = min(1 / max(slope, min(unit / 100, 0.5)), max(unit, 1.0) / unit)
+        found = drifted(scaling, f, g, c, J, np.array([slope]), RULES)
+        if 0.1 <= factor <= 10:
+            assert found is None
+        else:
+            assert found == (1.0, pytest.approx(np.array([factor])))
 
 
 def test_new_units_change_neither_the_point_nor_the_multipliers_nor_the_lagrangian():

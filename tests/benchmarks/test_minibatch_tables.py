@@ -10,6 +10,8 @@ from benchmarks.minibatch import run, table, training
 from benchmarks.minibatch.rules import OUR_RATE, OURS, RULES
 from benchmarks.minibatch.task import Task, Values
 from benchmarks.minibatch.training import NONE, Change, Run
+from gdpa.torch import calibration
+from gdpa.torch.rules import feedback
 
 
 def record(task, rule, objective, violation, seed=0, setting=None, change=NONE):
@@ -133,7 +135,7 @@ def test_sensitivity_counts_met_runs_by_change():
 def test_units_tell_the_largest_move_of_the_objective():
     made = dict(
         [
-            record("adult", OURS, 2.0, 0.0),
+            record("adult", OURS, 2.0, 0.0, change=training.AS_IT_IS),
             record("adult", OURS, 2.01, 0.0, change="f x 100"),
             record("adult", OURS, 1.97, 0.04, change="g x 0.01"),
         ]
@@ -143,6 +145,39 @@ def test_units_tell_the_largest_move_of_the_objective():
     assert row.startswith("| adult | gdpa | 2.0000 / 0 % |")
     assert row.endswith("| 1.5 % |")
     assert "1.9700 / 4 %" in row
+
+
+def test_constants_are_compared_run_by_run_on_the_development_seeds():
+    one, other = table.DEVELOPMENT_SEEDS
+    changed = next(iter(training.CONSTANTS))
+    made = dict(
+        [
+            record("adult-recall", OURS, 1.0, 0.0, seed=one),
+            record("digits", OURS, 2.0, 0.0, seed=one),
+            record("saturated", OURS, 2.0, 0.0, seed=other),
+            record("adult-recall", OURS, 2.0, 0.0, seed=one, change=changed),
+            record("digits", OURS, 1.0, 0.0, seed=one, change=changed),
+            record("saturated", OURS, 0.1, 0.5, seed=other, change=changed),  # not met: not compared
+            record("adult-recall", OURS, 9.0, 0.0, seed=0),  # a seed that is scored
+        ]
+    )
+    rows = rows_of(table.constants(made))
+    assert rows[NONE] == ["3 of 3 (100 %)", "1.000", "1.00 (adult-recall)"]
+    assert rows[changed] == ["2 of 3 (67 %)", "1.000", "2.00 (adult-recall)"]
+    scored = table._by_pair(made, lambda *_: RULES[OURS].default)
+    assert [r["seed"] for r in scored["adult-recall", OURS]] == [0]
+
+
+def test_constants_are_changed_for_a_while_and_each_exists():
+    changes = [change for change in training.CONSTANTS.values() if change.rate == 1.0]
+    assert len(changes) == 32
+    for change in changes:
+        before = [getattr(m, n) for m in (feedback, calibration) for n, _ in change.constants if hasattr(m, n)]
+        with training.changed_constants(change):
+            now = [getattr(m, n) for m in (feedback, calibration) for n, _ in change.constants if hasattr(m, n)]
+            assert now == [value for _, value in change.constants] != before
+        after = [getattr(m, n) for m in (feedback, calibration) for n, _ in change.constants if hasattr(m, n)]
+        assert after == before
 
 
 def test_every_change_has_a_name_and_units_are_four_factors_for_f_and_g():

@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from gdpa.applications.cmdp import paper_instance, solve_linear_program
 from gdpa.experiments import cmdp, get
-from gdpa.experiments.base import Settings, Unit
+from gdpa.experiments.base import Settings
 from gdpa.experiments.records import Record
-
-
-class Rows:
-    """Keeps the rows a unit reports."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def row(self, **columns):
-        self.rows.append(columns)
-
-    def progress(self, fraction, note=""):
-        assert 0 <= fraction <= 1
-
-
-def record(unit: Unit) -> Record:
-    log = Rows()
-    summary = json.loads(json.dumps(cmdp.run(unit, log)))
-    columns = {name: np.array([row[name] for row in log.rows]) for name in log.rows[0]}
-    return Record(unit, summary, columns, {})
+from tests.experiments.running import record
 
 
 @pytest.fixture(scope="module")
 def full_run() -> list[Record]:
     """The paper's methods at full length (a second in all)."""
-    return [record(unit) for unit in cmdp.units(Settings()) if unit.method in (cmdp.PAPER, cmdp.PLAIN)]
+    return [record(cmdp, unit) for unit in cmdp.units(Settings()) if unit.method in (cmdp.PAPER, cmdp.PLAIN)]
 
 
 def test_it_is_registered():
@@ -66,14 +45,14 @@ def test_verdicts_on_the_full_run_hold(full_run):
 
 
 def test_the_adaptive_method_reaches_the_optimum():
-    adaptive = [record(unit) for unit in cmdp.units(Settings()) if unit.method == cmdp.ADAPTIVE]
+    adaptive = [record(cmdp, unit) for unit in cmdp.units(Settings()) if unit.method == cmdp.ADAPTIVE]
     assert len(adaptive) == 3
     (verdict,) = cmdp.section(adaptive).verdicts
     assert verdict.holds is True
 
 
 def test_verdicts_on_a_run_cut_short_do_not_hold():
-    short = [record(unit) for unit in cmdp.units(Settings(steps=3)) if unit.method == cmdp.PAPER]
+    short = [record(cmdp, unit) for unit in cmdp.units(Settings(steps=3)) if unit.method == cmdp.PAPER]
     assert cmdp.section(short).verdicts[0].holds is False
 
 
@@ -89,7 +68,7 @@ def test_figures_show_every_threshold_with_its_optimum(full_run):
 @pytest.mark.parametrize("method", sorted({unit.method for unit in cmdp.units(Settings())}))
 def test_every_method_runs_at_toy_size(method):
     unit = next(unit for unit in cmdp.units(Settings(steps=5)) if unit.method == method)
-    finished = record(unit)
+    finished = record(cmdp, unit)
     assert finished.summary["step"] <= 5
     assert np.isfinite(finished.columns["reward"]).all()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,32 +10,13 @@ import torch
 
 from gdpa.applications.energy_budget import Chain, CountedEnergy, EnergyModel, fit_widths
 from gdpa.experiments import energy, get
-from gdpa.experiments.base import Settings, Unit
+from gdpa.experiments.base import Settings
 from gdpa.experiments.figures.chart import save
 from gdpa.experiments.figures.interactive import draw as draw_interactive
 from gdpa.experiments.figures.static import draw as draw_static
 from gdpa.experiments.records import Record
+from tests.experiments.running import record
 from tests.experiments.small import toy_images
-
-
-class Rows:
-    """Keeps the rows a unit reports."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def row(self, **columns):
-        self.rows.append(columns)
-
-    def progress(self, fraction, note=""):
-        assert 0 <= fraction <= 1
-
-
-def record(unit: Unit) -> Record:
-    log = Rows()
-    summary = json.loads(json.dumps(energy.run(unit, log)))
-    columns = {name: np.array([row[name] for row in log.rows]) for name in log.rows[0]}
-    return Record(unit, summary, columns, {})
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +25,7 @@ def records() -> list[Record]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(energy, "load", toy_images)
         patch.setattr(energy, "MEASUREMENTS", 20)
-        return [record(unit) for unit in energy.units(Settings(steps=1))]
+        return [record(energy, unit) for unit in energy.units(Settings(steps=1))]
 
 
 def test_it_is_registered():

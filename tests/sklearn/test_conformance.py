@@ -6,9 +6,13 @@ import warnings
 
 import pytest
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import check_estimator
 
 from gdpa.sklearn import ConstrainedClassifier, NeymanPearsonClassifier, recall_at_least
+
+try:
+    from sklearn.utils.estimator_checks import check_estimator
+except RuntimeError as error:  # of scikit-learn 1.6 beside array-api-compat; with SCIPY_ARRAY_API=1 the checks run
+    pytest.skip(str(error), allow_module_level=True)
 
 ESTIMATORS = [
     NeymanPearsonClassifier(),

@@ -111,6 +111,7 @@ def test_groups_are_routed():
         pipeline = make_pipeline(StandardScaler(), own)
         own.set_score_request(sample_weight=True)
         pipeline[0].set_fit_request(sample_weight=False)
+        pipeline.set_score_request(sample_weight=True)  # for scikit-learn 1.6
         pipeline.fit(X, y, groups=groups, sample_weight=weights)
         assert pipeline[-1].groups_ == ["a", "b"]
         grid = {"constrainedclassifier__limits": [[demographic_parity(e)] for e in (0.1, 0.03)]}

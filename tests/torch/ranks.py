@@ -124,6 +124,25 @@ def disagree():
     return {"steps": opt.dual_steps, "skipped": opt.skipped, "lam": opt.multipliers}
 
 
+def spoiled():
+    """One shard of one gradient is not finite on one rank: all of them skip the step."""
+    built = build("adam", "fsdp", 2)
+    if built is None:
+        return {}
+    model, opt = built
+    for i in range(3):
+        before, lam = [whole(p).clone() for p in model.parameters()], opt.multipliers
+        opt.zero_grad()
+        opt.lagrangian(*terms(model, batch(i))).backward()
+        if i == 1 and dist.get_rank() == 1:
+            next(model.parameters()).grad.to_local().view(-1)[0] = float("inf")
+        opt.step()
+        same = [torch.equal(p, whole(q)) for p, q in zip(before, model.parameters(), strict=True)]
+        if i == 1:
+            kept = all(same) and torch.equal(lam, opt.multipliers)
+    return {"kept": kept, "steps": opt.dual_steps, "skipped": opt.skipped}
+
+
 def work(rank, world, folder):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -135,6 +154,7 @@ def work(rank, world, folder):
         results = {f"{kind} {how} {w}": train(kind, how, w, f"{folder}/{kind}") for kind, how, w in CASES}
         results["calibrate"] = {how: calibrate(how) for how in ("ddp", "fsdp")}
         results["disagree"] = disagree()
+        results["spoiled"] = spoiled()
         torch.save(results, f"{folder}/rank{rank}")
         dist.barrier()  # leave together: gloo may abort a rank whose peer is gone
     finally:

@@ -409,6 +409,8 @@ def test_capturable_skips_what_is_not_finite(fused, what):
     opt.step()
     assert torch.equal(opt.multipliers, multipliers)
     assert opt.dual_steps == steps == 6
+    assert opt.skipped == 1
+    assert "1 steps were skipped for values or gradients that were not finite" in str(opt.report())
     if fused:
         assert torch.equal(flat(net), point)
         assert all(torch.equal(opt.state[net[0].weight][key], value) for key, value in state.items())

@@ -67,6 +67,11 @@ def test_one_rank_that_is_not_finite_stops_all(results):
         assert torch.equal(r["disagree"]["lam"], results[0]["disagree"]["lam"])
 
 
+def test_a_shard_of_a_gradient_that_is_not_finite_stops_all(results):
+    for r in results[:2]:
+        assert r["spoiled"] == {"kept": True, "steps": 2, "skipped": 1}
+
+
 def test_one_process_pools_nothing():
     x = torch.nn.Parameter(torch.ones(2))
     for group in ("world", None):

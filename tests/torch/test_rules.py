@@ -172,6 +172,13 @@ class TestFeedback:
         assert dual["variance"] == pytest.approx([200.0], rel=0.05)
         assert abs(dual["smoothed"][0]) < 0.1
 
+    def test_the_dual_rate_multiplies_the_gains_up_to_the_cut(self):
+        # g = .1 is smaller than its limit, so it is the unit: e = 1, xi = .1, 3 xi = .3
+        trail, _ = run(Feedback(dual_rate=3.0), [0.1], ratio=1.0, limit=1.0)
+        assert trail[0][1] == pytest.approx(0.0015 + 0.09 * 1.0015 / 2)
+        _, fast = run(Feedback(dual_rate=30.0), [100.0] * 50, ratio=1.0, limit=1.0)
+        assert 1 + fast["integral"][0] == pytest.approx(1.0025**50)
+
     def test_noise_does_not_drift(self):
         """A multiplier that noise multiplies at every step would fall like the geometric mean of the factors."""
         rule, m, rng = Feedback(), 200, np.random.default_rng(0)

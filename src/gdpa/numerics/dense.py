@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def padded(rows: Array) -> Array:
     >>> padded(np.ones((1, 2))).tolist()
     [[1.0, 1.0]]
     """
-    missing = -rows.shape[0] % JAX_BLOCK
+    missing = 0 if type(rows) is np.ndarray else -rows.shape[0] % JAX_BLOCK
     if not (missing and is_jax_array(rows)):
         return rows
     xp = namespace(rows)
@@ -47,6 +48,30 @@ def combine(coefficients: Matrix, rows: Array) -> Array:
     if len(coefficients) < rows.shape[0]:
         coefficients = np.concatenate([coefficients, np.zeros(rows.shape[0] - len(coefficients))])
     return from_numpy(coefficients, rows) @ rows
+
+
+@functools.cache
+def lapack() -> Any:
+    """Return SciPy's LAPACK: on matrices of a few rows the wrappers of `numpy.linalg` take longer than the algebra."""
+    from scipy.linalg import lapack
+
+    return lapack
+
+
+def cholesky_divided(A: Matrix, b: Matrix) -> tuple[Matrix, Matrix] | None:
+    """Return the lower factor L of A = L L' and L^-1 b; None if A is not positive definite.
+
+    >>> [v.tolist() for v in cholesky_divided(4 * np.eye(1), np.array([6.0]))]
+    [[[2.0]], [3.0]]
+    """
+    L, failed = lapack().dpotrf(A, lower=1)
+    return None if failed else (L, lapack().dtrtrs(L, b, lower=1)[0])
+
+
+@functools.cache
+def strictly_lower(n: int) -> Matrix:
+    """Return the matrix of ones below the diagonal and zeros elsewhere."""
+    return np.tri(n, k=-1)
 
 
 def diagonal_sizes(A: Matrix) -> Matrix:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import from_numpy, max_norm, namespace
+from gdpa._arrays import dot, from_numpy, machine_eps, max_norm, namespace
 from gdpa._typing import Array
-from gdpa.numerics.dense import Matrix, combine, padded, solve_symmetric, to_float64
+from gdpa.numerics.dense import Matrix, cholesky_divided, combine, padded, solve_symmetric, strictly_lower, to_float64
 from gdpa.numerics.sparse import SparseMatrix
 
 #: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
@@ -88,24 +88,25 @@ class LBFGS(NamedTuple):
         >>> B.rows.tolist(), B.gram.tolist(), B.sigma
         ([[1.0, 0.0], [4.0, 0.0]], [[1.0, 4.0], [4.0, 16.0]], 4.0)
         """
-        xp = namespace(s)
-        size = float(xp.sum(s * s)) ** 0.5
+        size = dot(s, s) ** 0.5
         if not size > 0:
             return self
         s, y = s / size, y / size
-        curvature = float(xp.sum(s * y))
+        curvature = dot(s, y)
         Bs = self.product(s)
-        model = float(xp.sum(s * Bs))
+        model = dot(s, Bs)
         if curvature <= FLAT * model and size < self.length:
             return self._replace(length=size)
         if curvature < POWELL * model:
             theta = (1 - POWELL) * model / (model - curvature)
             y = theta * y + (1 - theta) * Bs
-            curvature = float(xp.sum(s * y))
-        sigma = float(xp.sum(y * y)) / curvature if curvature > 0 else float("inf")
+            curvature = dot(s, y)
+        sigma = dot(y, y) / curvature if curvature > 0 else float("inf")
         if not 0 < sigma < float("inf"):
             return self
-        return self._joined(s, y)._replace(sigma=sigma, length=size)._with_matrix()
+        joined = self._joined(s, y)
+        matrix = _matrix(joined.rows, joined.gram, sigma) if _is_small(joined.rows) else None
+        return LBFGS(joined.rows, joined.gram, sigma, size, self.limit, matrix)
 
     def _joined(self, s: Array, y: Array) -> LBFGS:
         """Return the matrix with the pair in its rows, without the oldest pair if there are more than `limit`."""
@@ -116,6 +117,9 @@ class LBFGS(NamedTuple):
             rows = padded(xp.concat(pair))
         else:
             rows = padded(xp.concat([self.rows[first:k], pair[0], self.rows[k + first : 2 * k], pair[1]]))
+        if _is_small(rows):
+            Z = to_float64(rows)
+            return self._replace(rows=rows, gram=Z @ Z.T)
         kept = k - first
         new = [kept, 2 * kept + 1]  # where s and y stand
         products = to_float64(rows @ xp.stack([s, y]).T)[: 2 * kept + 2]
@@ -151,12 +155,11 @@ class LBFGS(NamedTuple):
         >>> LBFGS().spectral(np.array([2.0]), np.array([8.0])).sigma
         4.0
         """
-        xp = namespace(s)
-        size, curvature = float(xp.sum(s * s)), float(xp.sum(s * y))
+        size, curvature = dot(s, s), dot(s, y)
         if not size > 0:
             return self
         sigma = curvature / size if curvature > 0 else POWELL * self.sigma
-        least = float(xp.finfo(s.dtype).eps) ** 0.5
+        least = machine_eps(s) ** 0.5
         return self.cleared(min(max(sigma, least), 1 / least))._joined(s, y)._replace(length=size**0.5)
 
     def cleared(self, sigma: float = 1.0) -> LBFGS:
@@ -192,18 +195,34 @@ class LBFGS(NamedTuple):
         k = self.pairs
         return middle_matrix(self.gram[:k, :k], self.gram[:k, k:], self.sigma)
 
-    def _with_matrix(self) -> LBFGS:
-        """Return the matrix with B formed by the compact form, if it is small."""
-        rows, k = self.rows, self.pairs
-        if type(rows) is not np.ndarray or rows.shape[1] > DENSE:
-            return self._replace(matrix=None)
-        W = rows.astype(np.float64)
-        W[:k] *= self.sigma
-        B = -W.T @ solve_symmetric(self.middle(), W)
-        B += B.T
-        B *= 0.5
-        B.flat[:: len(B) + 1] += self.sigma
-        return self._replace(matrix=B)
+
+def _is_small(rows: Array | None) -> bool:
+    """Tell whether B is kept as a matrix, too."""
+    return type(rows) is np.ndarray and rows.shape[1] <= DENSE
+
+
+def _matrix(rows: Array, gram: Matrix, sigma: float) -> Matrix:
+    """Return B by the compact form, with the lower block of its middle matrix eliminated.
+
+    With S^T Y = L + D + R (strictly lower, diagonal, strictly upper), M = sigma S^T S + L D^-1 L^T is positive definite
+    and B = sigma I + Y D^-1 Y^T - T^T M^-1 T, T = sigma S^T + L D^-1 Y^T: a sum of two squares, by one Cholesky factor.
+
+    References:
+        R. H. Byrd, J. Nocedal and R. B. Schnabel (see `middle_matrix`), eq. (2.26).
+    """
+    k, Z = len(gram) // 2, to_float64(rows)
+    S, ss, sy = Z[:k], gram[:k, :k], gram[:k, k:]
+    roots = np.sqrt(sy.diagonal())
+    L, Y = strictly_lower(k) * sy / roots, Z[k:] / roots[:, None]
+    factor = cholesky_divided(sigma * ss + L @ L.T, sigma * S + L @ Y)
+    if factor is not None:
+        B = Y.T @ Y - factor[1].T @ factor[1]
+    else:  # pairs that nearly depend on each other
+        W = np.concatenate((sigma * S, Z[k:]))
+        B = -W.T @ solve_symmetric(middle_matrix(ss, sy, sigma), W)
+        B = (B + B.T) / 2
+    B.flat[:: len(B) + 1] += sigma
+    return B
 
 
 def middle_matrix(ss: Matrix, sy: Matrix, sigma: float) -> Matrix:
@@ -221,7 +240,7 @@ def middle_matrix(ss: Matrix, sy: Matrix, sigma: float) -> Matrix:
     >>> middle_matrix(np.eye(1), 4 * np.eye(1), 2.0).tolist()
     [[2.0, 0.0], [0.0, -4.0]]
     """
-    k, L = len(ss), np.tril(sy, -1)
+    k, L = len(ss), strictly_lower(len(ss)) * sy
     K = np.zeros((2 * k, 2 * k))
     K[:k, :k] = sigma * ss
     K[:k, k:], K[k:, :k] = L, L.T

@@ -14,11 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.numerics.dense import Matrix, diagonal_sizes, solve_symmetric
+from gdpa.numerics.dense import Matrix, cholesky_divided, diagonal_sizes, solve_symmetric
 
 #: With more multipliers than this, solve on a working set that grows by this many at a time. daqp is used up to this
 #: many variables and constraints: at 100 of each it takes as long as `gdpa.numerics.model`.
 WORKING_SET = 100
+
+#: A least squares problem is made triangular first if it has this many times more rows than columns: the time of a
+#: triangle of 10 columns is that of `nnls` with some 50 rows.
+TALL = 4
 
 
 def nonnegative_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
@@ -30,6 +34,8 @@ def nonnegative_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
     [3.0, 0.0]
     """
     n = len(b) - num_equalities
+    if len(b) == 0:
+        return b
     if not (np.isfinite(A).all() and np.isfinite(b).all()):
         return np.full(len(b), np.nan)
     if num_equalities:
@@ -38,10 +44,12 @@ def nonnegative_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
         return np.concatenate([signed, free[:, n] - free[:, :n] @ signed])
 
     def solve_on(inside: Any) -> Matrix:
-        part = A[np.ix_(inside, inside)]
+        part = A[inside][:, inside]
         size = diagonal_sizes(part)
         return _nnls(*_root(part / np.outer(size, size), b[inside] / size), 0) / size
 
+    if n <= WORKING_SET:
+        return solve_on(slice(None))
     floor = np.full(n, _rounding(n) * (1 + np.abs(b).max(initial=0.0)))
     return _on_working_set(solve_on, lambda y: A @ y - b, floor, np.argsort(-b), 0)
 
@@ -54,9 +62,15 @@ def nonnegative_least_squares(D: Matrix, slack: Matrix, b: Matrix, num_equalitie
     """
 
     def solve_on(inside: Any) -> Matrix:
-        A = np.vstack([D[inside].T, np.diag(slack[inside])])
-        return _nnls(A, np.concatenate([b, np.zeros(len(A) - len(b))]), num_equalities)
+        rows, slacks = D[inside], slack[inside]
+        m, d = rows.shape
+        A, right = np.zeros((d + m, m)), np.zeros(d + m)
+        A[:d], right[:d] = rows.T, b
+        A[d:].flat[:: m + 1] = slacks
+        return _nnls(A, right, num_equalities)
 
+    if len(slack) <= WORKING_SET + num_equalities:
+        return solve_on(slice(None))
     floor = _rounding(len(slack)) * np.linalg.norm(D, axis=1) * (1 + np.linalg.norm(b))
     return _on_working_set(solve_on, lambda y: D @ (D.T @ y - b), floor, np.argsort(slack), num_equalities)
 
@@ -75,7 +89,7 @@ def _on_working_set(
     """
     m = len(floor)
     inside = np.arange(m) >= m - p
-    inside[order[: WORKING_SET + p] if m > WORKING_SET + p else slice(None)] = True
+    inside[order[: WORKING_SET + p]] = True
     y = np.zeros(m)
     while True:
         y[inside] = solve_on(inside)
@@ -96,13 +110,12 @@ def _rounding(m: int) -> float:
 
 def _root(A: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
     """Return R and R^-T b with A = R'R; eigenvalues that rounding has made negative count as zero."""
-    try:
-        L = np.linalg.cholesky(A)
-        return np.asarray(L.T, dtype=np.float64), np.asarray(np.linalg.solve(L, b), dtype=np.float64)
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(A)
-        roots = np.sqrt(np.maximum(values, 0.0))
-        return roots[:, None] * vectors.T, (vectors.T @ b) / np.where(roots > 0, roots, np.inf)
+    factor = cholesky_divided(A, b)
+    if factor is not None:
+        return factor[0].T, factor[1]
+    values, vectors = np.linalg.eigh(A)
+    roots = np.sqrt(np.maximum(values, 0.0))
+    return roots[:, None] * vectors.T, (vectors.T @ b) / np.where(roots > 0, roots, np.inf)
 
 
 def _nnls(A: Matrix, b: Matrix, p: int) -> Matrix:
@@ -111,13 +124,13 @@ def _nnls(A: Matrix, b: Matrix, p: int) -> Matrix:
 
     if A.shape[1] == 0:
         return np.zeros(0)
-    if A.shape[0] > A.shape[1] + 1:  # the same least squares on a triangle of m + 1 rows
+    if A.shape[0] > TALL * (A.shape[1] + 1):  # the same least squares on a triangle of m + 1 rows
         R: Any = np.linalg.qr(np.column_stack([A, b]), mode="r")
         A, b = R[:, :-1], R[:, -1]
     m = A.shape[1]
-    size = np.linalg.norm(A, axis=0)
+    size = np.sqrt(np.add.reduce(A * A, axis=0))
     size[size == 0] = 1.0
     A = A / size
-    y, _ = nnls(np.column_stack([A, -A[:, m - p :]]), b, maxiter=(m + 2) ** 2)
+    y, _ = nnls(np.column_stack([A, -A[:, m - p :]]) if p else A, b, maxiter=(m + 2) ** 2)
     y[m - p : m] -= y[m:]
     return np.asarray(y[:m] / size)

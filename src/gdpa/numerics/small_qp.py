@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,21 @@ def _library() -> Any:
         return importlib.import_module("daqp")
     except ImportError:
         return None
+
+
+class _Program(NamedTuple):
+    """The parts of a program that depend on its size alone."""
+
+    H: Matrix
+    zeros: Matrix
+    minus_one: Matrix
+    lower: Matrix
+
+
+@functools.lru_cache(maxsize=16)
+def _empty_program(d: int, m: int) -> _Program:
+    """Return the program of d variables and m constraints before B, c, J, r and bounds are written into it."""
+    return _Program(np.eye(d + m), np.zeros(m), -np.eye(m), np.full(d + 2 * m, -np.inf))
 
 
 def elastic_qp(
@@ -51,14 +66,11 @@ def elastic_qp(
     n = d + m
     if library is None or max(d, m) > WORKING_SET:
         return None
-    H = np.eye(n)
-    H[:d, :d] = B
-    f, upper, lower = np.zeros(n), np.full(n + m, np.inf), np.full(n + m, -np.inf)
-    f[:d] = c
-    A = np.zeros((m, n))
-    A[:, :d] = J
-    A.flat[d :: n + 1] = -(beta**-0.5)
-    upper[n:] = -r
+    program = _empty_program(d, m)
+    H, lower, upper = program.H.copy(), program.lower.copy(), -program.lower
+    H[:d, :d], upper[n:] = B, -r
+    f = np.concatenate((c, program.zeros))
+    A = np.concatenate((J, program.minus_one * beta**-0.5), axis=1)
     if num_equalities:
         lower[-num_equalities:] = upper[-num_equalities:]
     if bounds is not None:
@@ -69,5 +81,8 @@ def elastic_qp(
         return None
     if flag != 1 or not np.isfinite(solution).all():
         return None
-    p = solution[:d]
-    return (p if bounds is None else np.minimum(np.maximum(p, bounds[0]), bounds[1])), info["lam"][n:]
+    p, multipliers = solution[:d], info["lam"]
+    if bounds is not None:  # a bound that pushes is met to the last bit: near it is no KKT point
+        lower, upper, push = lower[:d], upper[:d], multipliers[:d]
+        p = np.where(push < 0, lower, np.where(push > 0, upper, np.minimum(np.maximum(p, lower), upper)))
+    return p, multipliers[n:]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._arrays import max_norm
+from gdpa._arrays import max_norm, namespace
 from gdpa._typing import Array, Vector
 
 #: A sparse Jacobian with at most this many columns, or with this many rows and no Hessian, is made dense: the dense
@@ -222,6 +222,17 @@ def row_sizes(J: Array) -> Array:
     [4.0, 0.0]
     """
     return _row_maximum(J.pattern, np.abs(J.data)) if isinstance(J, SparseMatrix) else max_norm(J)
+
+
+def combined(weights: Array, J: Array) -> Array:
+    """Return J^T weights, for each member of a batch of dense matrices or for a sparse one.
+
+    >>> combined(np.array([1.0, 2.0]), np.eye(2)).tolist()
+    [1.0, 2.0]
+    """
+    if isinstance(J, SparseMatrix):
+        return weights @ J
+    return namespace(weights).sum(weights[..., None] * J, axis=-2)
 
 
 def _row_maximum(pattern: Pattern, values: Vector) -> Vector:

@@ -26,6 +26,12 @@ ROUNDS = 8
 CURVATURE = 1e-10
 #: The first shift of B is this share of its largest entry, and every further one is GROWTH times larger.
 FIRST_SHIFT, GROWTH = 1e-10, 10.0
+#: A matrix is tested with this share of the shift it gets, so that what is left is clearly positive.
+CLEARLY = 0.9
+#: No matrix counts as smaller than this, and no shift is larger than its reciprocal.
+LEAST = 1e-8
+#: If a step leaves more than LINEAR of a violation below NEAR, it is tried with STIFFER times the penalty.
+LINEAR, NEAR, STIFFER = 1e-3, 1e-4, 1e4
 #: A multiplier or a slack below this share of the largest one has no sign.
 SIGNLESS = 1e-12
 
@@ -62,29 +68,81 @@ def sparse_model_step(
         >>> step.direction.round(3).tolist(), step.multipliers.round(3).tolist()
         ([0.5, -1.0], [1.5])
     """
-    m = len(r)
-    is_equality = np.arange(m) >= m - num_equalities
-    infinite = np.full(len(c), np.inf)
-    lower, upper = (-infinite, infinite) if bounds is None else bounds
-    model = SparseModel(B, c, J, r, beta, is_equality, lower, upper)
-    rows = is_equality | (r > 0)
-    slope = c + (beta * np.where(rows, r, 0.0)) @ J
-    guess = _Guess(rows, (lower >= 0) & (slope > 0), (upper <= 0) & (slope < 0))
-    step = _settle(model, guess)
-    if step is not None and _is_convex_along(model, step):
+    model, guess = _begin(B, c, J, r, beta, num_equalities, bounds)
+    step = _settled(model, guess)
+    if step is not None:
         return step
-    model = model._replace(B=_convex(model, guess.at_lower | guess.at_upper))
+    m, lower, upper = len(r), model.lower, model.upper
+    model = model._replace(B=_convex(model))
     inner = interior_point(model)
     if inner is None:
-        nan = np.full(len(c), np.nan)
-        return ModelStep(nan, np.full(m, np.nan)) if step is None else step
-    active = is_equality | (inner.multipliers > inner.slacks)
+        return ModelStep(np.full(len(c), np.nan), np.full(m, np.nan))
+    active = model.is_equality | (inner.multipliers > inner.slacks)
     guess = _Guess(active, inner.lower_multipliers > inner.p - lower, inner.upper_multipliers > upper - inner.p)
     polished = _settle(model, guess)
     if polished is not None:
         return polished
     p = np.where(guess.at_lower, lower, np.where(guess.at_upper, upper, np.clip(inner.p, lower, upper)))
     return ModelStep(p, inner.multipliers)
+
+
+def stiffened_step(
+    B: Quadratic,
+    c: Vector,
+    J: SparseMatrix,
+    g: Vector,
+    r: Vector,
+    beta: float,
+    gradient: Vector,
+    num_equalities: int = 0,
+    bounds: tuple[Vector, Vector] | None = None,
+) -> ModelStep:
+    """Return the model's step, near a solution with a stiffer penalty if that descends, too.
+
+    A weak penalty regularizes the multipliers, and they converge linearly; those of a long chain very slowly.
+
+    Args:
+        B, c, J, r, beta, num_equalities, bounds: those of `sparse_model_step`.
+        g: the values of the constraints, without the shift by the multipliers that r has.
+        gradient: of the merit that the step is to descend on.
+    """
+    step = sparse_model_step(B, c, J, r, beta, num_equalities, bounds)
+    is_equality = np.arange(len(g)) >= len(g) - num_equalities
+    before, left = (
+        float(np.where(is_equality, np.abs(v), np.maximum(v, 0.0)).max(initial=0.0))
+        for v in (g, g + J @ step.direction)
+    )
+    if left <= LINEAR * before or before > NEAR:
+        return step
+    stiff = g + (r - g) / STIFFER
+    other = _settled(*_begin(B, c, J, stiff, STIFFER * beta, num_equalities, bounds))
+    return other if other is not None and float(gradient @ other.direction) < 0 else step
+
+
+def _begin(
+    B: Quadratic,
+    c: Vector,
+    J: SparseMatrix,
+    r: Vector,
+    beta: float,
+    num_equalities: int,
+    bounds: tuple[Vector, Vector] | None,
+) -> tuple[SparseModel, _Guess]:
+    """Return the model and the first guess: the rows that are positive at zero, the bounds that hold it there."""
+    m = len(r)
+    is_equality = np.arange(m) >= m - num_equalities
+    infinite = np.full(len(c), np.inf)
+    lower, upper = (-infinite, infinite) if bounds is None else bounds
+    rows = is_equality | (r > 0)
+    slope = c + (beta * np.where(rows, r, 0.0)) @ J
+    guess = _Guess(rows, (lower >= 0) & (slope > 0), (upper <= 0) & (slope < 0))
+    return SparseModel(B, c, J, r, beta, is_equality, lower, upper), guess
+
+
+def _settled(model: SparseModel, guess: _Guess) -> ModelStep | None:
+    """Return the step of the active-set iteration if it settles and the model has curvature along it."""
+    step = _settle(model, guess)
+    return step if step is not None and _is_convex_along(model, step) else None
 
 
 def _settle(model: SparseModel, guess: _Guess) -> ModelStep | None:
@@ -133,25 +191,18 @@ def _is_convex_along(model: SparseModel, step: ModelStep) -> bool:
     return bool(curvature >= CURVATURE * float(p @ p))
 
 
-def _convex(model: SparseModel, held: Vector) -> Quadratic:
-    """Return B with the least shift tried for which B + beta J_E'J_E is positive definite, E the equalities.
-
-    Coordinates that are held at a bound get the sum of their row instead: they are not expected to move, and
-    differences to one side know their curvature least.
-    """
-    B = model.B
+def _convex(model: SparseModel) -> Quadratic:
+    """Return B with the least shift tried for which B + beta J_E'J_E is positive definite, E the equalities."""
+    B, J = model.B, model.J
     if B.W is not None:  # limited-memory BFGS is positive definite
         return B
-    B = B.shifted(np.where(held, np.bincount(B.H.pattern.rows, np.abs(B.H.data), len(held)), 0.0))
-    H, J = B.H, model.J
-    test = augmented(H.pattern, J.pattern)
+    test, d = augmented(B.H.pattern, J.pattern), J.shape[1]
     weights = np.where(model.is_equality, model.beta, 0.0)
-    largest = float(np.abs(H.data).max(initial=0.0))
-    shift, d = 0.0, H.shape[0]
-    least = FIRST_SHIFT * max(largest, 1e-8)
-    while not test.is_positive_definite(H, J, np.full(d, shift - 1e-3 * shift), weights):
+    least = FIRST_SHIFT * max(float(np.abs(B.H.data).max(initial=0.0)), LEAST)
+    shift = 0.0
+    while not test.is_positive_definite(B.H, J, np.full(d, CLEARLY * shift), weights):
         shift = least if shift == 0 else GROWTH * shift
-        if not shift < 1e20:
+        if not shift < 1 / LEAST:
             break
     return B.shifted(shift)
 

@@ -47,7 +47,8 @@ def take_step(optimizer: torch.optim.Optimizer) -> None:
     A step that was replaced, on the instance or in a subclass, is called as it is.
     """
     step: Any = type(optimizer).step
-    if getattr(step, "__code__", None) is not _OUTER or "step" in vars(optimizer) or step_is_watched(optimizer):
+    plain = getattr(step, "__code__", None) is _OUTER and "step" not in vars(optimizer)
+    if not plain or step_is_watched(optimizer) or torch.compiler.is_compiling():
         optimizer.step()
         return
     step = step.__wrapped__

@@ -24,8 +24,9 @@ from gdpa.torch.rules.base import Part, Scalar, Vector
 
 _logger = logging.getLogger("gdpa.torch")
 
-#: Batches that a constraint's ratio is measured over. From `calibration=8` of the first rule; 4 to 16 differed by less
-#: than the seeds.
+# `python -m benchmarks.minibatch.run constants` halves and doubles each of these; docs/benchmarks.md shows the results.
+
+#: Batches that a constraint's ratio is measured over.
 BATCHES = 8
 #: With more constraints than this, at most this many are measured in a batch ...
 MOST_AT_ONCE = 32
@@ -66,9 +67,12 @@ def candidates(roster: Roster, dual: dict[str, Any], values: Any, present: Any, 
         everything: take constraints that hold, too.
     """
     ratio, first = dual["ratio"], roster.size - roster.num_equalities
+    found: list[int]
     if isinstance(values, np.ndarray):
-        wanted = (values > 0) | ((np.arange(roster.size) >= first) | everything) & (values == values)
-        found = np.flatnonzero(wanted & (np.asarray(ratio) == 0) & (True if present is None else present)).tolist()
+        here = np.arange(roster.size) if present is None else np.flatnonzero(present)
+        g = values[here]
+        wanted = (g > 0) | ((here >= first) | everything) & (g == g)
+        found = here[wanted & (np.asarray(ratio)[here] == 0)].tolist()
     else:
         found = [
             i

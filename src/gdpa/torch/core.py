@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from gdpa.torch.dual import Dual
 from gdpa.torch.memory import Rows
 from gdpa.torch.microbatches import MicroBatches
 from gdpa.torch.pooling import Group, Pooled, initialized, mask, pack
-from gdpa.torch.projection import product_of_sets, project_
+from gdpa.torch.projection import product_of_sets, project_groups_
 from gdpa.torch.record import Observer, Record
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster, objective
@@ -72,7 +73,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._stage = None
         self._zeros: dict[torch.device, torch.Tensor] = {}
         self._domains = []
-        self.skipped = 0
+        self._skipped = 0
 
     def _install(self) -> None:
         """Put the initial dual state in its place; call after the parameter groups are built."""
@@ -120,16 +121,13 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         roster = self._roster
         if not roster.size:
             return torch.as_tensor(f)
-        if true is not None or has_terms(g):
+        if true is not None or (type(g) is not torch.Tensor and has_terms(g)):
             g, counts = resolve(g, true, counts, samples)
         vector = roster.vector(g)
         f = objective(f, vector)
         mixed = self._stage is not None and self._abandon_stage()
         if self._awaits_duals:
-            raise RuntimeError(
-                f"the loaded checkpoint holds no multipliers: those of {roster.size} constraints are kept in "
-                "opt.dual_state; save and load it beside the optimizer"
-            )
+            raise RuntimeError(dual_state.AWAITED.format(roster.size))
         if self._accumulate is not None or samples == 0 or (initialized() and self._group.size > 1):
             loss = self._pooled(f, vector, samples, counts)
         elif vector.is_cpu and self._dual.rows is not None:
@@ -158,38 +156,41 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         objective, check = f.item(), total.item()
         if present is not None and check != check:
             # The gradient of the dot product is w, which is 0 for absent constraints. Its value must leave them out.
-            check = objective + sum(w * v for w, v, here in zip(weights, values, present, strict=True) if here)
+            terms = zip(weights, values, present, strict=True)
+            check = objective + sum(weight * value for weight, value, here in terms if here)
             total.detach().fill_(check)
         if dual.measures(entries):
             updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
-        stage = self._stage = Stage(check, objective, values, updates, total, w)
-        stage.states = states
+        self._stage = Stage(check, objective, values, updates, total, w, present, states)
         return total
 
     def _arrays(self, f: torch.Tensor, vector: torch.Tensor, counts: Any) -> torch.Tensor:
         """Stage a step of many constraints, or on another device, as vectors."""
-        entries, dual, present, seen = self._entries, self._dual, None, vector.detach()
-        if counts is not None:
-            present = self._roster.count_tensor(counts, seen) > 0
+        entries, dual, seen = self._entries, self._dual, vector.detach()
+        present = None if counts is None else self._roster.count_tensor(counts, seen) > 0
         if self._nan == "absent":
             present = seen == seen if present is None else present & (seen == seen)
+        on_host = vector.is_cpu and not self._capturable
         if present is not None:
-            vector, seen = mask(vector, present), mask(seen, present)
+            seen = mask(seen, present)
+            vector = vector if on_host else mask(vector, present)
         values = dual.widen(entries, seen)
         updates, weights = dual.advance(entries, values, present)
         w = weights.to(vector.dtype)
         total = f + torch.dot(vector, w)
+        if on_host and present is not None and not math.isfinite(total.item()):
+            total.detach().copy_(f.detach() + torch.dot(seen, w))  # see `_numbers`
         if dual.measures(entries):
             updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
         if present is not None:
-            values = torch.where(present, values, torch.full_like(values, float("nan")))
-        stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, w)
+            values.masked_fill_(~present, float("nan"))
+        stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, w, present)
         self._settle(stage)
         return total
 
     def _pooled(self, f: torch.Tensor, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
         """Stage a call whose samples are only part of the step's."""
-        n, c = self._sizes(vector.detach(), samples, counts)
+        n, c = self._roster.sizes(vector.detach(), samples, counts, self._nan == "absent")
         vector, f = mask(vector, c > 0), torch.where(n > 0, f, torch.zeros_like(f))
         seen = vector.detach()
         stage, rounds, entries, dual = self._stage, self._rounds, self._entries, self._dual
@@ -214,13 +215,6 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def _advance_pooled(self, pooled: Pooled) -> tuple[dict[str, Any], torch.Tensor]:
         return self._dual.advance(self._entries, self._dual.widen(self._entries, pooled.values), pooled.present)
 
-    def _sizes(self, values: torch.Tensor, samples: int | None, counts: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        n = torch.tensor(1.0 if samples is None else float(samples), dtype=values.dtype, device=values.device)
-        c = n.expand(values.shape) if counts is None else self._roster.count_tensor(counts, values)
-        if self._nan == "absent":
-            c = torch.where(torch.isnan(values), torch.zeros_like(c), c)
-        return n, c
-
     def observe(self, f: Any, g: Any, *, true: Any = None, samples: int | None = None, counts: Any = None) -> None:
         """Add one micro-batch to the means that ``accumulate="exact"`` needs before the first backward pass.
 
@@ -233,7 +227,8 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if true is not None or has_terms(g):
             g, counts = resolve(g, true, counts, samples)
         vector = self._roster.vector(g, differentiable=False).detach()
-        self._rounds.observe(pack(torch.as_tensor(f).detach(), vector, *self._sizes(vector, samples, counts)))
+        n, c = self._roster.sizes(vector, samples, counts, self._nan == "absent")
+        self._rounds.observe(pack(torch.as_tensor(f).detach(), vector, n, c))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the primal step and commit the multipliers staged by `lagrangian`.
@@ -273,7 +268,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if self._accumulate is not None:
             self._rounds.close(stage, stage.values.dtype, self._advance_pooled)
         if not stage.guarded and not stage.finite():
-            self.skipped += 1
+            self._skipped += 1
             warn_values(stage, self._roster)
             return loss
         skip = nonfinite_gradients(self.param_groups, {} if stage.guarded else self._zeros, compiling)
@@ -283,17 +278,14 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             skip = ~stage.check
         elif skip is not None and skip.item():
             self._zeros.clear()
-            self.skipped += 1
+            self._skipped += 1
             warn_gradients(name_gradients(self.param_groups))
             return loss
         self._descend(stage, skip if stage.guarded else None)
         self._project()
         self._after(stage)
-        commit = self._dual.commit
-        if compiling:
-            commit = _compat.uncompiled(commit)
-        entries = self._entries
-        commit(entries, stage)
+        entries, commit = self._entries, self._dual.commit
+        (_compat.uncompiled(commit) if compiling else commit)(entries, stage)
         self._record.keep(stage, entries, self._capturable)
         return loss
 
@@ -322,12 +314,12 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         """Deal with what an earlier call staged; return whether its gradients may still be in ``.grad``."""
         assert self._stage is not None
         phase = self._stage.phase
-        ran = phase in (Phase.READY, Phase.MIXED)
         if self._accumulate is not None and phase is not Phase.CLEARED:
             return False  # the next micro-batch of the same step
         if phase is Phase.STAGED:
             raise RuntimeError(TWICE)
         self.discard()
+        ran = phase in (Phase.READY, Phase.MIXED)
         return ran and any(p.grad is not None for group in self.param_groups for p in group["params"])
 
     def _settle(self, stage: Stage) -> None:
@@ -339,17 +331,10 @@ class MultiplierOptimizer(torch.optim.Optimizer):
 
     def _project(self) -> None:
         if self._domains.count(None) < len(self._domains):
-            self._project_on_sets()
-
-    @torch.no_grad()
-    def _project_on_sets(self) -> None:
-        for group, domain in zip(self.param_groups, self._domains, strict=True):
-            if domain is not None:
-                for p in group["params"]:
-                    project_(domain, p)
+            project_groups_(self.param_groups, self._domains)
 
     def domain_of(self, params: Sequence[torch.Tensor]) -> ConvexSet:
-        """Return the set X that the vector of ``params`` lies in, from the sets of their groups."""
+        """Return the set X that the vector of ``params`` lies in."""
         return product_of_sets(self.param_groups, self._domains, params)
 
     # What is known.
@@ -363,6 +348,11 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def dual_steps(self) -> int:
         """How many steps have used the constraints (the paper's r)."""
         return int(self._entries["dual_steps"])
+
+    @property
+    def skipped(self) -> int:
+        """How many steps were skipped because a value or a gradient was not finite."""
+        return self._skipped + int(self._dual.skipped)
 
     def snapshot(self) -> Snapshot:
         """Return the state of every constraint at the last committed step, for observers and writers."""

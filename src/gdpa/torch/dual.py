@@ -42,6 +42,8 @@ class Dual:
             self.vectors["stale_weights"] = Vector(0.0, -math.inf)
         self.limit = torch.tensor(roster.limit_sizes, dtype=torch.float64)
         self.measures_everything = False
+        #: How many steps the device has skipped; a tensor there once one has run.
+        self.skipped: int | torch.Tensor = 0
         self._missing: tuple[torch.Tensor, int, bool] | None = None
         #: The numbers of a handful of constraints in the memory of the CPU; None if there are more.
         self.rows = Rows(rule, roster.limit_sizes) if roster.size <= FEW and not capturable else None
@@ -147,6 +149,10 @@ class Dual:
 
     def commit(self, entries: Entries, stage: Stage) -> None:
         """Write what a stage holds into the state."""
+        if stage.guarded:
+            if not isinstance(self.skipped, torch.Tensor):
+                self.skipped = torch.zeros((), dtype=torch.int64, device=stage.check.device)
+            self.skipped += ~stage.check
         if stage.states is not None and self.rows is not None:
             self.rows.write(stage.states)
         for key, value in stage.updates.items():
@@ -158,7 +164,7 @@ class Dual:
                 if stage.guarded:
                     numbers = torch.where(stage.check, numbers, entry[positions])
                 entry[positions] = numbers
-            elif stage.guarded and isinstance(value, torch.Tensor):  # in place, where a captured graph looks for it
+            elif stage.guarded and isinstance(value, torch.Tensor):  # in place: a captured graph reads this memory
                 entry = entries[key]
                 torch.where(stage.check, value.to(entry.dtype), entry, out=entry)
             else:

@@ -172,7 +172,7 @@ def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach:
                 p.add_(g, alpha=-alpha)
     elif isinstance(alpha, torch.Tensor) and params[0].dtype != torch.float64 and alpha.device == params[0].device:
         negative = -alpha
-        for p, g in zip(params, grads, strict=True):  # one pass over the memory, where the tensor lr allows no foreach
+        for p, g in zip(params, grads, strict=True):  # one pass over the memory; foreach takes no tensor lr
             p.addcmul_(g, negative.to(p.dtype))
     elif foreach:
         _compat.multi_tensor_sub_(params, grads, alpha)

@@ -22,6 +22,15 @@ def project_(domain: ConvexSet, p: torch.Tensor) -> None:
     p.copy_(projected)
 
 
+@torch.no_grad()
+def project_groups_(groups: Sequence[dict[str, Any]], domains: Sequence[ConvexSet | None]) -> None:
+    """Project the parameters of each group on the set of the group, in place; None is the whole space."""
+    for group, domain in zip(groups, domains, strict=True):
+        if domain is not None:
+            for p in group["params"]:
+                project_(domain, p)
+
+
 @dataclass(frozen=True)
 class ParameterSet(ConvexSet):
     """The product of the parameters' sets, for the vector of all parameters.

@@ -1,4 +1,4 @@
-"""What an optimizer remembers of its last steps, and whom it tells."""
+"""What an optimizer remembers of its last steps, and the observers that it calls."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class Record:
         self._last = (stage.objective, stage.values)
         if on_device:
             return
-        states = stage.states
-        multipliers = entries["multipliers"].clone() if states is None else [state[0] for state in states]
+        multipliers = entries["multipliers"].clone() if stage.states is None else stage.states
         self._steps.append((stage.values, multipliers))
         done = entries["dual_steps"]
         if done % LOOK_EVERY == 0 and self._roster.size <= MANY:
@@ -72,8 +71,7 @@ class Record:
             return None
         columns: list[Any] = []
         for column in zip(*self._steps, strict=True):
-            rows = [row if type(row) is list else torch.as_tensor(row).tolist() for row in column]
-            columns.append(np.array(rows)[:, self._roster.positions])
+            columns.append(np.array([_listed(row) for row in column])[:, self._roster.positions])
         return columns[0], columns[1]
 
     def _ratio(self, entries: dict[str, Any]) -> Any:
@@ -87,3 +85,11 @@ class Record:
                 if "unattainable" in note and name not in self._told:
                     self._told.add(name)
                     _logger.warning("step %d: %s", step, note)
+
+
+def _listed(row: Any) -> list[float]:
+    """Return one step's numbers as a list; of states, which begin with the multiplier, the multipliers."""
+    if type(row) is not list:
+        numbers: list[float] = torch.as_tensor(row).tolist()
+        return numbers
+    return [entry[0] if type(entry) is tuple else entry for entry in row]

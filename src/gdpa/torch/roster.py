@@ -202,6 +202,14 @@ class Roster:
             return torch.tensor(self.counts(counts), dtype=like.dtype, device=like.device)
         return self.to_internal(counts.to(like.device, like.dtype))
 
+    def sizes(
+        self, values: torch.Tensor, samples: int | None, counts: Any, nan_is_absent: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return how many samples f and each of ``values`` are means of, as tensors."""
+        n = torch.tensor(1.0 if samples is None else float(samples), dtype=values.dtype, device=values.device)
+        c = n.expand(values.shape) if counts is None else self.count_tensor(counts, values)
+        return n, torch.where(torch.isnan(values), torch.zeros_like(c), c) if nan_is_absent else c
+
 
 _NO_GRADIENT = (
     "{} does not require a gradient: it was computed under no_grad, detached, or from frozen parameters only; "

@@ -39,16 +39,17 @@ class Phase(Enum):
 
 
 class Stage:
-    """A step in waiting.
+    """A step that `lagrangian` has prepared and `step` will take.
 
     Attributes:
         check: a number that is finite exactly if the objective and all constraints are; if ``guarded``, whether it
             is, as a tensor on the device.
         objective, values: f and g of the step (means over all its samples), g in internal order, NaN if absent.
         updates: what `step` writes into the dual state.
-        states: the numbers of each constraint that `step` writes besides, if they are a handful.
         loss: what `lagrangian` returned.
         saved: a tensor that only the graph of the loss holds besides.
+        present: which constraints had samples; None for all, or if ``pooled`` tells.
+        states: the numbers of each constraint that `step` writes besides, if they are a handful.
         weights: w of grad f + J^T w.
         pooled: sums over ranks and micro-batches, if there are several.
         packed: this rank's running sums (``accumulate="stale"``).
@@ -56,7 +57,6 @@ class Stage:
         guarded: the host does not look at ``check``; if it is False, the kernels of the step change nothing.
     """
 
-    states: list[Row] | None = None
     weights: torch.Tensor | None = None
     pooled: Pooled | None = None
     packed: torch.Tensor | None = None
@@ -73,10 +73,12 @@ class Stage:
         updates: dict[str, Any],
         loss: torch.Tensor | None = None,
         saved: torch.Tensor | None = None,
+        present: list[bool] | torch.Tensor | None = None,
+        states: list[Row] | None = None,
     ) -> None:
         # One is made at every step: what most of them leave at its default stays on the class.
         self.check, self.objective, self.values, self.updates = check, objective, values, updates
-        self.loss, self.saved = loss, saved
+        self.loss, self.saved, self.present, self.states = loss, saved, present, states
 
     @property
     def phase(self) -> Phase:
@@ -134,8 +136,9 @@ TWICE = (
 def warn_values(stage: Stage, roster: Roster) -> None:
     """Name the numbers of a skipped step that were not finite."""
     values = torch.as_tensor(stage.values)
-    if stage.pooled is not None:
-        values = torch.where(stage.pooled.present, values, torch.zeros_like(values))
+    present = stage.present if stage.pooled is None else stage.pooled.present
+    if present is not None:
+        values = torch.where(torch.as_tensor(present, device=values.device), values, torch.zeros_like(values))
     bad = [roster.name(i) for i in torch.nonzero(~torch.isfinite(values)).flatten().tolist()]
     if not math.isfinite(float(stage.objective)):
         bad.insert(0, "the objective")

@@ -19,6 +19,11 @@ LIMIT = 1024
 
 _KEY = "gdpa"
 
+AWAITED = (
+    "the loaded checkpoint holds no multipliers: those of {} constraints are kept in opt.dual_state; save and load it "
+    "beside the optimizer"
+)
+
 
 def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value

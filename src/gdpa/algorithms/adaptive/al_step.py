@@ -9,11 +9,9 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from gdpa._arrays import max_norm, namespace
+from gdpa._arrays import dot, max_norm
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.merit import Trial
@@ -35,8 +33,7 @@ def arrive(
     estimate = scaling.unscale(state.lagrangian.weights(state.constraints))
     lagrangian_gradient = state.gradient / scaling.objective
     probe = Probe(state.x, estimate, now.objective, now.constraints, lagrangian_gradient, evaluation=now)
-    phase = phase._replace(points=phase.points + 1)
-    return planned(problem.domain, ascend(problem, replace(state, probe=probe), now, phase, rules))
+    return planned(problem.domain, ascend(problem, state.replaced(probe=probe), now, phase, rules))
 
 
 def measured(problem: Problem, old: AdaptiveState, state: AdaptiveState, now: Evaluation) -> AdaptiveState:
@@ -47,7 +44,7 @@ def measured(problem: Problem, old: AdaptiveState, state: AdaptiveState, now: Ev
         curvature = state.curvature.updated(s, y)
     else:
         curvature = state.curvature.spectral(s, y)
-    return replace(state, gradient=gradient, curvature=curvature)
+    return state.replaced(gradient=gradient, curvature=curvature)
 
 
 def merit_gradient(state: AdaptiveState, now: Evaluation) -> Array:
@@ -63,8 +60,7 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Quasi
         \|x - P_X(x - \nabla F_\beta)\|_\infty \le \|\max(g, -\lambda/\beta)\|_\infty
 
     beta doubles unless the right-hand side has halved since the last update, and tau falls to a quarter. F_beta then
-    has another gradient, one more backward pass. After `Rules.longest_wait` points the multipliers are updated in any
-    case. The violation then says little about the penalty, so beta stays.
+    has another gradient, one more backward pass.
     """
     F, g = state.lagrangian, state.constraints
     if isinstance(problem.domain, (Reals, Box)):
@@ -72,40 +68,38 @@ def ascend(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Quasi
     else:  # a projected step is no longer than the set is wide, however far from stationary x is
         stationarity = float(max_norm(problem.domain.tangent(state.x, -state.gradient)))
     complementarity = float(max_norm(F.complementarity(g)))
-    if not (complementarity > 0 and (stationarity <= complementarity or phase.points >= rules.longest_wait)):
-        return replace(state, phase=phase)
-    due = stationarity <= complementarity
-    stagnates = due and complementarity > phase.complementarity / rules.beta_factor
+    if not (complementarity > 0 and stationarity <= complementarity):
+        return state
+    stagnates = complementarity > phase.complementarity / rules.beta_factor
     beta = rules.beta_factor * F.beta if stagnates and F.beta < rules.largest_beta else F.beta
     multipliers = F.ascend(g)
-    monitor = state.monitor._replace(points=state.monitor.points + (rules.update_weight if due else 1))
-    state = replace(
-        state,
+    monitor = state.monitor._replace(points=state.monitor.points + rules.update_weight)
+    state = state.replaced(
         lagrangian=F._replace(multipliers=multipliers, beta=beta, tau=F.tau / rules.tau_factor),
         multipliers=state.scaling.unscale(multipliers),
         monitor=monitor,
         phase=QuasiNewton(complementarity),
     )
-    return replace(state, gradient=merit_gradient(state, now))
+    return state.replaced(gradient=merit_gradient(state, now))
 
 
 def planned(domain: ConvexSet, state: AdaptiveState) -> AdaptiveState:
     """Return the state with its next trial."""
-    return replace(state, trial=plan(domain, state.x, state.gradient, state.curvature))
+    return state.replaced(trial=plan(domain, state.x, state.gradient, state.curvature))
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
 def plan(domain: ConvexSet, x: Array, gradient: Array, curvature: LBFGS) -> Trial:
     """Return a descent direction p with x + p in X."""
     p = _direction(domain, x, gradient, curvature)
-    slope = float(namespace(p).sum(p * gradient))
+    slope = dot(p, gradient)
     return Trial(p, slope) if slope < 0 else projected_gradient(domain, x, gradient, curvature)
 
 
 def projected_gradient(domain: ConvexSet, x: Array, gradient: Array, curvature: LBFGS) -> Trial:
     """Return the step that always descends, for rounding or a set of active bounds that was not found."""
     p = domain.project(x - gradient / curvature.sigma) - x
-    return Trial(p, float(namespace(p).sum(p * gradient)))
+    return Trial(p, dot(p, gradient))
 
 
 def _direction(domain: ConvexSet, x: Array, gradient: Array, curvature: LBFGS) -> Array:

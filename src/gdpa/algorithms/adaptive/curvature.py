@@ -12,8 +12,6 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gdpa._arrays import namespace, norm
 from gdpa._problem import Evaluation, Problem
 from gdpa.algorithms.adaptive import sqp_step
@@ -42,7 +40,7 @@ def refined(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rule
         h = min(1.0, sqrt_eps(p) * (1 + float(norm(state.x))) / size)
         there = state.scaling.pullback(problem.evaluate(state.x + h * p), phase.multipliers)
         change = there - (phase.gradient + phase.multipliers @ phase.jacobian)
-        corrected = replace(state, curvature=state.curvature.updated(h * p, change))
+        corrected = state.replaced(curvature=state.curvature.updated(h * p, change))
         state = sqp_step.plan(problem, corrected, now, phase.gradient, phase.jacobian, rules)
         if float(norm(state.trial.point(state.x) - state.x - p)) < rules.settled * size:
             break

@@ -100,27 +100,33 @@ def inside(problem: Problem, state: AdaptiveState) -> tuple[Problem, AdaptiveSta
     if D is None:
         return problem, state
     now = state.evaluation
-    return in_lengths(problem, D), replace(state, x=state.x / D, evaluation=None if now is None else _InLengths(now, D))
+    return in_lengths(problem, D), state.replaced(x=state.x / D, evaluation=None if now is None else _InLengths(now, D))
 
 
 def outside(state: AdaptiveState, D: Array | None) -> AdaptiveState:
     """Return a state in the variables z as the loop sees it, in x = D z."""
     if D is None:
         return state
-    probe = state.probe
+    probe, x = state.probe, D * state.x
     if probe is not None:
+        point = x if probe.x is state.x else D * probe.x  # one point is one array: it is certified once
         gradient, evaluation = probe.gradient / D, _original(probe.evaluation)
-        probe = probe._replace(x=D * probe.x, gradient=gradient, evaluation=evaluation)
-    return replace(state, x=D * state.x, evaluation=_original(state.evaluation), probe=probe, lengths=D)
+        probe = probe._replace(x=point, gradient=gradient, evaluation=evaluation)
+    return state.replaced(x=x, evaluation=_original(state.evaluation), probe=probe, lengths=D)
 
 
 def in_lengths(problem: Problem, D: Array) -> Problem:
-    """Return the problem as a function of z."""
-    domain = problem.domain
-    if isinstance(domain, Box):
-        lower, upper = domain.bounds(D)
-        domain = Box(lower / D, upper / D)
-    return replace(problem, evaluate=lambda z: _InLengths(problem.evaluate(D * z), D), domain=domain)
+    """Return the problem as a function of z; a run asks for it at every update and is given the same one."""
+    known = vars(problem).get("_in_lengths")
+    if known is None or known[0] is not D:
+        domain = problem.domain
+        if isinstance(domain, Box):
+            lower, upper = domain.bounds(D)
+            domain = Box(lower / D, upper / D)
+        inner = replace(problem, evaluate=lambda z: _InLengths(problem.evaluate(D * z), D), domain=domain)
+        known = vars(problem)["_in_lengths"] = (D, inner)
+    changed: Problem = known[1]
+    return changed
 
 
 def evaluation_in_lengths(now: Evaluation, D: Array) -> Evaluation:

@@ -80,22 +80,21 @@ class Reference(NamedTuple):
     objectives: Array
     constraints: Array
 
-    def push(self, objective: Array, constraints: Array, limit: int) -> Reference:
-        """Return the record with one more point, of the last ``limit`` points."""
+    def push(self, objective: Array, constraints: Array) -> Reference:
+        """Return the record with one more point."""
         xp = namespace(constraints)
         return Reference(
-            xp.concat([self.objectives, objective[None]])[-limit:],
-            xp.concat([self.constraints, constraints[None]])[-limit:],
+            xp.concat([self.objectives, objective[None]]), xp.concat([self.constraints, constraints[None]])
         )
 
-    def newest(self) -> Reference:
-        """Return the record of the newest point alone."""
-        return Reference(self.objectives[-1:], self.constraints[-1:])
+    def newest(self, points: int = 1) -> Reference:
+        """Return the record of the newest points alone."""
+        return Reference(self.objectives[-points:], self.constraints[-points:])
 
-    def values(self, merit: Merit) -> tuple[float, float]:
-        """Return the merit at the newest point, and the largest over all points."""
+    def values(self, merit: Merit) -> tuple[float, float, float]:
+        """Return the merit at the newest point, at the one before, and the largest over all but the newest."""
         values = merit.value(self.objectives, self.constraints)
-        return float(values[-1]), float(namespace(values).max(values))
+        return float(values[-1]), float(values[-2]), float(namespace(values).max(values[:-1]))
 
 
 def sufficient(value: float, current: float, reference: float, promised: float, rounding: float, rules: Rules) -> bool:

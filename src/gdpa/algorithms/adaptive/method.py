@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import namespace
+from gdpa._arrays import machine_eps, namespace
 from gdpa._checks import check_count, check_positive, check_share
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
@@ -111,11 +111,15 @@ class AdaptiveGDPA(Method):
         zero = namespace(now.constraints).zeros_like(now.constraints)
         F = AugmentedLagrangian(zero, float(self.beta), float(self.tau), problem.num_equalities)
         f, g = scaling.values(now)
-        if J is None:
-            gradient = scaling.pullback(now, F.weights(g))
+        if sqp:  # `to_sqp` plans the first trial
+            gradient = scaling.gradient(now)
+            curvature, trial = LBFGS(limit=self.memory), Trial(0 * gradient, 0.0)
         else:
-            gradient = scaling.gradient(now) + F.weights(g) @ (J * scaling.constraints[:, None])
-        curvature = LBFGS.fresh(gradient, self.memory)
+            rows = None if J is None else J * scaling.constraints[:, None]
+            w = F.weights(g)
+            gradient = scaling.pullback(now, w) if rows is None else scaling.gradient(now) + w @ rows
+            curvature = LBFGS.fresh(gradient, self.memory)
+            trial = al_step.plan(problem.domain, x0, gradient, curvature)
         state = self.first_state(
             AdaptiveState,
             x0,
@@ -125,17 +129,17 @@ class AdaptiveGDPA(Method):
             curvature=curvature,
             reference=Reference(f[None], g[None, :]),
             gradient=gradient,
-            trial=al_step.plan(problem.domain, x0, gradient, curvature),
+            trial=trial,
             monitor=Monitor(),
             phase=QuasiNewton(),
         )
-        return phases.to_sqp(problem, replace(state, curvature=curvature.cleared()), now, rules) if sqp else state
+        return phases.to_sqp(problem, state, now, rules) if sqp else state
 
     def with_multipliers(self, problem: Problem, state: AdaptiveState, multipliers: Array) -> AdaptiveState:
         """Return the first state with other multipliers than zero, and without perturbation of them."""
         D, (problem, state) = state.lengths, inside(problem, state)
         F = state.lagrangian._replace(multipliers=state.scaling.scale(multipliers), tau=0.0)
-        state = replace(state, lagrangian=F, multipliers=multipliers)
+        state = state.replaced(lagrangian=F, multipliers=multipliers)
         now = state.evaluation or problem.evaluate(state.x)
         if isinstance(state.phase, SQP):
             c, J = state.phase.gradient, state.phase.jacobian
@@ -145,13 +149,13 @@ class AdaptiveGDPA(Method):
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
         D, rules = state.lengths, self.rules
-        problem, old = inside(problem, replace(state, step=state.step + 1, probe=None))  # x = D z with D fixed
+        problem, old = inside(problem, state.replaced(step=state.step + 1, probe=None))  # x = D z with D fixed
         x = phases.on_bounds(problem.domain, old, old.trial.point(old.x), rules)
         now = problem.evaluate(x)  # 1. one forward pass at the trial point
         outcome = _assess(old, now, rules)
         rise = outcome.rise
         if outcome.accepted:  # 2. nonmonotone Armijo test on F_beta
-            there = replace(old, x=x, evaluation=now, reference=outcome.reference)
+            there = old.replaced(x=x, evaluation=now, reference=outcome.reference)
             # 3. multipliers, penalty and curvature; the next phase; its trial, or a verdict
             new = phases.arrive(problem, old, there, now, self.step, rules, self.beta)
             if math.isfinite(new.trial.slope):
@@ -173,10 +177,10 @@ class _Outcome(NamedTuple):
 def _assess(state: AdaptiveState, now: Evaluation, rules: Rules) -> _Outcome:
     """Return whether the trial point is accepted."""
     merit, trial, (f, g) = state.merit, state.trial, state.scaling.values(now)
-    value = float(merit.value(f, g))
-    current, reference = state.reference.values(merit)
+    points = state.reference.push(f, g)
+    value, current, reference = points.values(merit)
     if isinstance(trial, Trial) and trial.forced and math.isfinite(value):
-        return _Outcome(Reference(f[None], g[None, :]), value - current, True)
-    rounding = rules.roundings * float(namespace(g).finfo(g.dtype).eps)
+        return _Outcome(points.newest(), value - current, True)
+    rounding = rules.roundings * machine_eps(g)
     accepted = sufficient(value, current, reference, trial.length * trial.slope, rounding, rules)
-    return _Outcome(state.reference.push(f, g, rules.reference_points), value - current, accepted)
+    return _Outcome(points.newest(rules.reference_points), value - current, accepted)

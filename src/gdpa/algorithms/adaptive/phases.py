@@ -7,9 +7,8 @@ the Jacobian is cheap. Passes are counted, not timed, so a run can be repeated.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
-from gdpa._arrays import namespace
+from gdpa._arrays import machine_eps, namespace
 from gdpa._problem import Evaluation, Problem
 from gdpa._result import Status
 from gdpa._typing import Array
@@ -48,7 +47,7 @@ def on_bounds(domain: ConvexSet, state: AdaptiveState, x: Array, rules: Rules) -
     """
     if not (isinstance(state.phase, SQP) and isinstance(state.phase.jacobian, SparseMatrix)):
         return x
-    return domain.snap(x, rules.roundings * float(namespace(x).finfo(x.dtype).eps))
+    return domain.snap(x, rules.roundings * machine_eps(x))
 
 
 def arrive(
@@ -63,8 +62,8 @@ def arrive(
         return to_sqp(problem, state, now, rules) if sqp else state
     violated = state.violation > sqrt_eps(x)
     if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
-        return restoration.begin(problem, state, now) if violated else replace(state, verdict=Status.DIVERGING)
-    state = replace(state, unmoved_points=0 if _moved(old.x, x, rules) else old.unmoved_points + 1)
+        return restoration.begin(problem, state, now) if violated else state.replaced(verdict=Status.DIVERGING)
+    state = state.replaced(unmoved_points=0 if _moved(old.x, x, rules) else old.unmoved_points + 1)
     if isinstance(phase, SQP):
         state = refined(problem, sqp_step.arrive(problem, old, state, now, phase, rules, beta), now, rules)
     else:
@@ -75,7 +74,7 @@ def arrive(
     still, monitor = state.unmoved_points >= rules.patience, state.monitor
     if violated and (still or monitor.points >= monitor.patience(rules.patience)):
         return restoration.begin(problem, state, now)
-    return replace(state, verdict=Status.STALLED) if still else state
+    return state.replaced(verdict=Status.STALLED) if still else state
 
 
 def refuse(
@@ -93,23 +92,23 @@ def refuse(
     """
     trial, finite = state.trial, math.isfinite(rise)
     if isinstance(trial, Correction):
-        return replace(state, trial=trial.refused._replace(length=rules.longest_cut))
+        return state.replaced(trial=trial.refused._replace(length=rules.longest_cut))
     worse = finite and largest_violation(constraints, problem.num_equalities) > state.violation
     if isinstance(state.phase, SQP) and trial.length == 1.0 and worse:
         correction = sqp_step.correct(problem, state, state.phase, trial, constraints)
-        return replace(state, trial=Correction(correction, trial))
+        return state.replaced(trial=Correction(correction, trial))
     length = shorten(trial.length, trial.slope, rise, rules)
     if length >= sqrt_eps(state.x) ** (2 * rules.shortest_step):
-        return replace(state, trial=trial._replace(length=length))
+        return state.replaced(trial=trial._replace(length=length))
     if state.curvature.pairs:  # once more along the projected gradient
         curvature = LBFGS.fresh(state.gradient, state.curvature.limit)
-        return al_step.planned(problem.domain, replace(state, curvature=curvature))
+        return al_step.planned(problem.domain, state.replaced(curvature=curvature))
     if not finite:  # the loop names the culprit from these values
         probe = Probe(state.x, state.multipliers, now.objective, now.constraints, state.x + math.nan)
-        return replace(state, probe=probe, verdict=Status.INVALID_NUMBER)
+        return state.replaced(probe=probe, verdict=Status.INVALID_NUMBER)
     if not isinstance(state.phase, Restoration) and state.violation > sqrt_eps(state.x):
         return restoration.begin(problem, state, state.evaluation or problem.evaluate(state.x))
-    return replace(state, verdict=Status.STALLED)
+    return state.replaced(verdict=Status.STALLED)
 
 
 def choose(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules) -> AdaptiveState:
@@ -128,34 +127,35 @@ def choose(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules
     made = 2 * (state.step - state.phase_since)  # one forward and one backward pass at each point
     if rows > rules.few_rows or made < rules.trial_points * (rows + 2):
         return state
-    return to_sqp(problem, replace(state, curvature=state.curvature.cleared()), now, rules)
+    return to_sqp(problem, state.replaced(curvature=state.curvature.cleared()), now, rules)
 
 
 def to_sqp(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules) -> AdaptiveState:
     """Return the state at the same x in the SQP phase."""
-    state = replace(state, phase_since=state.step)
-    return sqp_step.plan(problem, state, now, state.scaling.gradient(now), sqp_step.scaled_rows(state, now), rules)
+    state = state.replaced(phase_since=state.step)
+    c, J = state.scaling.gradient(now), sqp_step.scaled_rows(state, now)
+    return sqp_step.plan(problem, state, now, c, J, rules)
 
 
 def to_quasi_newton(problem: Problem, state: AdaptiveState, now: Evaluation) -> AdaptiveState:
     """Return the state at the same x in the quasi-Newton phase."""
     gradient = al_step.merit_gradient(state, now)
     curvature = LBFGS.fresh(gradient, state.curvature.limit)
-    state = replace(state, phase=QuasiNewton(), gradient=gradient, curvature=curvature, phase_since=state.step)
+    state = state.replaced(phase=QuasiNewton(), gradient=gradient, curvature=curvature, phase_since=state.step)
     return al_step.planned(problem.domain, state)
 
 
 def _moved(old: Array, new: Array, rules: Rules) -> bool:
     """Tell whether a coordinate has changed by more than rounding."""
     xp = namespace(new)
-    return bool(xp.any(xp.abs(new - old) > rules.roundings * float(xp.finfo(new.dtype).eps) * xp.abs(new)))
+    return bool((xp.abs(new - old) > rules.roundings * machine_eps(new) * xp.abs(new)).any())
 
 
 def _monitored(state: AdaptiveState, rules: Rules) -> AdaptiveState:
     """Return the state with its monitor reset if the violation has decreased or vanished."""
     violation, monitor = state.violation, state.monitor
     if violation <= sqrt_eps(state.x):
-        return replace(state, monitor=monitor.reset())
+        return state.replaced(monitor=monitor.reset())
     if monitor.points >= monitor.patience(rules.patience) and violation < rules.fallen * monitor.violation:
-        return replace(state, monitor=monitor.reset(violation))
+        return state.replaced(monitor=monitor.reset(violation))
     return state

@@ -10,8 +10,6 @@ lead off that plateau.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gdpa._arrays import max_norm, namespace, norm
 from gdpa._problem import Evaluation, Problem
 from gdpa._result import Status
@@ -35,14 +33,13 @@ from gdpa.units import asymmetric_direction
 
 def begin(problem: Problem, state: AdaptiveState, now: Evaluation) -> AdaptiveState:
     """Return the state at the start of the phase, at the same x."""
-    state = replace(
-        state,
+    state = state.replaced(
         phase=Restoration(state.violation),
         curvature=state.curvature.cleared(),
         reference=state.reference.newest(),
         probe=None,
     )
-    return al_step.planned(problem.domain, replace(state, gradient=al_step.merit_gradient(state, now)))
+    return al_step.planned(problem.domain, state.replaced(gradient=al_step.merit_gradient(state, now)))
 
 
 def arrive(
@@ -56,7 +53,7 @@ def arrive(
     if not isinstance(stage, Descending):
         stage = stage._replace(points=stage.points + 1)
     phase = phase._replace(stage=stage)
-    state = replace(state, phase=phase, trial=trial)
+    state = state.replaced(phase=phase, trial=trial)
     if state.violation <= max(rules.restored * phase.violation, sqrt_eps(state.x)):
         return end(problem, state, now, phase, rules)
     if not _is_flat(problem, state, reach, rules):
@@ -68,9 +65,9 @@ def arrive(
     if stage.points < rules.patience:
         return state
     if state.violation <= rules.fallen * stage.violation:  # there was a way down
-        return replace(state, phase=phase._replace(stage=Descending()))
+        return state.replaced(phase=phase._replace(stage=Descending()))
     if isinstance(stage, AfterShove):
-        return replace(state, verdict=Status.LOCALLY_INFEASIBLE)
+        return state.replaced(verdict=Status.LOCALLY_INFEASIBLE)
     return _shoved(problem, state, phase, reach, rules)
 
 
@@ -79,14 +76,14 @@ def _step_down_the_slope(problem: Problem, state: AdaptiveState, phase: Restorat
     tiny = float(namespace(state.x).finfo(state.x.dtype).smallest_normal)
     curvature = state.curvature.cleared(max(float(max_norm(state.gradient)) / reach, tiny))
     phase = phase._replace(stage=AfterSlope(state.violation))
-    return al_step.planned(problem.domain, replace(state, phase=phase, curvature=curvature))
+    return al_step.planned(problem.domain, state.replaced(phase=phase, curvature=curvature))
 
 
 def _shoved(problem: Problem, state: AdaptiveState, phase: Restoration, reach: float, rules: Rules) -> AdaptiveState:
     """Return the state with the second probe: a step in a fixed direction without symmetry, accepted in any case."""
     p = problem.domain.project(state.x + rules.shove * reach * asymmetric_direction(state.x)) - state.x
     phase = phase._replace(stage=AfterShove(state.violation))
-    return replace(state, phase=phase, curvature=state.curvature.cleared(), trial=Trial(p, 0.0, forced=True))
+    return state.replaced(phase=phase, curvature=state.curvature.cleared(), trial=Trial(p, 0.0, forced=True))
 
 
 def _is_flat(problem: Problem, state: AdaptiveState, reach: float, rules: Rules) -> bool:
@@ -101,8 +98,7 @@ def end(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Restorat
     """Return the state back in the problem at the phase's point, with multipliers zero and a larger penalty."""
     monitor = state.monitor
     beta = min(rules.beta_factor * state.lagrangian.beta, rules.largest_beta)
-    state = replace(
-        state,
+    state = state.replaced(
         phase=QuasiNewton(),
         lagrangian=state.lagrangian._replace(multipliers=0 * state.constraints, beta=beta),
         reference=state.reference.newest(),
@@ -110,4 +106,4 @@ def end(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Restorat
     )
     gradient = al_step.merit_gradient(state, now)
     curvature = LBFGS.fresh(gradient, state.curvature.limit)
-    return al_step.planned(problem.domain, replace(state, gradient=gradient, curvature=curvature))
+    return al_step.planned(problem.domain, state.replaced(gradient=gradient, curvature=curvature))

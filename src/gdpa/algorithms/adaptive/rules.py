@@ -48,7 +48,6 @@ class Rules:
     raises: int = _rule(4, "n_1", "the penalty is raised at most this many times at one point")
     # Multipliers
     tau_factor: float = _rule(4.0, r"\kappa_\tau", "tau is divided by this at every multiplier update", off=1.0)
-    longest_wait: int = _rule(200, "n_2", "accepted points after which multipliers are updated anyway", off=10**9)
     adopted: float = _rule(
         0.1, r"\theta", "fitted multipliers whose size and residual are below this share replace lambda", off=0.0
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from gdpa._arrays import max_norm, namespace
+import numpy as np
+
+from gdpa._arrays import machine_eps, max_norm
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.merit import Correction, Merit, Reference, Trial
 from gdpa.algorithms.adaptive.units import Scaling
@@ -22,11 +24,9 @@ class QuasiNewton(NamedTuple):
 
     Attributes:
         complementarity: max |max(g, -lambda/beta)| at the last multiplier update.
-        points: accepted points since then.
     """
 
     complementarity: float = math.inf
-    points: int = 0
 
 
 class SQP(NamedTuple):
@@ -94,7 +94,7 @@ class Monitor(NamedTuple):
         return first << self.restorations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AdaptiveState(State):
     """The state of `AdaptiveGDPA`; its own fields are those of the scaled problem.
 
@@ -142,14 +142,19 @@ class AdaptiveState(State):
             return Merit(0.0, AugmentedLagrangian(0 * self.constraints, 1.0, 0.0, self.lagrangian.num_equalities))
         return Merit(1.0, self.lagrangian)
 
+    def replaced(self, **changes: Any) -> AdaptiveState:
+        """Return the state with other values of some fields: `dataclasses.replace` without its check of each field."""
+        state = object.__new__(AdaptiveState)
+        vars(state).update(vars(self), **changes)
+        return state
+
     def in_units(self, a: float, b: Array) -> AdaptiveState:
         """Return the state with the units of f and g multiplied by a and b; x and the user's multipliers stay.
 
         With f' <- a f' and g' <- b g': lambda' <- a lambda' / b, and B <- a B. F_beta weighs its parts anew.
         """
         scaling, lagrangian, curvature, reference = self.scaling, self.lagrangian, self.curvature, self.reference
-        return replace(
-            self,
+        return self.replaced(
             scaling=Scaling(a * scaling.objective, b * scaling.constraints),
             lagrangian=lagrangian._replace(multipliers=a * lagrangian.multipliers / b),
             curvature=curvature.rescaled(a),
@@ -165,6 +170,8 @@ def largest_violation(constraints: Array, num_equalities: int) -> float:
     >>> largest_violation(np.array([-1.0, -2.0]), num_equalities=1)
     2.0
     """
+    if type(constraints) is np.ndarray and num_equalities == 0:
+        return float(np.maximum.reduce(constraints, initial=0.0))  # the same in one operation
     return float(max_norm(violation(constraints, num_equalities)))
 
 
@@ -188,4 +195,4 @@ def sqrt_eps(x: Array) -> float:
     >>> sqrt_eps(np.zeros(1)) == 2.0**-26
     True
     """
-    return math.sqrt(namespace(x).finfo(x.dtype).eps)
+    return math.sqrt(machine_eps(x))

@@ -86,20 +86,30 @@ def scaling_from(
     return Scaling(objective, ones / xp.where(slopes > 0, sizes, ones))
 
 
-def drifted(scaling: Scaling, f: Array, g: Array, c: Array, J: Array, rules: Rules) -> tuple[float, Array]:
-    """Return the factors a of f's unit and b_i of those of g that suit the point at hand; 1 within `Rules.drift`.
+def drifted(
+    scaling: Scaling, f: Array, g: Array, c: Array, J: Array, sizes: Array, rules: Rules
+) -> tuple[float, Array] | None:
+    """Return the factors a of f's unit and b_i of those of g that suit the point at hand; None if all are 1.
+
+    Those within `Rules.drift` of 1 are 1.
 
     Args:
         scaling: the units at hand.
         f, g: the scaled values.
         c: grad f'.
         J: the scaled Jacobian; rows of zeros were not evaluated.
+        sizes: the largest component of each of its rows.
         rules: for the drift that is allowed.
     """
     xp, units = namespace(c), scaling.constraints
+    counted = xp.maximum(sizes, xp.minimum(units / rules.enlargement, xp.abs(g)))
+    usual = bool(((1 / rules.drift <= counted) & (counted <= rules.drift)).all())
+    if usual and 1 / rules.drift <= float(max_norm(c)) <= rules.drift and scaling.objective <= rules.drift:
+        return None
     here = scaling_from((f / scaling.objective, g / units), c / scaling.objective, J / units[:, None], rules, False)
     # A gradient that vanishes on the way, at a double root or on a plateau, enlarges its function up to its own units.
     a = min(here.objective, max(scaling.objective, 1.0)) / scaling.objective if float(max_norm(c)) > 0 else 1.0
     a = a if not 1 / rules.drift <= a <= rules.drift else 1.0
     b = xp.minimum(here.constraints, xp.maximum(units, xp.ones_like(units))) / units
-    return a, xp.where(((b < 1 / rules.drift) | (b > rules.drift)) & (row_sizes(J) > 0), b, xp.ones_like(b))
+    b = xp.where(((b < 1 / rules.drift) | (b > rules.drift)) & (sizes > 0), b, xp.ones_like(b))
+    return None if a == 1.0 and bool((b == 1).all()) else (a, b)

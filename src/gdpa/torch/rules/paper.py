@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gdpa.lagrangian import AugmentedLagrangian
+from gdpa._arrays import positive_part
+from gdpa.lagrangian import AugmentedLagrangian, in_gate
 from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
 
 
@@ -53,5 +54,5 @@ class Paper(Rule):
             multipliers = functions(g).where(done > 0, moved, multipliers)
         elif done:
             multipliers = AugmentedLagrangian(multipliers, beta_before, tau, num_equalities).ascend(g, gate)
-        now = AugmentedLagrangian(multipliers, beta, tau, num_equalities)
-        return (multipliers, now.gate(g)), now.weights(g)
+        q = AugmentedLagrangian(multipliers, beta, tau, num_equalities).shifted(g)
+        return (multipliers, in_gate(q, num_equalities)), positive_part(q, num_equalities)

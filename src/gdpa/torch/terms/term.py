@@ -175,9 +175,7 @@ class Term:
 
 def has_terms(g: Any) -> bool:
     """Tell whether ``g`` is a dict with a `Term` in it."""
-    if isinstance(g, torch.Tensor) or not isinstance(g, Mapping):
-        return False
-    return any(type(value) is Term for value in g.values())
+    return isinstance(g, Mapping) and any(type(value) is Term for value in g.values())
 
 
 def resolve(g: Any, true: Any = None, counts: Any = None, samples: int | None = None) -> tuple[Any, Any]:
