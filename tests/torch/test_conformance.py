@@ -50,7 +50,7 @@ def test_goes_in_the_right_direction(kind):
         return 1 - net(x)[:, 0].mean()
 
     start = value().item()
-    for _ in range(200):
+    for _ in range(1000):
         opt.zero_grad()
         opt.lagrangian(0.01 * net(x)[:, 1].square().mean(), value()[None]).backward()
         opt.step()

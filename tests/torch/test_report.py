@@ -132,7 +132,7 @@ class TestReport:
         base = torch.optim.SGD([x], lr=0.01)
         opt = gdpa.torch.constrain(base, ["below -1", "above 1"])
         with caplog.at_level("WARNING", logger="gdpa.torch"):
-            for _ in range(1400):
+            for _ in range(2400):
                 opt.zero_grad()
                 opt.lagrangian((x**2).sum() + 0.1 * x.sum(), torch.cat([x + 1, 1 - x])).backward()
                 opt.step()
