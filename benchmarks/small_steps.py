@@ -28,8 +28,9 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
@@ -116,7 +117,7 @@ def call(name: str, replay: Replay) -> int:
     if name == "solve":
         return gdpa.solve(replay.problem(), case.x0, tolerance=TOLERANCE).steps
     if name == "IPOPT":
-        ipopt(replay, TOLERANCE)
+        ipopt(cast(Any, replay), TOLERANCE)
         return 0
     options: dict[str, Any] = {
         "jac": replay.gradient,
@@ -127,7 +128,8 @@ def call(name: str, replay: Replay) -> int:
         found: Any = gdpa.minimize(lambda x: replay.values(x)[0], case.x0, tol=TOLERANCE, **options, feasible=False)
     else:
         limits = {"maxiter": 1000, "ftol": FTOL}
-        found = optimize.minimize(lambda x: replay.values(x)[0], case.x0, method="SLSQP", options=limits, **options)
+        solver: Any = optimize.minimize
+        found = solver(lambda x: replay.values(x)[0], case.x0, method="SLSQP", options=limits, **options)
     return int(found.nit)
 
 
@@ -161,11 +163,11 @@ def step_rows(repetitions: int) -> list[Row]:
         steps, iterations = run(1000).steps, call("SLSQP", replay)
         times = defaultdict[str, list[float]](list)
         for _ in range(repetitions):
-            first, rest = timed(lambda run=run: run(1)), timed(lambda run=run, steps=steps: run(steps - 1))
+            first, rest = timed(partial(run, 1)), timed(partial(run, steps - 1))
             times["first"].append(first)
             times["rest"].append(rest)
-            times["call"].append(timed(lambda run=run: run(1000)))
-            times["SLSQP"].append(timed(lambda replay=replay: call("SLSQP", replay)))
+            times["call"].append(timed(partial(run, 1000)))
+            times["SLSQP"].append(timed(partial(call, "SLSQP", replay)))
         least = {part: 1e6 * min(values) for part, values in times.items()}
         row = {"problem": name, "d": len(x0), "m": replay.case.m, "steps": steps, "iterations": iterations}
         row |= {"us step": (least["rest"] - least["first"]) / (steps - 2), "us call": least["call"] / steps}
@@ -184,7 +186,7 @@ def total_rows(problems: list[str], solvers: list[str], repetitions: int) -> lis
             for label, replay in replays.items():
                 kind, used = SOLVERS[label]
                 with library(used):
-                    seconds = timed(lambda kind=kind, replay=replay: call(kind, replay))
+                    seconds = timed(partial(call, kind, replay))
                 if repetition:  # the first run computes the values
                     times[label].append(seconds)
         for label, replay in replays.items():

@@ -182,7 +182,7 @@ class TestFeedback:
     def test_noise_does_not_drift(self):
         """A multiplier that noise multiplies at every step would fall like the geometric mean of the factors."""
         rule, m, rng = Feedback(), 200, np.random.default_rng(0)
-        dual = {key: np.full(m, float(vector.start)) for key, vector in rule.vectors.items()}
+        dual: dict[str, Any] = {key: np.full(m, float(vector.start)) for key, vector in rule.vectors.items()}
         dual |= {"dual_steps": 0, "dual_rate": 1.0, "ratio": np.ones(m), "limit": np.full(m, 0.1)}
         dual["integral"] = np.ones(m)
         for _ in range(1000):
@@ -193,7 +193,7 @@ class TestFeedback:
     def test_a_rare_group_counts_for_the_batches_it_is_absent_from(self):
         # seen once in 4 steps: q = 4. e = 1, xi = .1, u = q / 2: integral = .01 * 4 * 2 * .1 = .008
         rule = Feedback()
-        dual = {key: [float(vector.start)] for key, vector in rule.vectors.items()}
+        dual: dict[str, Any] = {key: [float(vector.start)] for key, vector in rule.vectors.items()}
         dual |= {"dual_steps": 3, "dual_rate": 1.0, "ratio": [1.0], "limit": [1.0]}
         updates, _ = advance_each(rule, dual, [1.0], None, 1)
         assert updates["integral"] == pytest.approx([0.008])
