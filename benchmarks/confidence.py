@@ -109,7 +109,7 @@ def truth(net: torch.nn.Linear) -> dict[str, float]:
     return {"recall": upper[0], "fpr": upper[1]}
 
 
-def trained(margin: bool, seed: int, steps: int = 300) -> tuple[bool, bool, bool]:
+def trained(margin: bool, seed: int, steps: int = 600) -> tuple[bool, bool, bool]:
     """Train, certify on held-out data; return whether it is shown, whether it is false, and whether the limits hold."""
     rng = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
