@@ -139,13 +139,13 @@ def test_two_samples_by_hand():
 
 class TestFeedback:
     def test_by_hand_with_a_known_limit(self):
-        # limit 1, rho = 2. g = 2 is above it: e = 2, xi = .2, u = 1/2: integral = .01 * .2 / 2 = .001;
-        # lambda = 2 (.001 + .3 * .2 * 1.001 / 2), w = 0: the weight lags by one batch.
+        # limit 1, rho = 2. g = 2 is above it: e = 2, xi = .2, u = 1/2: integral = .02 * .2 / 2 = .002;
+        # lambda = 2 (.002 + .3 * .2 * 1.002 / 2), w = 0: the weight lags by one batch.
         # g = 1.8: variance = .5 * .2^2 / 2 = .01, 2 sigma = .2 < 1; e = 1.8, xi = .2 + .1 * 1.6 = .36.
         trail, dual = run(Feedback(), [2.0, 1.8], ratio=2.0, limit=1.0)
-        first = 2 * (0.001 + 0.06 * 1.001 / 2)
+        first = 2 * (0.002 + 0.06 * 1.002 / 2)
         assert trail[0] == pytest.approx((0.0, first))
-        integral = 0.001 + 0.0036 * 1.001 / 2
+        integral = 0.002 + 0.0072 * 1.002 / 2
         assert trail[1] == pytest.approx((first, 2 * (integral + 0.108 * (1 + integral) / 2)))
         assert dual["integral"] == pytest.approx([integral])
         assert dual["variance"] == pytest.approx([0.01])
@@ -154,19 +154,19 @@ class TestFeedback:
     def test_by_hand_without_a_limit(self):
         # the size is the root mean square of g: 4, then sqrt((16 + 4) / 2); the noise is smaller: 2 sigma = 2.
         trail, dual = run(Feedback(), [4.0, 2.0], ratio=1.0, limit=float("inf"))
-        assert trail[0][1] == pytest.approx(0.0005 + 0.03 * 1.0005 / 2)  # e = 1, xi = .1
+        assert trail[0][1] == pytest.approx(0.001 + 0.03 * 1.001 / 2)  # e = 1, xi = .1
         xi = 0.1 + 0.1 * (2 / 10**0.5 - 0.1)
-        integral = 0.0005 + 0.01 * xi * 1.0005 / 2
+        integral = 0.001 + 0.02 * xi * 1.001 / 2
         assert trail[1][1] == pytest.approx(integral + 0.3 * xi * (1 + integral) / 2)
         assert dual["square"] == [10.0]
 
     def test_errors_are_cut_and_noise_is_a_unit(self):
         trail, _ = run(Feedback(), [100.0], ratio=1.0, limit=1.0)
-        assert trail[0][1] == pytest.approx(0.0015 + 0.09 * 1.0015 / 2)  # e = 3, xi = .3
-        # from the second batch on xi > .5 is cut at .5: the integral grows by the factor 1 + .01 * .5 / 2 less 1
+        assert trail[0][1] == pytest.approx(0.003 + 0.09 * 1.003 / 2)  # e = 3, xi = .3
+        # from the second batch on xi > .5 is cut at .5: the integral grows by the factor 1 + .02 * .5 / 2 less 1
         _, dual = run(Feedback(), [100.0] * 50, ratio=1.0, limit=1.0)
         assert dual["smoothed"][0] > 2.9
-        assert 1 + dual["integral"][0] == pytest.approx(1.0015 * 1.0025**49)
+        assert 1 + dual["integral"][0] == pytest.approx(1.003 * 1.005**49)
         # g = +-10 in turn: sigma^2 = 200, 2 sigma = 28: the error is 10 / 28, not the cut 3
         _, dual = run(Feedback(), [10.0, -10.0] * 20, ratio=1.0, limit=1.0)
         assert dual["variance"] == pytest.approx([200.0], rel=0.05)
@@ -175,9 +175,9 @@ class TestFeedback:
     def test_the_dual_rate_multiplies_the_gains_up_to_the_cut(self):
         # g = .1 is smaller than its limit, so it is the unit: e = 1, xi = .1, 3 xi = .3
         trail, _ = run(Feedback(dual_rate=3.0), [0.1], ratio=1.0, limit=1.0)
-        assert trail[0][1] == pytest.approx(0.0015 + 0.09 * 1.0015 / 2)
+        assert trail[0][1] == pytest.approx(0.003 + 0.09 * 1.003 / 2)
         _, fast = run(Feedback(dual_rate=30.0), [100.0] * 50, ratio=1.0, limit=1.0)
-        assert 1 + fast["integral"][0] == pytest.approx(1.0025**50)
+        assert 1 + fast["integral"][0] == pytest.approx(1.005**50)
 
     def test_noise_does_not_drift(self):
         """A multiplier that noise multiplies at every step would fall like the geometric mean of the factors."""
@@ -191,13 +191,13 @@ class TestFeedback:
         assert dual["multipliers"].mean() == pytest.approx(1.0, abs=0.05)
 
     def test_a_rare_group_counts_for_the_batches_it_is_absent_from(self):
-        # seen once in 4 steps: q = 4. e = 1, xi = .1, u = q / 2: integral = .01 * 4 * 2 * .1 = .008
+        # seen once in 4 steps: q = 4. e = 1, xi = .1, u = q / 2: integral = .02 * 4 * 2 * .1 = .016
         rule = Feedback()
         dual: dict[str, Any] = {key: [float(vector.start)] for key, vector in rule.vectors.items()}
         dual |= {"dual_steps": 3, "dual_rate": 1.0, "ratio": [1.0], "limit": [1.0]}
         updates, _ = advance_each(rule, dual, [1.0], None, 1)
-        assert updates["integral"] == pytest.approx([0.008])
-        assert updates["multipliers"] == pytest.approx([0.008 + 0.03 * 4.008 / 2])
+        assert updates["integral"] == pytest.approx([0.016])
+        assert updates["multipliers"] == pytest.approx([0.016 + 0.03 * 4.016 / 2])
         updates, _ = advance_each(rule, dual | {"dual_steps": 999}, [1.0], None, 1)
         assert updates["integral"] == pytest.approx([0.01 * 10 * 5 * 0.1])  # at most 10
 
