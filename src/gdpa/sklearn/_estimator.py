@@ -16,10 +16,13 @@ from gdpa._checks import check_count, is_count, is_number
 from gdpa._result import Result
 from gdpa._solve import solve
 from gdpa._typing import Vector
-from gdpa.algorithms.adaptive import AdaptiveGDPA
+from gdpa.algorithms.adaptive import AdaptiveGDPA, Rules
 from gdpa.sklearn._network import Matrix, Network
 from gdpa.sklearn._oracle import RateProblem
 from gdpa.stopping import KKTBelow, MaxSteps
+
+#: Differences of gradients round off half of the digits. Without them weighted and repeated samples give one model.
+NO_DIFFERENCES = Rules(settled=math.inf)
 
 
 class UnmetLimitWarning(ConvergenceWarning):  # type: ignore[misc]
@@ -63,7 +66,9 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _solve(self, rates: RateProblem, x0: Vector) -> Result:
         stop = (KKTBelow(self.tol), MaxSteps(int(self.max_iter)))
         # One length for all weights: the sizes of single weights at a warm start tell nothing about units.
-        return solve(rates.problem, x0, AdaptiveGDPA(), stop=stop, tolerance=self.tol, record=0, x_scale=1.0)
+        return solve(
+            rates.problem, x0, AdaptiveGDPA(rules=NO_DIFFERENCES), stop=stop, tolerance=self.tol, record=0, x_scale=1.0
+        )
 
     def _keep(self, network: Network, result: Result, steps: int) -> None:
         """Set the attributes that describe the solution."""

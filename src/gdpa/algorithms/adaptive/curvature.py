@@ -12,6 +12,8 @@ References:
 
 from __future__ import annotations
 
+import math
+
 from gdpa._arrays import namespace, norm
 from gdpa._problem import Evaluation, Problem
 from gdpa.algorithms.adaptive import sqp_step
@@ -27,7 +29,8 @@ def refined(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rule
     of J to pull back, so that the products cost no more than the rows. An easy problem is solved within
     `Rules.trial_points` points, before any product is made.
     """
-    if now.has_cheap_jacobian or state.step - state.phase_since < rules.trial_points:
+    early = state.step - state.phase_since < rules.trial_points
+    if now.has_cheap_jacobian or early or math.isinf(rules.settled):
         return state
     rows = int(namespace(state.x).sum(sqp_step.nearly_active(state)))
     for _ in range((rows + 1) // 2):
