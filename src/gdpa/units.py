@@ -78,9 +78,9 @@ class Units(NamedTuple):
         coordinates: :math:`w_j = \max(1/s, L_j/S)`, and at most `MIXED` / s.
         violations: :math:`c_i = 1 / \min(1, n_i)`, and 1 if :math:`n_i = 0`: a violation is never judged more loosely
             than absolute.
-        slacks: :math:`a_i = 1 / \min(n_i, b_i)` with :math:`b_i = \max(\lvert g_i(x_0) \rvert, \min(1, n_i/1000))`, and 1
-            if :math:`n_i = 0`: how far from active. A slope alone is no unit: sin(1e6 x) - 2 changes by 1e6 to first order and never by
-            more than 2.
+        slacks: :math:`a_i = 1 / \min(n_i, b_i)`, and 1 if :math:`n_i = 0`: how far from active, with
+            :math:`b_i = \max(\lvert g_i(x_0) \rvert, \min(1, n_i/1000))`. A slope alone is no unit: sin(1e6 x) - 2
+            changes by 1e6 to first order and never by more than 2.
         rounding: :math:`e_i = 100\, \mathrm{eps}\, n_i`: a smaller value of :math:`g_i` is indistinguishable from zero.
         pushes: :math:`r_i = \max_j w_j \lvert \partial_j g_i \rvert`, so that :math:`r_i \lambda_i` is the share of
             constraint i in the stationarity.
