@@ -186,15 +186,18 @@ def seconds_until_gone(processes: list[int], limit: float) -> float:
     return time.monotonic() - clock
 
 
-def kill_ranks(seed: int, kills: int, folder: Path, steps: int = STEPS) -> Row:
-    """Kill a random rank ``kills`` times at random times, and compare the end with that of an undisturbed run."""
+def kill_ranks(seed: int, kills: int, folder: Path, steps: int = STEPS, longest: float = 4.0) -> Row:
+    """Kill a random rank ``kills`` times and compare the end with that of an undisturbed run.
+
+    A kill comes at most ``longest`` seconds after the ranks have begun.
+    """
     rng = random.Random(f"kill {seed}")
     straight = undisturbed(steps)
     row: Row = {"kills": 0, "recovered": 0, "longest": 0.0}
     with Training(folder, 3 * kills + 3, steps) as training:
         ranks = training.begun()
         while row["kills"] < kills and len(ranks) == RANKS:
-            time.sleep(rng.uniform(0, 4.0))
+            time.sleep(rng.uniform(0, longest))
             victim = rng.randrange(RANKS)
             if not runs(ranks[victim]):  # it has ended by itself, or another start came in between
                 ranks = training.begun()

@@ -61,7 +61,7 @@ def test_every_interrupt_of_minimize_gives_a_result(tmp_path):
 
 
 def test_a_killed_rank_is_replaced_and_the_end_is_that_of_an_undisturbed_run(tmp_path):
-    row = ranks.kill_ranks(99, 1, tmp_path, steps=300)
+    row = ranks.kill_ranks(99, 1, tmp_path, steps=900, longest=0.3)
     assert row["ok"], row["note"]
 
 
