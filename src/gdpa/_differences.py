@@ -45,6 +45,21 @@ def precision(value: Any) -> float:
     return max(machine_eps(array) if array.dtype.kind in "fc" else 0.0, EPS_DOUBLE)
 
 
+def scheme_and_steps(x: Vector, scheme: str, relative_step: Any, precision: float) -> tuple[str, Vector, float]:
+    """Return the scheme to use, the step along every coordinate and the eps of the values; arguments as `derivative`'s.
+
+    >>> scheme_and_steps(np.array([2.0]), "2-point", None, 0.0)[:2]
+    ('2-point', array([2.98023224e-08]))
+    """
+    own = float(np.finfo(x.dtype).eps)
+    eps = max(own, precision)
+    if scheme == "2-point" and eps > own:
+        scheme = "3-point"
+    default = eps ** (1 / 3 if scheme == "3-point" else 1 / 2) * np.maximum(1.0, np.abs(x))
+    step = default if relative_step is None else np.abs(relative_step) * np.abs(x)
+    return scheme, np.where(step > 0, step, default), eps
+
+
 def derivative(
     function: Callable[[Vector], Vector],
     x: Vector,
@@ -86,13 +101,7 @@ def derivative(
     [[6.0]]
     """
     lower, upper = np.broadcast_to(lower, x.shape), np.broadcast_to(upper, x.shape)
-    eps = max(float(np.finfo(x.dtype).eps), precision)
-    if scheme == "2-point" and eps > np.finfo(x.dtype).eps:
-        scheme = "3-point"
-    size = np.maximum(1.0, np.abs(x))
-    default = eps ** (1 / 3 if scheme == "3-point" else 1 / 2) * size
-    step = default if relative_step is None else np.abs(relative_step) * np.abs(x)
-    step = np.where(step > 0, step, default)
+    scheme, step, eps = scheme_and_steps(x, scheme, relative_step, precision)
     jacobian, values = _sweep(function, x, at, scheme, lower, upper, step)
     if scheme == "cs":
         dropped = ~jacobian.any(axis=1)  # the function may have dropped the imaginary part
@@ -106,7 +115,8 @@ def derivative(
         doubtful = change <= NOISE * eps * np.abs(samples).max(axis=1)
         doubtful |= (_rounded(samples, eps) | (_is_single(samples) & (eps < EPS_SINGLE))) & (change > 0)
     if doubtful.any() and values.size:
-        _look_again(function, x, samples, jacobian, doubtful, (lower, upper), float((step / size).max()), eps, name)
+        widest = float((step / np.maximum(1.0, np.abs(x))).max())
+        _look_again(function, x, samples, jacobian, doubtful, (lower, upper), widest, eps, name)
     return jacobian
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gdpa._differences import scheme_and_steps
 from gdpa._typing import Vector
 from gdpa.numerics.sparse import Pattern, SparseMatrix
 from gdpa.numerics.sparse_groups import column_groups
@@ -51,17 +52,12 @@ class GroupedDifferences:
     ) -> SparseMatrix:
         """Return the Jacobian at ``x``; the arguments are those of `gdpa._differences.derivative`.
 
-        ``step`` are absolute steps that take the place of others. At a bound "3-point" is a difference to one side.
+        ``step`` are absolute steps instead of the usual ones. At a bound "3-point" is a difference to one side.
         """
         pattern = self.pattern
         lower, upper = np.broadcast_to(lower, x.shape), np.broadcast_to(upper, x.shape)
-        eps = max(float(np.finfo(x.dtype).eps), precision)
-        if scheme == "2-point" and precision > np.finfo(x.dtype).eps:
-            scheme = "3-point"
-        default = eps ** (1 / 3 if scheme == "3-point" else 1 / 2) * np.maximum(1.0, np.abs(x))
-        if step is None:
-            step = default if relative_step is None else np.abs(relative_step) * np.abs(x)
-            step = np.where(step > 0, step, default)
+        scheme, usual, _ = scheme_and_steps(x, scheme, relative_step, precision)
+        step = usual if step is None else step
         near, far = np.minimum(upper - x, x - lower), np.maximum(upper - x, x - lower)
         if scheme == "3-point":  # a shorter step to both sides is better than one to one side
             step = np.where(near >= SHORTEST * step, np.minimum(step, near), step)
