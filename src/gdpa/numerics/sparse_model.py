@@ -9,6 +9,7 @@ hardly depends on the size of the problem.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -94,6 +95,7 @@ def stiffened_step(
     r: Vector,
     beta: float,
     gradient: Vector,
+    violation: Callable[[Vector], float],
     num_equalities: int = 0,
     bounds: tuple[Vector, Vector] | None = None,
 ) -> ModelStep:
@@ -105,13 +107,10 @@ def stiffened_step(
         B, c, J, r, beta, num_equalities, bounds: those of `sparse_model_step`.
         g: the values of the constraints, without the shift by the multipliers that r has.
         gradient: of the merit that the step is to descend on.
+        violation: returns the largest violation among values of the constraints.
     """
     step = sparse_model_step(B, c, J, r, beta, num_equalities, bounds)
-    is_equality = np.arange(len(g)) >= len(g) - num_equalities
-    before, left = (
-        float(np.where(is_equality, np.abs(v), np.maximum(v, 0.0)).max(initial=0.0))
-        for v in (g, g + J @ step.direction)
-    )
+    before, left = violation(g), violation(g + J @ step.direction)
     if left <= LINEAR * before or before > NEAR:
         return step
     stiff = g + (r - g) / STIFFER
@@ -167,7 +166,7 @@ def _settle(model: SparseModel, guess: _Guess) -> ModelStep | None:
             return None
         z = model.gradient(p, multipliers)
         values = r + J @ p
-        least = SIGNLESS * (np.abs(multipliers).max(initial=0.0) + 1e-300)
+        least = SIGNLESS * (np.abs(multipliers).max(initial=0.0) + np.finfo(float).tiny)
         tiny = SIGNLESS * (1.0 + np.abs(values).max(initial=0.0))
         none = SIGNLESS * (np.abs(z).max(initial=0.0) + np.abs(c).max(initial=0.0))
         out = SIGNLESS * (1.0 + np.abs(p).max(initial=0.0))

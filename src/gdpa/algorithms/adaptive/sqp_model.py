@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import array_api_compat
@@ -10,7 +11,7 @@ import numpy as np
 from gdpa._arrays import from_numpy, namespace, to_numpy
 from gdpa._problem import Problem
 from gdpa._typing import Array
-from gdpa.algorithms.adaptive.state import AdaptiveState, step_bounds
+from gdpa.algorithms.adaptive.state import AdaptiveState, largest_violation, step_bounds
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.numerics.dense import Matrix, to_float64
 from gdpa.numerics.lbfgs import LBFGS
@@ -50,7 +51,8 @@ class Model(NamedTuple):
         r, p = F.shifted(self.g) / F.beta, F.num_equalities
         if isinstance(self.J, SparseMatrix):
             B, gradient = Quadratic.of(self.curvature, len(self.c)), self.c + F.weights(self.g) @ self.J
-            return stiffened_step(B, self.c, self.J, self.g, r, F.beta, gradient, p, self.bounds)
+            violation = partial(largest_violation, num_equalities=p)
+            return stiffened_step(B, self.c, self.J, self.g, r, F.beta, gradient, violation, p, self.bounds)
         if self.evaluated is None:
             return model_step(self.curvature, self.c, self.J, r, F.beta, p, self.bounds)
         xp = namespace(self.J)
