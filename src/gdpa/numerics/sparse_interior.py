@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gdpa._arrays import max_norm
 from gdpa._typing import Vector
 from gdpa.numerics.sparse_kkt import Solve
 from gdpa.numerics.sparse_program import SparseModel
@@ -33,6 +34,8 @@ KEPT = 0.005
 #: The first point is this far inside the bounds, or this share of their distance; the first multipliers are MARGIN
 #: of the size of the gradient, the first slacks MARGIN.
 MARGIN, SHARE = 0.1, 0.25
+#: A gradient counts as at least this large when the first multipliers are chosen.
+LEAST_GRADIENT = 1e-2
 
 
 class Interior(NamedTuple):
@@ -115,7 +118,7 @@ def _first(model: SparseModel, sides: _Sides) -> Interior:
     low = np.where(sides.lower, lower + margin, -np.inf)
     high = np.where(sides.upper, upper - margin, np.inf)
     p = np.where(sides.free, np.clip(0.0, low, high), np.clip(0.0, lower, upper))
-    size = MARGIN * max(1e-2, _largest(model.c))
+    size = MARGIN * max(LEAST_GRADIENT, _largest(model.c))
     multipliers = np.where(sides.rows, np.maximum(model.beta * model.r, 0.0) + size, 0.0)
     slacks = np.where(sides.rows, np.maximum(multipliers / model.beta - model.r - model.J @ p, MARGIN), 0.0)
     return Interior(p, multipliers, slacks, size * sides.lower, size * sides.upper)
@@ -170,4 +173,4 @@ def _longest(now: Interior, step: Interior, sides: _Sides, below: Vector, above:
 
 
 def _largest(v: Vector) -> float:
-    return float(np.abs(v).max(initial=0.0))
+    return float(max_norm(v))
