@@ -23,9 +23,10 @@ def _library() -> Any:
     recursive LDL^T updates", IEEE Transactions on Automatic Control 67 (2022).
     """
     try:
-        return importlib.import_module("daqp")
+        library = importlib.import_module("daqp")
     except ImportError:
         return None
+    return library if hasattr(library, "solve") else None  # a folder of that name is no library
 
 
 class _Program(NamedTuple):
