@@ -68,7 +68,7 @@ def make_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>", padding_side="left")
 
 
-def main(folder=".", steps=120):
+def main(folder=".", steps=1000):
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=len(WORDS), n_positions=32, n_embd=32, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=1,

@@ -136,12 +136,13 @@ def test_post_training_under_limits_on_kl_length_and_cost():
 @pytest.mark.filterwarnings("ignore")
 def test_trl_grpo_under_limits(tmp_path):
     installed("trl")
-    opt, trainer = load("trl_grpo").main(str(tmp_path))
+    opt, trainer = load("trl_grpo").main(str(tmp_path), steps=400)  # the example takes 1,000 and meets all limits
     assert opt.dual_steps > 0
     assert opt.report()["kl"].value > 0  # the reference stayed where it was
     assert opt.report()["length"].multiplier > 0
     lengths = [entry["completions/mean_length"] for entry in trainer.state.log_history if "reward" in entry]
-    assert lengths[-1] < lengths[0] - 1  # from about 9 towards the limit of 6
+    assert lengths[0] > 8
+    assert sum(lengths[-10:]) / 10 <= 6.0 * 1.1  # the limit is 6
     assert any("constraints/length/value" in entry for entry in trainer.state.log_history)
 
 
