@@ -1,8 +1,13 @@
 """The mutation tester itself: every mutant differs from the source, parses, and a wrong formula is noticed."""
 
 import ast
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 
-from benchmarks import mutants
+import pytest
+
+from benchmarks import mutant_runs, mutants
 
 SOURCE = (mutants.PACKAGE / "lagrangian.py").read_text()
 
@@ -16,11 +21,80 @@ def test_every_mutant_parses_and_differs_in_one_place():
         assert sum(old != new for old, new in pairs) == 1, mutant.change
 
 
-def test_a_wrong_weight_is_killed_and_the_right_source_survives(monkeypatch):
-    wrong = next(m for m in mutants.mutants_of("lagrangian.py", SOURCE) if "self.beta * constraints ->" in m.change)
-    tests = ["tests/test_lagrangian.py::test_equalities_keep_their_sign_and_always_pass_the_gate"]
-    assert mutants.is_killed(wrong, tests)
-    assert not mutants.is_killed(wrong._replace(source=SOURCE), tests)
+def one(change):
+    return next(m for m in mutants.mutants_of("lagrangian.py", SOURCE) if change in m.change)
+
+
+TESTS = ["tests/test_lagrangian.py", "-k", "equalities_keep or residual_violation"]
+
+
+@pytest.fixture(scope="module")
+def tests():
+    return mutants.measured(TESTS, ["lagrangian.py"])
+
+
+def test_a_wrong_weight_is_killed_and_the_right_source_survives(tests):
+    wrong = one("self.beta * constraints ->")
+    assert mutants.judged(wrong, tests)
+    assert not mutants.judged(wrong._replace(source=SOURCE), tests)
+
+
+def test_a_mutant_that_does_not_import_or_loops_forever_is_killed(tests):
+    wrong = one("self.beta * constraints ->")
+    assert mutants.judged(wrong._replace(source=SOURCE + "\n1 / 0\n"), tests)
+    endless = SOURCE.replace("        return positive_part(self.shifted", "        while True: pass\n        return (")
+    assert endless != SOURCE
+    assert mutants.judged(wrong._replace(source=SOURCE.replace("inside = q > 0", "while True: pass")), tests)
+
+
+def test_a_mutant_runs_the_tests_that_execute_its_line(tests):
+    gated = tests.executing("lagrangian.py", one("q > 0 ->").statement)
+    assert gated == ["tests/test_lagrangian.py::test_equalities_keep_their_sign_and_always_pass_the_gate"]
+    seconds = list(tests.seconds.values())
+    assert seconds == sorted(seconds)
+    assert tests.executing("lagrangian.py", range(1, 2)) == []
+
+
+def test_a_change_that_no_test_executes_survives(tests):
+    wrong = one("q > 0 ->")
+    assert not mutants.judged(wrong._replace(statement=range(1, 2), source="1 / 0"), tests)
+
+
+def test_statements_at_import_and_in_functions():
+    source = """
+LIMIT = (
+    1 +
+    2
+)
+def f(a=3):
+    if a > 4:
+        return (a +
+                5)
+    return 6
+class C:
+    b = 7
+"""
+    found = {m.change.split(" -> ")[0]: (m.statement, m.at_import) for m in mutants.mutants_of("m.py", source)}
+    assert found["2"] == (range(2, 6), True)
+    assert found["3"] == (range(6, 7), True)
+    assert found["4"] == (range(7, 8), False)
+    assert found["5"] == (range(8, 10), False)
+    assert found["6"] == (range(10, 11), False)
+    assert found["7"] == (range(12, 13), True)
+
+
+def test_the_installed_package_is_not_tested_in_place_of_the_copy(tests, monkeypatch):
+    monkeypatch.setattr(mutant_runs, "_copy", empty_copy)
+    with pytest.raises(RuntimeError, match="did not run on the mutant"):
+        mutants.judged(one("q > 0 ->"), tests)
+
+
+@contextmanager
+def empty_copy():
+    """A folder without the package, so that Python finds the installed one."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "gdpa").mkdir()
+        yield Path(folder)
 
 
 def test_the_table_counts_by_file():
