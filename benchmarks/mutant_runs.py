@@ -1,7 +1,7 @@
 """Tests of a changed copy of the package, in a process forked from one that has loaded the libraries.
 
 `measured` runs tests once without a change and notes for each the time it takes and the lines that it executes.
-`is_killed` runs tests on a mutant. Nothing here imports the package: a child must find its own copy.
+`killer` runs tests on a mutant. Nothing here imports the package: a child must find its own copy.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def measured(words: list[str], files: list[str]) -> Measured:
     """Run tests, and the examples in files of the package, without a mutant; raise if none passes."""
     with _copy() as folder:
         words = [*words, *(str(folder / "gdpa" / file) for file in files)]
-        code, out = _forked(_measure, folder, words)
+        code, out = _forked(_measure, folder, words, files)
         if not (folder / "found.json").exists():
             raise RuntimeError(f"{' '.join(words)} ended with {code}: {out[-2000:]}")
         found = Measured(**json.loads((folder / "found.json").read_text()))
@@ -79,22 +79,26 @@ def measured(words: list[str], files: list[str]) -> Measured:
     return found
 
 
-def is_killed(path: str, source: str, tests: dict[str, float]) -> bool:
+def killer(path: str, source: str, tests: dict[str, float]) -> str | None:
     """Run tests on a copy of the package in which ``source`` replaces the file ``path``.
 
     Args:
         path: the file, relative to the package.
         source: its new text.
         tests: the tests in their order, with the processor time that each takes without a mutant.
+
+    Returns:
+        the test that fails, "import" if none can begin, None if all pass.
     """
     with _copy() as folder:
         file = folder / "gdpa" / path
         file.write_text(source)
         Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
         code, out = _forked(_test, folder, path, tests)
+        last = (folder / "last").read_text() if (folder / "last").exists() else "import"
     if code in (FOREIGN, NO_TESTS):
         raise RuntimeError(f"the tests of {path} did not run on the mutant (exit code {code}): {out[-2000:]}")
-    return code != 0
+    return None if code == 0 else last
 
 
 @contextmanager
@@ -131,15 +135,15 @@ def _forked(target: Any, folder: Path, *arguments: object) -> tuple[int, str]:
 def _test(folder: Path, path: str, tests: dict[str, float]) -> None:
     """Run the chosen tests until one fails. A child does this and ends."""
     files = dict.fromkeys(str(folder / "gdpa" / path) if "::" not in name else name.split("::")[0] for name in tests)
-    _end(folder, ["-x", *files], Chosen(tests))
+    _end(folder, ["-x", *files], Chosen(tests, folder / "last"))
 
 
-def _measure(folder: Path, words: list[str]) -> None:
-    """Run all tests, write what they take and execute, and end."""
+def _measure(folder: Path, words: list[str], files: list[str]) -> None:
+    """Run all tests, write what they take and which lines of the files they execute, and end."""
     import coverage
 
-    recorder = Recorder(coverage.Coverage(data_file=None, source=[str(folder / "gdpa")], config_file=False), folder)
-    _end(folder, words, recorder)
+    include = [str(folder / "gdpa" / file) for file in files]
+    _end(folder, words, Recorder(coverage.Coverage(data_file=None, include=include, config_file=False), folder))
 
 
 def _end(folder: Path, words: list[str], plugin: object) -> None:
@@ -173,10 +177,13 @@ def name_of(item: Any) -> str:
 
 
 class Chosen:
-    """A plug-in of pytest: takes some tests in a given order, each with its limit of processor time."""
+    """A plug-in of pytest: takes some tests in a given order, each with its limit of processor time.
 
-    def __init__(self, tests: dict[str, float]) -> None:
-        self._tests = tests
+    The file ``last`` has the name of the test that was begun last.
+    """
+
+    def __init__(self, tests: dict[str, float], last: Path) -> None:
+        self._tests, self._last = tests, last
         self._place = {name: place for place, name in enumerate(tests)}
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
@@ -191,7 +198,9 @@ class Chosen:
         hypothesis.settings.load_profile("one failure is enough")
 
     def pytest_runtest_setup(self, item: Any) -> None:
-        limit = max(LIMIT, LIMIT_SHARE * self._tests[name_of(item)])
+        name = name_of(item)
+        self._last.write_text(name)
+        limit = max(LIMIT, LIMIT_SHARE * self._tests[name])
         signal.setitimer(signal.ITIMER_PROF, limit)  # its signal ends the process
 
 

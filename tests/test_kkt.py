@@ -15,7 +15,7 @@ from gdpa._multipliers import fit
 from gdpa._oracle import CountingOracle, Counts
 from gdpa._problem import Evaluation, Problem, row_by_row
 from gdpa.backends import from_functions
-from gdpa.kkt import Residuals, absolute_residuals, gradient_map, relative_residuals
+from gdpa.kkt import Residuals, absolute_residuals, gradient_map, gradient_mapping, relative_residuals, violation
 from gdpa.problems import get, names
 from gdpa.schedules import Constant
 from gdpa.sets import REALS, Ball, Box, NonNegative, Product, Reals, Simplex
@@ -115,6 +115,16 @@ def test_the_worst_of_anything_with_nan_is_nan(bad, library):
     assert np.isnan(to_numpy(batch)).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("infinite", [(math.inf, math.inf, 0.0), (math.inf, 0.0, math.inf), (0.0, math.inf, math.inf)])
+def test_the_worst_of_what_is_infinite_is_infinite(infinite):
+    assert Residuals(*infinite).worst == math.inf
+
+
+def test_an_equality_must_be_declared():
+    assert violation(np.array([-1.0, 2.0])).tolist() == [0.0, 2.0]
+    assert violation(np.array([-1.0, 2.0]), num_equalities=2).tolist() == [1.0, 2.0]
+
+
 def test_a_gradient_of_a_thousandth_everywhere_is_not_solved_at_the_start():
     result = solve(line(1e-3), np.zeros(1), stop=(KKTBelow(1e-2), MaxSteps(20)), tolerance=1e-2)
     assert result.status is Status.MAX_STEPS
@@ -142,6 +152,10 @@ def test_the_gradient_map_is_zero_at_recorded_answers_and_by_hand_elsewhere():
     # lambda = 1, g = -1, beta = 4: [1 - 4]_+ = 0, so 1/4
     own = line(3.0, domain=Box(0.0, 1.0))
     assert gradient_map(own, np.array([0.5]), np.array([1.0]), 1.0, 4.0).tolist() == [0.5, 0.25]
+    # alpha = beta = 1 by default: 1/2 as before, and lambda - [1 - 1]_+ = 1
+    assert gradient_map(own, np.array([0.5]), np.array([1.0])).tolist() == [0.5, 1.0]
+    # far from the bounds of X the mapping is the gradient, whatever alpha is
+    assert gradient_mapping(Box(0.0, 1.0), np.array([0.5]), np.array([0.25]), 0.5).tolist() == [0.25]
     for steps in ({"alpha": 0.0}, {"beta": -1.0}):
         with pytest.raises(ValueError, match="alpha and beta must be positive, got"):
             gradient_map(own, np.array([0.5]), np.array([1.0]), **steps)
@@ -161,6 +175,7 @@ def test_one_step_of_the_gradient_map_does_not_certify_near_the_boundary():
     assert snapped.residuals.stationarity == 0.0
     assert snapped.holds(1e-12)
     assert snapped.domain_multipliers.tolist() == [-1.0]  # a lower bound's multiplier is negative here
+    assert exact.domain_multipliers.tolist() == [0.0]  # inside, the bound does not push
     assert not certify(own, x).holds(1e-4)  # by default only rounding is snapped away
     assert certify(own, np.array([1e-9])).x.tolist() == [0.0]
 
