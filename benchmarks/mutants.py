@@ -40,6 +40,7 @@ TESTS = {
     ],
     "algorithms/adaptive": [
         "tests/test_docs_adaptive.py::test_the_page_prints_the_rules",
+        "tests/algorithms/test_adaptive_by_hand.py",
         "tests/algorithms/test_adaptive_gdpa.py",
         "tests/algorithms/test_adaptive_choice.py",
         "tests/algorithms/test_adaptive_verdicts.py",
