@@ -26,7 +26,10 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "gdpa"
 #: Loaded once, before the first fork.
-LIBRARIES = ["numpy", "scipy.optimize", "scipy.sparse.linalg", "coverage", "hypothesis", "pytest", "torch"]
+LIBRARIES = [
+    *("numpy", "scipy.optimize", "scipy.sparse.linalg", "coverage", "hypothesis", "pytest", "sympy"),
+    *("torch", "torch._dynamo", "torch.distributed.checkpoint.state_dict"),
+]
 #: A mutant may loop forever. The processor time of a test counts as a failure above this many seconds, and ...
 LIMIT = 5.0
 #: ... this many times what it takes without a mutant.
