@@ -65,6 +65,15 @@ def test_a_change_that_no_test_executes_survives(tests):
     assert not judged(wrong._replace(statement=range(1, 2), source="1 / 0"), tests)
 
 
+def test_a_budget_leaves_the_slow_tests_out(tests):
+    wrong = one("self.beta * constraints ->")._replace(at_import=True)
+    killer = mutants.judged(wrong, tests, Counter())
+    slow = tests._replace(seconds={"gdpa.lagrangian.AugmentedLagrangian.residual_violation": 1.0, killer: 10.0})
+    assert mutants.judged(wrong, slow, Counter(), budget=11.0) == killer
+    assert mutants.judged(wrong, slow, Counter(), budget=10.9) is None
+    assert mutants.judged(wrong, slow, Counter({killer: 99}), budget=10.9) == killer  # it comes first now
+
+
 def test_statements_at_import_and_in_functions():
     source = """
 LIMIT = (
