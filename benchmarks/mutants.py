@@ -43,6 +43,7 @@ TESTS = {
     "algorithms/adaptive": [
         "tests/test_docs_adaptive.py::test_the_page_prints_the_rules",
         "tests/algorithms/test_adaptive_by_hand.py",
+        "tests/algorithms/test_adaptive_decisions.py",
         "tests/algorithms/test_adaptive_gdpa.py",
         "tests/algorithms/test_adaptive_choice.py",
         "tests/algorithms/test_adaptive_verdicts.py",
@@ -264,7 +265,8 @@ def main() -> None:
                 word = "SURVIVED" if by is None else "killed"
                 print(f"{number}/{len(due)} {word} {mutant.path}:{mutant.line} {mutant.change} {by or ''}", flush=True)
     keys = {mutant.key for mutants in chosen([], 0, 0).values() for mutant in mutants}
-    study.file.replace(row for row in study.rows() if row["key"] in keys)  # not those of another source
+    if any(row["key"] not in keys for row in study.rows()):  # they are of another source
+        study.file.replace(row for row in study.rows() if row["key"] in keys)
     text = table(study.rows())
     study.write(text)
     print(text)

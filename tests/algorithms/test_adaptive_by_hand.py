@@ -6,21 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gdpa import AdaptiveGDPA, Status
+from gdpa import AdaptiveGDPA
 from gdpa._problem import Evaluation, Problem
-from gdpa.algorithms.adaptive import Rules, al_step, phases, restoration
+from gdpa.algorithms.adaptive import Rules, al_step, phases
 from gdpa.algorithms.adaptive.lengths import in_lengths, lengths
 from gdpa.algorithms.adaptive.merit import Correction, Merit, Reference, Trial, shorten, sufficient
-from gdpa.algorithms.adaptive.state import (
-    AfterShove,
-    AfterSlope,
-    Descending,
-    Monitor,
-    QuasiNewton,
-    Restoration,
-    largest_violation,
-    sqrt_eps,
-)
+from gdpa.algorithms.adaptive.state import Monitor, QuasiNewton, largest_violation, sqrt_eps
 from gdpa.algorithms.adaptive.units import Scaling, drifted, measures_rows, scaling_from
 from gdpa.backends import from_functions
 from gdpa.kkt import JACOBIAN_LIMIT
@@ -340,85 +331,3 @@ def test_outside_of_boxes_the_tangent_tells_what_is_stationary():
     state = adaptive_state(ball, [0.0], gradient=np.array([8.0]), scaling=Scaling(1.0, np.ones(1)))
     state = state.replaced(reference=state.reference._replace(constraints=np.array([[2.0]])))
     assert al_step.ascend(ball, state, ball.evaluate(state.x), QuasiNewton(), RULES) is state
-
-
-# Restoration
-
-
-def restoring(x, g, gradient, stage=None, entry=1.0, d=1, **changes):
-    problem = linear(np.ones(d), np.ones((1, d)), [0.0])
-    state = adaptive_state(
-        problem, x, gradient=np.array(gradient), phase=Restoration(entry, stage or Descending()), **changes
-    )
-    return problem, state.replaced(reference=state.reference._replace(constraints=np.array([[g]])))
-
-
-def test_what_is_flat():
-    def flat(x, g, gradient, share=2.0**-20):
-        problem, state = restoring(x, g, gradient)
-        return restoration._is_flat(problem, state, 1 + max(map(abs, x)), Rules(stationary=share))
-
-    # |grad| (1 + |x|) <= share v min(v, 1)
-    assert flat([3.0], 2.0, [2.0**-21])
-    assert not flat([3.0], 2.0, [2.0**-21 + 2.0**-30])
-    assert flat([1.0], 0.5, [2.0**-23])
-    assert not flat([1.0], 0.5, [2.0**-23 + 2.0**-30])
-    # what no precision tells is flat: 10 eps^(3/4), here about 1.8e-11
-    assert flat([0.0], 1.0, [1.8e-11], share=0.0)
-    assert not flat([0.0], 1.0, [1.9e-11], share=0.0)
-
-
-def test_the_end_of_restoration():
-    problem, state = restoring([1.0], 1.0, [1.0], monitor=Monitor(0.5, 9, 2))
-    state = state.replaced(lagrangian=AugmentedLagrangian(np.array([3.0]), 4.0, 0.5))
-    after = restoration.end(problem, state, problem.evaluate(state.x), state.phase, RULES)
-    assert after.lagrangian == AugmentedLagrangian(np.array([0.0]), 8.0, 0.5)
-    assert after.monitor == (math.inf, 0, 3)
-    assert after.phase == QuasiNewton()
-    state = state.replaced(lagrangian=state.lagrangian._replace(beta=RULES.largest_beta))
-    assert restoration.end(problem, state, problem.evaluate(state.x), state.phase, RULES).lagrangian.beta == 1e8
-    begun = restoration.begin(problem, state, problem.evaluate(state.x))
-    assert begun.phase == Restoration(1.0)
-    assert begun.probe is None
-
-
-def arrived(g, stage, entry=1.0, flat=True, monitor=None):
-    """The decision at a point of restoration; A x = 0 leaves no slope, so that every point is flat."""
-    A = [[0.0]] if flat else [[1.0]]
-    problem = linear([1.0], A, [-g])
-    state = adaptive_state(problem, [0.0], phase=Restoration(entry, stage), monitor=monitor or Monitor())
-    state = state.replaced(reference=state.reference._replace(constraints=np.array([[g]])), gradient=np.zeros(1))
-    return restoration.arrive(problem, state, state, problem.evaluate(state.x), state.phase, RULES)
-
-
-def test_restoration_ends_at_a_tenth_of_its_first_violation():
-    assert isinstance(arrived(0.1, Descending(), flat=False).phase, QuasiNewton)
-    assert isinstance(arrived(0.11, Descending(), flat=False).phase, Restoration)
-    assert isinstance(arrived(2.0**-26, Descending(), entry=1e-9, flat=False).phase, QuasiNewton)
-    assert isinstance(arrived(2.0**-25, Descending(), entry=1e-9, flat=False).phase, Restoration)
-
-
-def test_a_flat_point_is_probed_twice_before_the_verdict():
-    first = arrived(1.0, Descending())
-    assert first.phase.stage == AfterSlope(1.0)
-    waiting = arrived(1.0, AfterSlope(1.0, 18))
-    assert waiting.phase.stage == AfterSlope(1.0, 19)
-    shoved = arrived(1.0, AfterSlope(1.0, 19))
-    assert shoved.phase.stage == AfterShove(1.0)
-    assert shoved.trial.forced
-    assert 0 < np.abs(shoved.trial.direction).max() <= 0.01
-    assert arrived(1.0, AfterShove(1.0, 18)).verdict is None
-    assert arrived(1.0, AfterShove(1.0, 19)).verdict is Status.LOCALLY_INFEASIBLE
-
-
-def test_a_way_down_ends_the_probe():
-    assert arrived(0.9, AfterSlope(1.0, 19)).phase.stage == Descending()
-    assert arrived(0.91, AfterSlope(1.0, 19)).phase.stage == AfterShove(0.91)
-    assert arrived(0.9, AfterShove(1.0, 19)).verdict is None
-
-
-def test_the_first_plateaus_are_left_to_the_objective():
-    assert isinstance(arrived(1.0, AfterShove(1.0, 0), monitor=Monitor(restorations=2)).phase, QuasiNewton)
-    assert isinstance(arrived(1.0, AfterShove(1.0, 0), monitor=Monitor(restorations=3)).phase, Restoration)
-    assert isinstance(arrived(1.0, AfterShove(1.0, 1), monitor=Monitor(restorations=2)).phase, Restoration)
-    assert isinstance(arrived(1.0, AfterSlope(1.0, 0), monitor=Monitor(restorations=2)).phase, Restoration)
