@@ -219,7 +219,8 @@ def main() -> None:
             found = study.add(row(variant, counts, base, names))
             change = f"-{len(found['lost'])} +{len(found['gained'])} passes {found['passes']:.3f}"
             print(f"{variant.rule:<22} {variant.kind:<8} {change}  {found['lost'][:4]}", file=sys.stderr, flush=True)
-    study.tidy()
+    order = [(variant.rule, variant.kind) for variant in variants()]
+    study.keep(sorted((r for r in study.rows() if study.key(r) in order), key=lambda r: order.index(study.key(r))))
     text = table(study.rows())
     study.write(text)
     print(text)
