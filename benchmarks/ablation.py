@@ -33,14 +33,40 @@ from gdpa.algorithms.adaptive import Rules
 
 #: Parameters of the method, and what switches them off.
 PARAMETERS = {"beta": None, "tau": 0.0, "memory": 1}
-#: Constants of the numerics: module, name, and what switches it off.
+#: Constants of the numerics: module, name, and what switches it off. Two have no row: `dense.JAX_BLOCK` and
+#: `sparse.DENSE_LIMIT` decide on compilation and memory, not on a step.
 NUMERICS = (
-    ("gdpa.numerics.lbfgs", "POWELL", None),
-    ("gdpa.numerics.lbfgs", "FLAT", 0.0),
-    ("gdpa.numerics.lbfgs", "DENSE", 0),
-    ("gdpa.numerics.model", "ROUNDS", 1),
-    ("gdpa.numerics.small_qp", "PRIMAL_TOLERANCE", None),
-    ("gdpa.numerics.qp", "WORKING_SET", 10**9),
+    ("lbfgs", "POWELL", None),
+    ("lbfgs", "FLAT", 0.0),
+    ("lbfgs", "DENSE", 0),
+    ("model", "ROUNDS", 1),
+    ("small_qp", "PRIMAL_TOLERANCE", None),
+    ("qp", "WORKING_SET", 10**9),
+    ("qp", "TALL", 10**9),
+)
+#: The same of the sparse algebra, which the sparse problems alone can tell.
+SPARSE = (
+    ("sparse", "FEW_COLUMNS", 10**9),
+    ("sparse", "FEW_ROWS", 0),
+    ("sparse", "FULL", 0.0),
+    ("sparse_kkt", "WIDEST_BAND", 0),
+    ("sparse_model", "ROUNDS", 0),
+    ("sparse_model", "CURVATURE", 0.0),
+    ("sparse_model", "FIRST_SHIFT", None),
+    ("sparse_model", "GROWTH", None),
+    ("sparse_model", "CLEARLY", 1.0),
+    ("sparse_model", "LEAST", 0.0),
+    ("sparse_model", "LINEAR", 0.0),
+    ("sparse_model", "NEAR", 0.0),
+    ("sparse_model", "STIFFER", 1.0),
+    ("sparse_model", "SIGNLESS", 0.0),
+    ("sparse_interior", "ITERATIONS", None),
+    ("sparse_interior", "ACCURACY", None),
+    ("sparse_interior", "PRODUCTS", None),
+    ("sparse_interior", "KEPT", None),
+    ("sparse_interior", "MARGIN", None),
+    ("sparse_interior", "SHARE", None),
+    ("sparse_interior", "LEAST_GRADIENT", 0.0),
 )
 #: Runs that one task of a process makes.
 CHUNK = 40
@@ -53,13 +79,19 @@ class Variant(NamedTuple):
     kind: str = "default"
     value: Any = None
 
+    @property
+    def is_sparse(self) -> bool:
+        """Whether only sparse problems can tell it from the method as it is."""
+        return self.rule.startswith("sparse")
+
 
 def variants() -> list[Variant]:
     """Return all variants of all rules."""
     found = [Variant()]
     named: list[tuple[str, Any, Any]] = [(rule.name, rule.default, rule.metadata["off"]) for rule in fields(Rules)]
     named += [(name, getattr(AdaptiveGDPA, name), off) for name, off in PARAMETERS.items()]
-    named += [(f"{m.split('.')[-1]}.{name}", getattr(import_module(m), name), off) for m, name, off in NUMERICS]
+    for module, name, off in NUMERICS + SPARSE:
+        named.append((f"{module}.{name}", getattr(import_module(f"gdpa.numerics.{module}"), name), off))
     for name, value, off in named:
         whole = isinstance(value, int)
         found.append(Variant(name, "half", max(1, value // 2) if whole else value / 2))
@@ -80,14 +112,19 @@ def method(variant: Variant) -> Iterator[AdaptiveGDPA]:
     elif "." not in name:
         yield AdaptiveGDPA(rules=replace(Rules(), **{name: value}))
     else:
-        module = import_module(f"gdpa.numerics.{name.split('.')[0]}")
-        constant = name.split(".")[1]
-        before = getattr(module, constant)
-        setattr(module, constant, value)
+        place, constant = name.split(".")
+        before = getattr(import_module(f"gdpa.numerics.{place}"), constant)
+        users = [  # the module itself, and those that import the constant from it
+            module for path, module in sys.modules.items()
+            if path.startswith("gdpa.") and vars(module).get(constant) is before
+        ]  # fmt: skip
+        for module in users:
+            setattr(module, constant, value)
         try:
             yield AdaptiveGDPA()
         finally:
-            setattr(module, constant, before)
+            for module in users:
+                setattr(module, constant, before)
 
 
 @lru_cache
@@ -97,7 +134,7 @@ def cases() -> list[Case]:
 
 
 def passes(case: Case, algorithm: AdaptiveGDPA) -> int:
-    """Return the passes of a run, or -1 if its result is wrong."""
+    """Return the passes of a run, or -1 if its result is wrong (never 0)."""
     problem, x0 = case.make()
     stop = (KKTBelow(case.tolerance), MaxOracleCalls(case.forwards), MaxSteps(2 * case.forwards))
     try:
@@ -120,7 +157,10 @@ def run(task: tuple[Variant, int]) -> list[int]:
     except ImportError:
         pass
     with method(variant) as algorithm:
-        return [passes(case, algorithm) for case in cases()[start : start + CHUNK]]
+        return [
+            passes(case, algorithm) if case.is_sparse or not variant.is_sparse else 0
+            for case in cases()[start : start + CHUNK]
+        ]
 
 
 def row(variant: Variant, counts: list[int], base: list[int], names: list[str]) -> dict[str, Any]:
@@ -175,10 +215,12 @@ def main() -> None:
         for variant in wanted:
             counts = [count for _ in range(0, len(names), CHUNK) for count in next(chunks)]
             base = base or counts
+            counts = [count or same for count, same in zip(counts, base, strict=True)]
             found = study.add(row(variant, counts, base, names))
             change = f"-{len(found['lost'])} +{len(found['gained'])} passes {found['passes']:.3f}"
             print(f"{variant.rule:<22} {variant.kind:<8} {change}  {found['lost'][:4]}", file=sys.stderr, flush=True)
-    study.tidy()
+    order = [(variant.rule, variant.kind) for variant in variants()]
+    study.keep(sorted((r for r in study.rows() if study.key(r) in order), key=lambda r: order.index(study.key(r))))
     text = table(study.rows())
     study.write(text)
     print(text)

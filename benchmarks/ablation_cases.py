@@ -13,8 +13,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
-from gdpa import Evaluation, Problem, Result, Status, from_functions
+from benchmarks.banded.families import FAMILIES
+from benchmarks.banded.solvers import problem_of
+from gdpa import Box, Evaluation, Problem, Result, Status, from_functions
 from gdpa._problem import row_by_row
 from gdpa.problems import get, names
 
@@ -31,6 +34,7 @@ class Case(NamedTuple):
     is_right: Callable[[Result], bool] = lambda result: result.success
     forwards: int = 500
     tolerance: float = 1e-6
+    is_sparse: bool = False
 
 
 def in_units(problem: Problem, x0: Any, f: float = 1.0, g: float = 1.0, x: float = 1.0) -> tuple[Problem, Any]:
@@ -212,6 +216,47 @@ def generated() -> Iterator[Case]:
         yield Case(f"crowded {m} / {tight}", lambda m=m, tight=tight: crowded(m, tight))
 
 
+def wide_networks() -> Iterator[Case]:
+    """Networks to an accuracy that takes hundreds of steps, rows by passes: what `Rules.settled` is for."""
+    for seed in range(11, 15):
+        yield Case(f"wide network {seed}", lambda s=seed: network(s, 12), tolerance=1e-4, forwards=4000)
+
+
+def coupled(seed: int, n: int) -> tuple[Problem, Any]:
+    """Return a nonconvex program under two inequalities for each pair of neighbors and bounds, J tridiagonal."""
+    rng = np.random.default_rng([7, seed])
+    t, a, b = 2 * rng.standard_normal(n), rng.uniform(0.5, 2, n - 1), rng.standard_normal(n - 1)
+    k = np.arange(n - 1)
+    rows = np.concatenate([k, k, n - 1 + k, n - 1 + k])
+    columns = np.concatenate([k, k + 1, k, k + 1])
+
+    def jacobian(x: Any) -> Any:
+        entries = np.concatenate([2 * a * x[:-1], np.ones(n - 1), -np.cos(x[:-1]), b])
+        return csr_array((entries, (rows, columns)), shape=(2 * n - 2, n))
+
+    problem = from_functions(
+        lambda x: (x - t) @ (x - t) / 2 + np.cos(3 * x).sum() / 3,
+        lambda x: np.concatenate([a * x[:-1] ** 2 + x[1:] - 1, b * x[1:] - np.sin(x[:-1]) - 0.5]),
+        gradient=lambda x: x - t - np.sin(3 * x),
+        jacobian=jacobian,
+        domain=Box(np.full(n, -1.5), np.full(n, 2.0)),
+    )
+    return problem, rng.standard_normal(n)
+
+
+def banded() -> Iterator[Case]:
+    """The families of `benchmarks.banded` with few variables, Hessians by grouped differences and given."""
+    for name, family in FAMILIES.items():
+        for n in (120, 480):
+            for exact in (False, True):
+                label = f"{name} {n}, {'given' if exact else 'differences'}"
+                yield Case(
+                    label, lambda f=family, n=n, e=exact: (problem_of(f(n), e), f(n).x0), forwards=2000, is_sparse=True
+                )
+    for seed in range(6):
+        yield Case(f"coupled {seed}", lambda s=seed: coupled(s, 200), forwards=2000, is_sparse=True)
+
+
 def verdicts() -> Iterator[Case]:
     """The problems of tests/algorithms/test_adaptive_verdicts.py, by both steps."""
     from tests.algorithms import adaptive_cases as known
@@ -231,4 +276,4 @@ def verdicts() -> Iterator[Case]:
 
 def all_cases() -> list[Case]:
     """Return every problem, in a fixed order."""
-    return [*hock_schittkowski(), *generated(), *verdicts()]
+    return [*hock_schittkowski(), *generated(), *wide_networks(), *banded(), *verdicts()]

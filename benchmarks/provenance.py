@@ -67,12 +67,12 @@ class Study:
     def replace(self, rows: Iterable[Row]) -> list[Row]:
         """Write these records with their origin in place of all others of this part, and return them."""
         full = [self._full(row) for row in rows]
-        self._keep(full)
+        self.keep(full)
         return full
 
     def tidy(self) -> None:
         """Drop records of this part that later ones replace."""
-        self._keep(self.rows())
+        self.keep(self.rows())
 
     def write(self, text: str, name: str = "table.md") -> None:
         """Write a table."""
@@ -83,7 +83,8 @@ class Study:
         part = {} if self.part is None else {"part": self.part}
         return {**part, **row, "about": self.origin}
 
-    def _keep(self, rows: list[Row]) -> None:
+    def keep(self, rows: list[Row]) -> None:
+        """Keep these records of this part, in this order, and no others."""
         before = self.file.rows()
         after = [row for row in before if row.get("part") != self.part] + rows
         if after != before:
