@@ -265,8 +265,7 @@ def main() -> None:
                 word = "SURVIVED" if by is None else "killed"
                 print(f"{number}/{len(due)} {word} {mutant.path}:{mutant.line} {mutant.change} {by or ''}", flush=True)
     keys = {mutant.key for mutants in chosen([], 0, 0).values() for mutant in mutants}
-    if any(row["key"] not in keys for row in study.rows()):  # they are of another source
-        study.file.replace(row for row in study.rows() if row["key"] in keys)
+    study.keep([row for row in study.rows() if row["key"] in keys])  # not those of another source
     text = table(study.rows())
     study.write(text)
     print(text)

@@ -156,7 +156,7 @@ def test_the_gradient_map_is_zero_at_recorded_answers_and_by_hand_elsewhere():
     assert gradient_map(own, np.array([0.5]), np.array([1.0])).tolist() == [0.5, 1.0]
     # far from the bounds of X the mapping is the gradient, whatever alpha is
     assert gradient_mapping(Box(0.0, 1.0), np.array([0.5]), np.array([0.25]), 0.5).tolist() == [0.25]
-    for steps in ({"alpha": 0.0}, {"beta": -1.0}):
+    for steps in ({"alpha": 0.0}, {"beta": 0.0}, {"alpha": -1.0}, {"beta": -1.0}):
         with pytest.raises(ValueError, match="alpha and beta must be positive, got"):
             gradient_map(own, np.array([0.5]), np.array([1.0]), **steps)
 
@@ -298,6 +298,29 @@ def test_the_better_multipliers_are_kept():
     assert certify(own.problem, own.solution, bad).multipliers == pytest.approx(good, abs=1e-9)
     # what a method hands in is made nonnegative first
     assert (certify(own.problem, own.solution, -bad).multipliers >= 0).all()
+
+
+@pytest.mark.parametrize("x", [np.array([0.9]), np.array([[0.9], [1.0]])])
+def test_a_certificate_holds_to_its_own_residual(x):
+    # min (x - 2)^2 / 2 subject to x <= 1
+    own = Problem(
+        lambda x: Evaluation(((x - 2) ** 2 / 2).sum(-1), x - 1, lambda w, objective=1.0: objective * (x - 2) + w)
+    )
+    certificate = certify(own, x)
+    worst = float(np.max(certificate.relative.worst))
+    assert worst > 0
+    assert certificate.holds(worst)
+    assert not certificate.holds(np.nextafter(worst, 0.0))
+
+
+@pytest.mark.parametrize(("limit", "formed"), [(12, True), (11, False)])
+def test_a_jacobian_is_formed_up_to_its_limit(monkeypatch, limit, formed):
+    monkeypatch.setattr(gdpa.kkt, "JACOBIAN_LIMIT", limit)
+    own = get("HS43")  # 3 constraints of 4 variables
+    now = own.problem.evaluate(own.solution)
+    start = start_at(own.problem.evaluate(own.x0), own.x0)
+    certify(own.problem, own.solution, own.multipliers + 1, start=start, evaluation=now)
+    assert now.knows_derivatives == formed
 
 
 def test_a_jacobian_too_large_is_not_formed(monkeypatch):

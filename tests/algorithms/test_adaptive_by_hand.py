@@ -1,7 +1,7 @@
 """The formulas and decisions of AdaptiveGDPA by hand arithmetic, at their limits and on both sides of them."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -37,6 +37,19 @@ def linear(c, A, b, domain=REALS, equalities=0):
         lambda x: c @ x, lambda x: A @ x - b, gradient=lambda x: c, jacobian=lambda x: A, domain=domain,
         num_equalities=equalities,
     )  # fmt: skip
+
+
+NEUTRAL = {
+    1.0: ("reference_points", "beta_factor", "violation_left", "tau_factor", "enlargement", "update_weight"),
+    0.0: ("roundings", "adopted", "few_rows", "shove", "plateaus"),
+    math.inf: ("largest_beta", "drift", "ordinary", "settled"),
+}
+
+
+@pytest.mark.parametrize("off", NEUTRAL)
+def test_a_rule_is_off_at_the_value_that_changes_nothing(off):
+    """Factors and counts at 1, shares and allowances at 0, limits at infinity."""
+    assert {rule.name for rule in fields(Rules) if rule.metadata["off"] == off} == set(NEUTRAL[off])
 
 
 # Line search
