@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import compileall
 import gc
-import importlib.util
+import importlib
 import json
 import multiprocessing
 import os
@@ -17,8 +17,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +69,9 @@ class Measured(NamedTuple):
 
 def measured(words: list[str], files: list[str]) -> Measured:
     """Run tests, and the examples in files of the package, without a mutant; raise if none passes."""
-    with _copy() as folder:
+    with tempfile.TemporaryDirectory(prefix="gdpa-mutant-") as name:
+        folder = Path(name)
+        shutil.copytree(_compiled().name, folder / "gdpa")
         words = [*words, *(str(folder / "gdpa" / file) for file in files)]
         code, out = _forked(_measure, folder, words, files)
         if not (folder / "found.json").exists():
@@ -93,10 +93,10 @@ def killer(path: str, source: str, tests: dict[str, float]) -> str | None:
     Returns:
         the test that fails, "import" if none can begin, None if all pass.
     """
-    with _copy() as folder:
-        file = folder / "gdpa" / path
-        file.write_text(source)
-        Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gdpa-mutant-") as name:
+        folder = Path(name)
+        _link(Path(_compiled().name), folder / "gdpa", Path(path))
+        (folder / "gdpa" / path).write_text(source)
         code, out = _forked(_test, folder, path, tests)
         last = (folder / "last").read_text() if (folder / "last").exists() else "import"
     if code in (FOREIGN, NO_TESTS):
@@ -104,11 +104,20 @@ def killer(path: str, source: str, tests: dict[str, float]) -> str | None:
     return None if code == 0 else last
 
 
-@contextmanager
-def _copy() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="gdpa-mutant-") as folder:
-        shutil.copytree(_compiled().name, Path(folder) / "gdpa")
-        yield Path(folder)
+def _link(package: Path, target: Path, path: Path) -> None:
+    """Make a folder of links to all files of ``package`` but the one at ``path`` and its bytecode."""
+    first, *rest = path.parts
+    target.mkdir()
+    for entry in package.iterdir():
+        if entry.name == "__pycache__" and not rest:
+            (target / entry.name).mkdir()
+            for code in entry.iterdir():
+                if not code.name.startswith(f"{path.stem}."):
+                    (target / entry.name / code.name).symlink_to(code)
+        elif entry.name != first:
+            (target / entry.name).symlink_to(entry)
+        elif rest:
+            _link(entry, target / first, Path(*rest))
 
 
 @cache

@@ -1,9 +1,7 @@
 """The mutation tester itself: every mutant differs from the source, parses, and a wrong formula is noticed."""
 
 import ast
-import tempfile
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -97,18 +95,23 @@ class C:
     assert found["7"] == (range(12, 13), True)
 
 
+def test_a_mutant_is_a_package_of_links_but_for_its_own_file(tmp_path):
+    package = Path(mutant_runs._compiled().name)
+    mutant_runs._link(package, tmp_path / "gdpa", Path("algorithms/adaptive/units.py"))
+    changed = tmp_path / "gdpa" / "algorithms" / "adaptive"
+    assert not (changed / "units.py").exists()
+    assert not list((changed / "__pycache__").glob("units.*"))
+    assert (changed / "state.py").resolve() == package / "algorithms" / "adaptive" / "state.py"
+    assert list((changed / "__pycache__").glob("state.*"))
+    for folder in (changed, changed / "__pycache__", changed.parent, changed.parent.parent):
+        assert not folder.is_symlink()  # what is written there reaches no other package
+
+
 def test_the_installed_package_is_not_tested_in_place_of_the_copy(tests, monkeypatch):
-    monkeypatch.setattr(mutant_runs, "_copy", empty_copy)
+    """Without its own copy, Python would find the installed package."""
+    monkeypatch.setattr(mutant_runs, "_link", lambda package, target, path: target.mkdir())
     with pytest.raises(RuntimeError, match="did not run on the mutant"):
         judged(one("q > 0 ->"), tests)
-
-
-@contextmanager
-def empty_copy():
-    """A folder without the package, so that Python finds the installed one."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "gdpa").mkdir()
-        yield Path(folder)
 
 
 def test_the_table_counts_by_file():
