@@ -183,6 +183,11 @@ def _end(folder: Path, words: list[str], plugin: object) -> None:
     os._exit(code)  # without the threads and exit handlers of the libraries
 
 
+def processor_time() -> float:
+    """Return the processor time of this process and of those it has started and waited for."""
+    return time.process_time() + sum(os.times()[2:4])
+
+
 def name_of(item: Any) -> str:
     """Return the name of a test; that of an example does not tell in which copy of the package it is."""
     return str(item.name) if type(item).__name__ == "DoctestItem" else str(item.nodeid)
@@ -235,13 +240,13 @@ class Recorder:
     def pytest_runtest_setup(self, item: Any) -> None:
         self._now = name_of(item)
         self._coverage.switch_context(self._now)
-        self._started[self._now] = time.process_time()
+        self._started[self._now] = processor_time()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
             self._failed[self._now] = None
         elif report.when == "call" and report.passed:
-            self._seconds[self._now] = time.process_time() - self._started[self._now]
+            self._seconds[self._now] = processor_time() - self._started[self._now]
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
