@@ -53,6 +53,16 @@ TESTS = {
     ],
     "torch/rules": ["tests/torch/test_rules.py", "tests/torch/test_state.py", "tests/torch/test_paper.py"],
 }
+#: Survivors that no test can kill, and why: they compute the same.
+EQUIVALENT = {
+    ("lagrangian.py", "0.0 if xp is np else xp.zeros_like(updated) -> 0.0"): "array libraries take the number as well",
+    ("kkt.py", "0.0 if xp is np else xp.zeros_like(constraints) -> 0.0"): "array libraries take the number as well",
+    ("kkt.py", "r + finite -> r - finite"): "`finite` is 0 or NaN",
+    ("kkt.py", "(units, free) if bool(near.any()) else (units,) -> (units, free)"): "both fits are the same then",
+    ("torch/rules/damped.py", "0.0 -> 1.0"): "`size` is 0 there",
+    ("torch/rules/damped.py", "1.0 + 0.0 * size -> 1.0 - 0.0 * size"): "`size` is 0 there",
+    ("torch/rules/peers.py", "t >= -0.5 -> t > -0.5"): "both branches give 1/2 there",
+}
 ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult}
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 REVERSED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
@@ -224,7 +234,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         killed = sum(bool(row["killed"]) for row in some)
         body.append((name, len(some), killed, f"{killed / len(some):.1%}"))
     alive = [row for row in rows if not row["killed"]]
-    listed = [f"- `{row['path']}:{row['line']}` `{row['change']}`" for row in alive]
+    listed = [
+        f"- `{row['path']}:{row['line']}` `{row['change']}`" + (f" (equivalent: {why})" if why else "")
+        for row in alive
+        for why in [EQUIVALENT.get((row["path"], row["change"]))]
+    ]
     parts = [markdown(["file", "mutants", "killed", "share"], body), "Survivors", "\n".join(listed), told(rows)]
     return "\n\n".join(parts).rstrip()
 

@@ -118,3 +118,9 @@ def test_the_table_counts_by_file():
     rows = [{"path": "a.py", "killed": k, "line": 1, "change": "x -> y"} for k in (True, True, False)]
     assert "| a.py | 3 | 2 | 66.7% |" in mutants.table(rows)
     assert "- `a.py:1` `x -> y`" in mutants.table(rows)
+
+
+def test_the_table_says_why_a_survivor_changes_nothing():
+    (path, change), why = next(iter(mutants.EQUIVALENT.items()))
+    row = {"path": path, "killed": False, "line": 7, "change": change}
+    assert mutants.table([row]).endswith(f"- `{path}:7` `{change}` (equivalent: {why})")
