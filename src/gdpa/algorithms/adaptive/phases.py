@@ -95,7 +95,7 @@ def refuse(
         return state.replaced(trial=trial.refused._replace(length=rules.longest_cut))
     worse = finite and largest_violation(constraints, problem.num_equalities) > state.violation
     if isinstance(state.phase, SQP) and trial.length == 1.0 and worse:
-        correction = sqp_step.correct(problem, state, state.phase, trial, constraints)
+        correction = sqp_step.correct(problem, state, state.phase, trial, constraints, rules)
         return state.replaced(trial=Correction(correction, trial))
     length = shorten(trial.length, trial.slope, rise, rules)
     if length >= sqrt_eps(state.x) ** (2 * rules.shortest_step):

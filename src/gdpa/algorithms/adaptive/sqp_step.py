@@ -109,7 +109,7 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
     if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
         # lambda of a constraint that is no longer active falls slowly by lambda + beta g
         F = F._replace(multipliers=estimate)
-        step = model.step(F)
+        step = model.step(F, rules)
     gradient = c + F.weights(g) @ J
     slope = dot(gradient, step.direction)
     trial = Trial(step.direction, slope)
@@ -126,7 +126,7 @@ def _penalized(
     model: Model, F: AugmentedLagrangian, violation: float, rules: Rules
 ) -> tuple[AugmentedLagrangian, ModelStep]:
     """Return F_beta and the model's step, with beta raised until the step removes enough of the violation."""
-    step = model.step(F)
+    step = model.step(F, rules)
     for _ in range(rules.raises):
         if violation <= sqrt_eps(model.c) or F.beta >= rules.largest_beta:
             break
@@ -134,7 +134,7 @@ def _penalized(
         if left <= rules.violation_left * violation:
             break
         F = F._replace(beta=rules.beta_factor * F.beta)
-        step = model.step(F)
+        step = model.step(F, rules)
     return F, step
 
 
@@ -167,7 +167,9 @@ def _best_multipliers(
     return (other, other_gradient, new / old) if new < old else (multipliers, gradient, 1.0)
 
 
-def correct(problem: Problem, state: AdaptiveState, phase: SQP, trial: Trial, constraints: Array) -> Array:
+def correct(
+    problem: Problem, state: AdaptiveState, phase: SQP, trial: Trial, constraints: Array, rules: Rules
+) -> Array:
     """Return the second-order correction: the model's step with g(x + p) - J p instead of g(x)."""
     J, values = phase.jacobian, constraints - phase.jacobian @ trial.direction
-    return Model.at(problem, state, phase.gradient, J, values, row_sizes(J)).step(state.lagrangian).direction
+    return Model.at(problem, state, phase.gradient, J, values, row_sizes(J)).step(state.lagrangian, rules).direction
