@@ -373,12 +373,12 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     # State: everything survives deepcopy and pickle; dictionaries are cloned both ways and matched by name.
 
     def __getstate__(self) -> dict[str, Any]:
-        drop = {"step", "_stage", "_record"}
+        drop = {"step", "_stage", "_record", "_gradients"}
         return {k: v for k, v in self.__dict__.items() if k not in drop and not k.startswith("_optimizer_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._stage = None
+        self._stage, self._gradients = None, GradientCheck()
         self._rounds.forget()
         if "_record" not in self.__dict__:
             self._record = Record(self._roster)

@@ -22,9 +22,6 @@ class GradientCheck:
         #: A zero on the device of the gradients, which the kernel writes its answer into; None before the first step.
         self._zero: torch.Tensor | None = None
 
-    def __reduce__(self) -> Any:
-        return GradientCheck, ()
-
     def nonfinite(self, groups: list[dict[str, Any]], guarded: bool, compiling: bool) -> torch.Tensor | None:
         """Return a number above 0 on the device if any gradient is not finite, else 0; None without gradients.
 
