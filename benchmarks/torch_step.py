@@ -4,13 +4,13 @@
 
 Everything is timed against the same graph with fixed weights, ``f + w . g``, and the same primal optimizer: the cost of
 knowing g at all is not charged to anyone. Every method is built several times, because the place of its objects in
-memory moves a figure by some microseconds. All are timed in turn, in random order: ten steps that are not timed, then
-ten that are, which hold one average of the weights. The figure is the tenth percentile over these blocks of the CPU
-time of one thread, which other processes disturb least, averaged over builds. `GDPA` has a primal step of its own,
-cheaper than that of torch's SGD; "fixed weights, GDPA's primal step" is the row that tells the cost of its constraints
-alone. "Python calls" are the functions that a step enters, the network's and torch's included. On the large network,
-"fixed weights, gradients read once" adds a sum over each gradient: no test of all gradients can cost less. Cooper and
-humancompatible-train take part if they are installed.
+memory moves a figure by some microseconds. All are timed in turn, in random order: ten steps that are not timed (of the
+large network one), then ten that are, which hold one average of the weights. The figure is the tenth percentile over
+these blocks of the CPU time of one thread, which other processes disturb least, averaged over builds. `GDPA` has a
+primal step of its own, cheaper than that of torch's SGD; "fixed weights, GDPA's primal step" is the row that tells the
+cost of its constraints alone. "Python calls" are the functions that a step enters, the network's and torch's included.
+On the large network, "fixed weights, gradients read once" adds a sum over each gradient: no test of all gradients can
+cost less. Cooper and humancompatible-train take part if they are installed.
 """
 
 from __future__ import annotations
@@ -171,8 +171,10 @@ METHODS: dict[str, Callable[[Task], Step]] = {
 }
 
 
-def compare(widths: tuple[int, ...], rounds: int, builds: int, names: list[str]) -> dict[str, dict[str, float]]:
-    """Time blocks of steps of ``builds`` instances of every method, ``rounds`` times."""
+def compare(
+    widths: tuple[int, ...], rounds: int, builds: int, names: list[str], untimed: int = BLOCK
+) -> dict[str, dict[str, float]]:
+    """Time blocks of steps of ``builds`` instances of every method, ``rounds`` times, after ``untimed`` steps each."""
     made: list[tuple[str, Step, list[float]]] = []
     calls: dict[str, float] = {}
     order, missing = random.Random(0), {}
@@ -182,14 +184,14 @@ def compare(widths: tuple[int, ...], rounds: int, builds: int, names: list[str])
         except ImportError as error:
             missing[name] = str(error)
             continue
-        for _ in range(2 * BLOCK):
+        for _ in range(BLOCK):
             step()
         calls[name] = calls_of(step)
         made.append((name, step, []))
     for _ in range(rounds):
         order.shuffle(made)
         for _, step, times in made:
-            for _ in range(BLOCK):  # another method has run: its code and data are in the caches
+            for _ in range(untimed):  # another method has run: its code and data are in the caches
                 step()
             start = time.process_time()
             for _ in range(BLOCK):
@@ -290,7 +292,7 @@ def few_present(m: int = 100_000, present: int = 1000, d: int = 50) -> dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--large-rounds", type=int, default=15)
+    parser.add_argument("--large-rounds", type=int, default=10)
     parser.add_argument("--builds", type=int, default=4, help="instances of every method")
     parser.add_argument("--save", action="store_true", help="keep the record in results/torch_step/")
     args = parser.parse_args()
@@ -309,7 +311,7 @@ def main() -> None:
     print("\n10 million parameters, batch 64")
     ours_large = ("gdpa GDPA (paper)", "gdpa constrain(SGD)")
     large = [name for name in METHODS if name.startswith("fixed") or name in ours_large]
-    record["large"] = compare((1000, 2500, 2500, 500), args.large_rounds, args.builds, large)
+    record["large"] = compare((1000, 2500, 2500, 500), args.large_rounds, args.builds, large, untimed=1)
     show(record["large"])
     print("\n100,000 constraints, 1,000 parameters")
     record["many"] = many_constraints()
