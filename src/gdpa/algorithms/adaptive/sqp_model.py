@@ -12,7 +12,7 @@ from typing import NamedTuple
 import array_api_compat
 import numpy as np
 
-from gdpa._arrays import dot, from_numpy, namespace, to_numpy
+from gdpa._arrays import dot, every, from_numpy, matmul, namespace, to_numpy
 from gdpa._problem import Problem
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.rules import Rules
@@ -48,8 +48,8 @@ class Model(NamedTuple):
         """Return the model at the x of the state; ``sizes`` are the largest components of the rows of J."""
         evaluated = to_numpy(sizes) != 0
         evaluated[len(evaluated) - problem.num_equalities :] = True
-        some = None if isinstance(J, SparseMatrix) or evaluated.all() else evaluated
-        return cls(state.curvature, c, J, g, step_bounds(problem.domain, state.x), some)
+        part = None if isinstance(J, SparseMatrix) or every(evaluated) else evaluated
+        return cls(state.curvature, c, J, g, step_bounds(problem.domain, state.x), part)
 
     def step(self, F: AugmentedLagrangian, rules: Rules) -> ModelStep:
         """Return the step of the model, near a solution of a stiff one if that descends on F_beta, too.
@@ -59,7 +59,7 @@ class Model(NamedTuple):
         """
         if largest_violation(self.g, F.num_equalities) < rules.near and F.beta < rules.largest_beta:
             stiff = self._minimized(F._replace(beta=rules.largest_beta), at_once=True)
-            if stiff is not None and float(dot(self.c + F.weights(self.g) @ self.J, stiff.direction)) < 0:
+            if stiff is not None and dot(self.c + matmul(F.weights(self.g), self.J), stiff.direction) < 0:
                 return stiff
         step = self._minimized(F)
         assert step is not None
