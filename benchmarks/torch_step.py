@@ -1,13 +1,16 @@
 """What constraints cost per training step, side by side in one run.
 
-    python -m benchmarks.torch_step [--rounds 120] [--save]      --save: keep the record in results/torch_step/
+    python -m benchmarks.torch_step [--rounds 100] [--save]      --save: keep the record in results/torch_step/
 
 Everything is timed against the same graph with fixed weights, ``f + w . g``, and the same primal optimizer: the cost of
-knowing g at all is not charged to anyone. Short blocks of steps of all methods are interleaved, so that a busy machine
-slows all alike. The figure is the median over rounds of the difference to the fixed weights in the same round, in CPU
-time of one thread. `GDPA` has a primal step of its own, which is cheaper than that of torch's SGD; "fixed weights,
-GDPA's primal step" is the row that tells the cost of its constraints alone. Cooper and humancompatible-train take part
-if they are installed.
+knowing g at all is not charged to anyone. Every method is built several times, because the place of its objects in
+memory moves a figure by some microseconds. All are timed in turn, in random order: ten steps that are not timed (of the
+large network one), then ten that are, which hold one average of the weights. The figure is the tenth percentile over
+these blocks of the CPU time of one thread, which other processes disturb least, averaged over builds. `GDPA` has a
+primal step of its own, cheaper than that of torch's SGD; "fixed weights, GDPA's primal step" is the row that tells the
+cost of its constraints alone. "Python calls" are the functions that a step enters, the network's and torch's included.
+On the large network, "fixed weights, gradients read once" adds a sum over each gradient: no test of all gradients can
+cost less. Cooper and humancompatible-train take part if they are installed.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import platform
+import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +31,9 @@ import gdpa
 import gdpa.torch
 
 Step = Callable[[], None]
+
+#: Steps that are timed together: the interval at which `constrain` averages the weights.
+BLOCK = 10
 
 
 class Task:
@@ -58,6 +66,19 @@ def fixed_weights(task: Task, opt: Any = None) -> Step:
         opt.step()
 
     return step
+
+
+def gradients_read(task: Task) -> Step:
+    """Fixed weights, and one pass over the gradients."""
+    step, params = fixed_weights(task), list(task.net.parameters())
+
+    def read() -> None:
+        step()
+        for p in params:
+            if p.grad is not None:
+                p.grad.sum()
+
+    return read
 
 
 def ours(task: Task, how: str = "plain") -> Step:
@@ -134,6 +155,7 @@ METHODS: dict[str, Callable[[Task], Step]] = {
     "fixed weights, GDPA's primal step": lambda task: fixed_weights(
         task, gdpa.torch.GDPA(task.net.parameters(), 0, lr=1e-3)
     ),
+    "fixed weights, gradients read once": gradients_read,
     "gdpa GDPA (paper)": paper,
     "gdpa constrain(SGD)": ours,
     "gdpa constrain, counts": lambda task: ours(task, "counts"),
@@ -150,37 +172,67 @@ METHODS: dict[str, Callable[[Task], Step]] = {
 }
 
 
-def compare(widths: tuple[int, ...], rounds: int, block: int, names: list[str]) -> dict[str, dict[str, float]]:
-    """Time ``block`` steps of every method in turn, ``rounds`` times."""
-    steps, missing = {}, {}
-    for name in names:
+def compare(
+    widths: tuple[int, ...], rounds: int, builds: int, names: list[str], untimed: int = BLOCK
+) -> dict[str, dict[str, float]]:
+    """Time blocks of steps of ``builds`` instances of every method, ``rounds`` times, after ``untimed`` steps each."""
+    made: list[tuple[str, Step, list[float]]] = []
+    calls: dict[str, float] = {}
+    order, missing = random.Random(0), {}
+    for name in order.sample(names * builds, len(names) * builds):
         try:
-            steps[name] = METHODS[name](Task(widths))
-            for _ in range(5):
-                steps[name]()
+            step = METHODS[name](Task(widths))
         except ImportError as error:
             missing[name] = str(error)
-    times: dict[str, list[float]] = {name: [] for name in steps}
+            continue
+        for _ in range(BLOCK):
+            step()
+        calls[name] = calls_of(step)
+        made.append((name, step, []))
     for _ in range(rounds):
-        for name, step in steps.items():
-            start = time.process_time()
-            for _ in range(block):
+        order.shuffle(made)
+        for _, step, times in made:
+            for _ in range(untimed):  # another method has run: its code and data are in the caches
                 step()
-            times[name].append((time.process_time() - start) / block * 1e6)
-    floor = times["fixed weights"]
-    out = {}
-    for name, own in times.items():
-        over = [a - b for a, b in zip(own, floor, strict=True)]
-        ratio = [a / b for a, b in zip(own, floor, strict=True)]
-        out[name] = {
-            "us": statistics.median(own),
-            "over_us": statistics.median(over),
-            "ratio": statistics.median(ratio),
-            "fastest_us": min(own),
-        }
+            start = time.process_time()
+            for _ in range(BLOCK):
+                step()
+            times.append((time.process_time() - start) / BLOCK * 1e6)
     for name, reason in missing.items():
         print(f"  {name}: not installed ({reason})")
-    return out
+    found = {
+        name: [sorted(times)[len(times) // 10] for other, _, times in made if other == name]
+        for name in names
+        if name in calls
+    }
+    floor = statistics.mean(found["fixed weights"])
+    return {
+        name: {
+            "us": statistics.mean(own),
+            "over_us": statistics.mean(own) - floor,
+            "ratio": statistics.mean(own) / floor,
+            "spread_us": max(own) - min(own),
+            "calls": calls[name],
+        }
+        for name, own in found.items()
+    }
+
+
+def calls_of(step: Step) -> float:
+    """Return how many Python functions a step enters, a figure that no other process disturbs."""
+    counted = 0
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    sys.setprofile(count)
+    try:
+        for _ in range(BLOCK):
+            step()
+    finally:
+        sys.setprofile(None)
+    return counted / BLOCK
 
 
 def many_constraints(m: int = 100_000, d: int = 1000) -> dict[str, float]:
@@ -240,9 +292,9 @@ def few_present(m: int = 100_000, present: int = 1000, d: int = 50) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=120)
-    parser.add_argument("--block", type=int, default=25)
-    parser.add_argument("--large-rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--large-rounds", type=int, default=10)
+    parser.add_argument("--builds", type=int, default=4, help="instances of every method")
     parser.add_argument("--save", action="store_true", help="keep the record in results/torch_step/")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -251,14 +303,16 @@ def main() -> None:
         "python": platform.python_version(),
         "machine": platform.processor() or platform.machine(),
         "rounds": args.rounds,
-        "block": args.block,
+        "builds": args.builds,
     }
-    print("two-layer network, batch 64, 2 constraints: CPU microseconds a step (median over rounds)")
-    record["small"] = compare((16, 32, 2), args.rounds, args.block, list(METHODS))
+    print("two-layer network, batch 64, 2 constraints: CPU microseconds a step")
+    small = [name for name in METHODS if name != "fixed weights, gradients read once"]
+    record["small"] = compare((16, 32, 2), args.rounds, args.builds, small)
     show(record["small"])
     print("\n10 million parameters, batch 64")
-    names = ["fixed weights", "fixed weights again", "gdpa GDPA (paper)", "gdpa constrain(SGD)"]
-    record["large"] = compare((1000, 2500, 2500, 500), args.large_rounds, 2, names)
+    ours_large = ("gdpa GDPA (paper)", "gdpa constrain(SGD)")
+    large = [name for name in METHODS if name.startswith("fixed") or name in ours_large]
+    record["large"] = compare((1000, 2500, 2500, 500), args.large_rounds, args.builds, large, untimed=1)
     show(record["large"])
     print("\n100,000 constraints, 1,000 parameters")
     record["many"] = many_constraints()
@@ -281,7 +335,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
     (row,) = rows
     steps = [
-        [name, f"{found['over_us']:+.0f}", f"{found['ratio']:.3f}", f"{found['fastest_us']:.0f}"]
+        [name, f"{found['over_us']:+.0f}", f"{found['ratio']:.3f}", f"{found['us']:.0f}", f"{found['calls']:.0f}"]
         for name, found in row["small"].items()
     ]
     large = [[name, f"{found['ratio']:.3f}"] for name, found in row["large"].items() if name != "fixed weights"]
@@ -291,7 +345,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     parts = (
         markdown(
-            ["two-layer network, 2 constraints", "us a step over fixed weights", "ratio", "us in the fastest block"],
+            ["two-layer network, 2 constraints", "us a step over fixed weights", "ratio", "us", "Python calls"],
             steps,
         ),
         markdown(["10 million parameters, 2 constraints", "ratio to fixed weights"], large),
@@ -302,10 +356,11 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def show(table: dict[str, dict[str, float]]) -> None:
-    print(f"  {'':<34} {'us/step':>10} {'over fixed':>11} {'ratio':>7} {'fastest':>10}")
+    print(f"  {'':<34} {'us/step':>10} {'over fixed':>11} {'ratio':>7} {'spread':>7} {'calls':>6}")
     for name, row in table.items():
         print(
-            f"  {name:<34} {row['us']:>10.1f} {row['over_us']:>+11.1f} {row['ratio']:>7.3f} {row['fastest_us']:>10.1f}"
+            f"  {name:<34} {row['us']:>10.1f} {row['over_us']:>+11.1f} {row['ratio']:>7.3f} {row['spread_us']:>7.1f} "
+            f"{row['calls']:>6.0f}"
         )
 
 

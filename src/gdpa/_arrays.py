@@ -5,6 +5,7 @@ Formulas act on the last axis; leading axes are independent problems solved side
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import array_api_compat
@@ -76,22 +77,73 @@ def max_norm(v: Array) -> Array:
     >>> float(max_norm(np.array([3.0, -4.0]))), float(max_norm(np.zeros(0)))
     (4.0, 0.0)
     """
-    xp = namespace(v)
+    if type(v) is not np.ndarray:
+        return top(namespace(v).abs(v))
+    sizes = np.abs(v)
+    return sizes[sizes.argmax()] if v.ndim == 1 and v.shape[0] else top(sizes)
+
+
+def top(v: Array) -> Array:
+    """Return the largest number over the last axis; 0 for an empty axis, NaN if any is NaN.
+
+    >>> float(top(np.array([3.0, -4.0]))), float(top(np.zeros(0)))
+    (3.0, 0.0)
+    """
     if v.shape[-1] == 0:
-        return xp.sum(v, axis=-1)
-    if xp is np:  # the ufunc's own reduction: a third of np.max's time on a short vector
-        return np.maximum.reduce(np.abs(v), axis=-1)
-    return xp.max(xp.abs(v), axis=-1)
+        return namespace(v).sum(v, axis=-1)
+    if type(v) is not np.ndarray:
+        return namespace(v).max(v, axis=-1)
+    # On a short vector argmax, which finds NaN first, takes a quarter of the time of a reduction.
+    return v[v.argmax()] if v.ndim == 1 else np.maximum.reduce(v, axis=-1)
 
 
 def peak(v: Array) -> Any:
-    """Return the largest absolute value over the last axis, kept as an axis; a float for one vector of NumPy.
+    """Return the largest number over the last axis, kept as an axis; a float for one vector of NumPy.
 
-    >>> peak(np.array([3.0, -4.0])), peak(np.array([[3.0, -4.0], [0.0, 1.0]])).tolist()
+    >>> peak(np.array([3.0, 4.0])), peak(np.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
     (4.0, [[4.0], [1.0]])
     """
-    largest = max_norm(v)
-    return float(largest) if type(v) is np.ndarray and v.ndim == 1 else largest[..., None]
+    if type(v) is np.ndarray and v.ndim == 1:
+        return float(v[v.argmax()])
+    return top(v)[..., None]
+
+
+def every(mask: Array) -> bool:
+    """Tell whether all entries of a mask are true; on short vectors of NumPy in a quarter of the time of `all`.
+
+    >>> every(np.array([True, False])), every(np.ones(0, dtype=bool))
+    (False, True)
+    """
+    if type(mask) is np.ndarray and mask.ndim == 1:
+        return mask.shape[0] == 0 or bool(mask[mask.argmin()])
+    return bool(mask.all())
+
+
+def some(mask: Array) -> bool:
+    """Tell whether an entry of a mask is true; on short vectors of NumPy in a quarter of the time of `any`.
+
+    >>> some(np.array([True, False])), some(np.ones(0, dtype=bool))
+    (True, False)
+    """
+    if type(mask) is np.ndarray and mask.ndim == 1:
+        return mask.shape[0] > 0 and bool(mask[mask.argmax()])
+    return bool(mask.any())
+
+
+def all_finite(*arrays: Array) -> bool:
+    """Tell whether all numbers are finite.
+
+    >>> all_finite(np.array([1e300, 1e300]), 1.0), all_finite(np.ones(2), np.array([np.inf]))
+    (True, False)
+    """
+    for v in arrays:
+        if type(v) is np.ndarray:
+            flat = v.ravel()  # the largest and the smallest number tell; argmax and argmin find NaN first
+            if len(flat) and not (math.isfinite(flat[flat.argmax()]) and math.isfinite(flat[flat.argmin()])):
+                return False
+        elif not (math.isfinite(v) if isinstance(v, float) else bool(namespace(v).isfinite(v).all())):
+            return False
+    return True
 
 
 def total(v: Array) -> Array:
@@ -110,6 +162,24 @@ def dot(v: Array, w: Array) -> float:
     11.0
     """
     return float(v.dot(w)) if type(v) is np.ndarray else float(namespace(v).sum(v * w))
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """Return ``a @ b`` of vectors and matrices; for NumPy by `dot`, in half of the time if they are small.
+
+    >>> matmul(np.array([1.0, 2.0]), np.eye(2)).tolist()
+    [1.0, 2.0]
+    """
+    return a.dot(b) if type(a) is np.ndarray and type(b) is np.ndarray else a @ b
+
+
+def zeros_like(v: Array) -> Array:
+    """Return zeros of the shape, dtype and device of ``v``.
+
+    >>> zeros_like(np.ones(2)).tolist()
+    [0.0, 0.0]
+    """
+    return np.zeros(v.shape, v.dtype) if type(v) is np.ndarray else namespace(v).zeros_like(v)
 
 
 def to_numpy(x: Array) -> Vector:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,11 @@ class Frame:
     x: Vector
     free: Vector
 
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether all variables are free."""
+        return bool(self.free.all())
+
     def full(self, y: Vector) -> Vector:
         """Return the point of all variables, a fresh array."""
         x = self.x.astype(y.dtype)
@@ -40,7 +46,7 @@ class Frame:
 
     def spread(self, columns: Vector, fill: float = np.nan) -> Vector:
         """Return columns for all variables from those of the free ones."""
-        if self.free.all():
+        if self.is_whole:
             return columns
         matrix = np.full((*columns.shape[:-1], self.x.shape[0]), fill)
         matrix[..., self.free] = columns
@@ -106,9 +112,11 @@ class Block:
             except (TypeError, ValueError):
                 raise ValueError(f"{self.name} must return (value, gradient) when jac=True, got {raw!r}") from None
             self.njev += 1
-        value = np.atleast_1d(real_numbers(self.name, raw, complex_too=np.iscomplexobj(x)))
-        self.precision = max(self.precision, precision(value))
-        if value.size == 1:  # SciPy takes an array of one value for a number
+        is_complex = x.dtype.kind == "c"  # a step of the scheme "cs"
+        value = real_numbers(self.name, raw, complex_too=is_complex)
+        if value.dtype != np.float64 or not self.precision:
+            self.precision = max(self.precision, precision(value))
+        if value.ndim != 1 and value.size == 1:  # SciPy takes an array of one value for a number
             value = value.reshape(1)
         if value.ndim != 1 or value.shape[0] != (self.size if self.size is not None else value.shape[0]):
             expected = (
@@ -117,7 +125,7 @@ class Block:
             hint = " (The user-provided objective function must return a scalar value.)" if self.lower is None else ""
             raise ValueError(f"{self.name} must return {expected}, got shape {value.shape}{hint}")
         self.size = value.shape[0]
-        if not np.iscomplexobj(x):
+        if not is_complex:
             value = value.astype(float)
         return value, None if slope is None else self._shaped(slope, x)
 
@@ -163,10 +171,12 @@ class Block:
 
     def _shaped(self, raw: Any, x: Vector) -> Any:
         x = x if self.frame is None else self.frame.x
-        if is_sparse(raw) and self.lower is not None and x.shape[0] > FEW_COLUMNS:
-            return read(raw, f"the jac of {self.name}", (self.size or 0, x.shape[0]))
-        dense = np.asarray(raw.toarray() if hasattr(raw, "toarray") else raw, dtype=float)
-        matrix = np.atleast_2d(dense)
+        if type(raw) is not np.ndarray:
+            if is_sparse(raw) and self.lower is not None and x.shape[0] > FEW_COLUMNS:
+                return read(raw, f"the jac of {self.name}", (self.size or 0, x.shape[0]))
+            raw = raw.toarray() if hasattr(raw, "toarray") else raw
+        dense = np.asarray(raw, dtype=float)
+        matrix = dense if dense.ndim == 2 else np.atleast_2d(dense)
         if matrix.shape != (self.size, x.shape[0]):
             raise ValueError(
                 f"the jac of {self.name} must have shape {(self.size, x.shape[0])}, got {dense.shape}: "

@@ -10,13 +10,17 @@ gives an equality row, one with none gives no row.
 
 from __future__ import annotations
 
+import math
 import warnings
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
+from gdpa._arrays import machine_eps, some
 from gdpa._blocks import Block, Frame, LinearBlock
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Vector
@@ -188,6 +192,16 @@ def _check_sides(block: Block) -> None:
     block.lower, block.upper = (lower, upper) if lower.ndim else (float(lower), float(upper))
 
 
+def _key(x: Vector) -> bytes:
+    """Return what a point is found by; -0.0 and 0.0 are one point."""
+    return (x + 0.0).tobytes()
+
+
+def _joined(parts: list[Vector]) -> Vector:
+    """Return the parts one after another."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 class _Point:
     """What is known at one x: the value and the derivative of every block, each computed once."""
 
@@ -207,14 +221,14 @@ class _Point:
     def slope(self, i: int) -> Any:
         """Return the derivative of block ``i`` with a column for every free variable."""
         slope = self.full_slope(i)
-        if self._frame.free.all():
+        if self._frame.is_whole:
             return slope
         return slope.restricted(self._frame.free) if isinstance(slope, SparseMatrix) else slope[:, self._frame.free]
 
     @property
-    def known_slopes(self) -> list[Any]:
-        """The derivatives of the constraints that are known; they tell which are sparse."""
-        return self._slopes[1:]
+    def is_sparse(self) -> bool:
+        """Whether the derivative of a constraint is known to be sparse."""
+        return any(isinstance(slope, SparseMatrix) for slope in self._slopes[1:])
 
     def is_finite(self, i: int) -> bool:
         """Tell whether the derivative of block ``i`` is finite."""
@@ -244,25 +258,25 @@ class Canonical:
         self.hessian: Callable[[Vector, Evaluation], Evaluation] | None = None  # adds second derivatives to a call
         self._points: OrderedDict[bytes, _Point] = OrderedDict()
         self._kept: dict[bytes, _Point] = {}
+        self._to_keep = x0
         self._limit = 4
         start = self._start = self.point(x0)
         sizes = [value.shape[0] for value in start.values[1:]]
         self._limit = int(min(64, max(4, _MEMORY // ((1 + sum(sizes)) * (1 + x0.shape[0])))))
-        self._ends = np.cumsum([0, *sizes])
+        self._ends = list(accumulate(sizes, initial=0))
         self.lower, self.upper = np.zeros(sum(sizes)), np.zeros(sum(sizes))
-        for block, first, last in zip(constraints, self._ends[:-1], self._ends[1:], strict=True):
+        for block, (first, last) in zip(constraints, pairwise(self._ends), strict=True):
             try:
                 self.lower[first:last], self.upper[first:last] = block.lower, block.upper
             except ValueError:
                 raise ValueError(
                     f"lb and ub of {block.name} have shape {np.shape(block.lower)} for {last - first} values"
                 ) from None
-        equal = self.lower == self.upper
         rows = [
-            (2, i, 1.0, self.upper[i]) if equal[i] else (1, i, sign, side)
-            for i in range(sum(sizes))
-            for sign, side in ((1.0, self.upper[i]), (-1.0, self.lower[i]))
-            if np.isfinite(side) and not (equal[i] and sign < 0)
+            (2, i, 1.0, upper) if lower == upper else (1, i, sign, side)
+            for i, (lower, upper) in enumerate(zip(self.lower.tolist(), self.upper.tolist(), strict=True))
+            for sign, side in ((1.0, upper), (-1.0, lower))
+            if math.isfinite(side) and not (lower == upper and sign < 0)
         ]
         rows.sort(key=lambda row: row[0])  # stable: inequalities in the order given, then equalities
         self.index = np.array([i for _, i, _, _ in rows], dtype=int)
@@ -271,46 +285,53 @@ class Canonical:
         self.problem = Problem(
             self._evaluate,
             num_constraints=len(rows),
-            num_equalities=int(equal.sum()),
+            num_equalities=sum(kind == 2 for kind, _, _, _ in rows),
             domain=domain,
             names=tuple(self._row_name(kind, i, sign) for kind, i, sign, _ in rows),
         )
 
     def _row_name(self, kind: int, i: int, sign: float) -> str:
-        block = int(np.searchsorted(self._ends, i, side="right")) - 1
+        block = bisect_right(self._ends, i) - 1
         side = "=" if kind == 2 else "<= ub" if sign > 0 else ">= lb"
         return f"{self.blocks[1 + block].name}[{i - self._ends[block]}] {side}"
 
     def point(self, x: Vector) -> _Point:
         """Return what is known at ``x``, calling the functions only if it is new."""
         x = self.domain.project(x)
-        key = (x + 0.0).tobytes()  # -0.0 and 0.0 are one point
+        key = _key(x)
         found = self._points.pop(key, None) or self._kept.get(key)
         if found is None:
             found = _Point(self.blocks, x, self.domain, self.frame)
         self._points[key] = found
         if len(self._points) > self._limit:
-            self._points.popitem(last=False)
+            self._forget_one()
         return found
 
-    def keep(self, *points: Vector) -> None:
-        """Remember these points, if known, until told otherwise."""
-        keys = [(self.domain.project(x) + 0.0).tobytes() for x in points]
-        known = {key: self._points.get(key) or self._kept.get(key) for key in keys}
-        self._kept = {key: point for key, point in known.items() if point is not None}
+    def keep(self, x: Vector) -> None:
+        """Remember this point, if known, until told otherwise, and where it is snapped to for a certificate."""
+        self._to_keep = x
+
+    def _forget_one(self) -> None:
+        """Forget the point that was asked for least recently, unless it is to be kept."""
+        key, point = self._points.popitem(last=False)
+        x = self._to_keep
+        wanted = {_key(self.domain.project(x)), _key(self.domain.snap(x, machine_eps(x) ** 0.5))}
+        kept = {**self._kept, key: point}
+        self._kept = {key: kept[key] for key in wanted if key in kept}
 
     def _evaluate(self, x: Vector) -> Evaluation:
         point = self.point(x)
         g = self.sign * (self.values(point)[self.index] - self.side)
 
         def pullback(w: Vector, objective: Any = 1.0) -> Vector:
-            out: Vector = objective * point.slope(0)[0] if np.any(objective) else np.zeros_like(x)
-            for i, v in enumerate(self.split(w), start=1):
-                if v.any():  # a constraint without weight needs no Jacobian
-                    out = out + v @ point.slope(i)
+            out: Vector = objective * point.slope(0)[0] if objective != 0 else np.zeros_like(x)
+            if some(w != 0):
+                for i, v in enumerate(self.split(w), start=1):
+                    if v.any():  # a constraint without weight needs no Jacobian
+                        out = out + v @ point.slope(i)
             return out
 
-        sparse = any(isinstance(slope, SparseMatrix) for slope in self._start.known_slopes)
+        sparse = self.frame.x.shape[0] > FEW_COLUMNS and self._start.is_sparse
         now = Evaluation(point.values[0][0], g, pullback, lambda: self._jacobian(point), sparse=sparse)
         return now if self.hessian is None else self.hessian(x, now)
 
@@ -321,19 +342,18 @@ class Canonical:
 
             stacked: Any = vstack([read(slope).csr for slope in slopes], format="csr")
             return self.sign[:, None] * read(stacked[self.index])
-        J = np.concatenate(slopes) if slopes else np.zeros((0, point.x.shape[0]))
+        J = _joined(slopes) if slopes else np.zeros((0, point.x.shape[0]))
         matrix: Vector = self.sign[:, None] * J[self.index]
         return matrix
 
     def values(self, point: _Point) -> Vector:
         """Return the values of all constraints at a point, one after another."""
-        return np.concatenate(point.values[1:]) if len(point.values) > 1 else np.zeros(0)
+        return _joined(point.values[1:]) if len(point.values) > 1 else np.zeros(0)
 
     def split(self, multipliers: Vector) -> list[Vector]:
         """Return the net multipliers, one array per constraint: positive at an upper side, negative at a lower."""
-        net = np.zeros(int(self._ends[-1]))
-        np.add.at(net, self.index, self.sign * multipliers)
-        return [net[first:last] for first, last in zip(self._ends[:-1], self._ends[1:], strict=True)]
+        net = np.bincount(self.index, self.sign * multipliers, minlength=self._ends[-1])
+        return [net[first:last] for first, last in pairwise(self._ends)]
 
     def slsqp_order(self, multipliers: Vector) -> Vector:
         """Return the multipliers as SLSQP's result has them: grad f - sum m grad c = 0, equalities first.
@@ -362,7 +382,7 @@ class Canonical:
         """Return the places of the rows in SLSQP's order, and which rows are inequalities."""
         inequality = np.arange(len(self.index)) < len(self.index) - self.problem.num_equalities
         block = np.searchsorted(self._ends, self.index, side="right")
-        mixed = np.isin(block, block[~inequality])
+        mixed = np.isin(block, block[~inequality]) if self.problem.num_equalities else ~inequality
         return np.lexsort((self.index, self.sign > 0, block, mixed, inequality)), inequality
 
     def violation(self, point: _Point) -> float:

@@ -16,7 +16,8 @@ def is_number(value: Any) -> bool:
     >>> is_number(2), is_number(float("inf")), is_number(True), is_number("2")
     (True, True, False, False)
     """
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    kind = type(value)
+    return kind is float or kind is int or (isinstance(value, numbers.Real) and not isinstance(value, bool))
 
 
 def is_count(value: Any, least: int = 0) -> bool:
@@ -25,7 +26,8 @@ def is_count(value: Any, least: int = 0) -> bool:
     >>> is_count(0), is_count(0, least=1), is_count(True), is_count(2.0)
     (True, False, False, False)
     """
-    return is_number(value) and isinstance(value, numbers.Integral) and int(value) >= least
+    whole = type(value) is int or (is_number(value) and isinstance(value, numbers.Integral))
+    return whole and int(value) >= least
 
 
 def check_positive(**values: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdpa._arrays import namespace
+from gdpa._arrays import all_finite, namespace
 from gdpa._detach import detached
 from gdpa._messages import advice, message
 from gdpa._observers import Recorder
@@ -22,9 +22,8 @@ from gdpa.units import Units
 def conclude(oracle: CountingOracle, progress: Progress, status: Status, detail: str, recorder: Recorder) -> Result:
     """Build the result from the problem at the points worth returning, never from the loop's own numbers."""
     state, last = progress.state, progress.last
-    now, xp = state.evaluation, namespace(state.x)
-    known = (state.x,) if now is None else (state.x, now.objective, now.constraints)
-    finite = all(bool(xp.all(xp.isfinite(a))) for a in known)
+    now = state.evaluation
+    finite = all_finite(*((state.x,) if now is None else (state.x, now.objective, now.constraints)))
     x_last, multipliers_last = (state.x, state.multipliers) if finite or last is None else (last.x, last.multipliers)
     certificate = _best_certificate(progress, x_last, multipliers_last, status)
     success = certificate.holds(progress.tolerance)

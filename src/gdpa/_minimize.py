@@ -198,19 +198,18 @@ def _without_steps(canonical: Canonical, bounded: bool) -> Any:
 
 def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bounded: bool) -> Any:
     """Solve, and say the result in SciPy's words."""
-    domain, objective = canonical.domain, canonical.blocks[0]
+    objective = canonical.blocks[0]
     rules: list[StopRule] = [_Polished(settings.tolerance, settings.polish), MaxSteps(settings.maxiter)]
     if settings.maxfev is not None:
         rules.append(lambda _: Status.MAX_ORACLE_CALLS if objective.nfev >= settings.maxfev else None)
-    precision = float(np.finfo(float).eps) ** 0.5
     best, steps = canonical.x0, 0
 
     def remember(progress: Progress) -> None:
         nonlocal best, steps
         steps = progress.step
         if progress.best is not None and progress.best.x is not best:
-            best = progress.best.x  # a certificate will ask for this point again, snapped to the boundary
-            canonical.keep(best, domain.snap(best, precision))
+            best = progress.best.x  # a certificate will ask for this point again
+            canonical.keep(best)
 
     observers: list[Callable[[Progress], None]] = [remember]
     if callback is not None:
@@ -369,7 +368,7 @@ def _known(
         bound_v = frame.spread(free_bound_v.copy())
         if any(isinstance(block.jac, str) for block in canonical.blocks):
             gradient[~frame.free] = np.nan
-        else:
+        elif not frame.is_whole:
             total = gradient + sum((w @ point.full_slope(i) for i, w in enumerate(v, start=1)), np.zeros_like(gradient))
             bound_v[~frame.free] = -total[~frame.free]
     violation = canonical.violation(point)

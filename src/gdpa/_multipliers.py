@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._arrays import from_numpy, namespace
+from gdpa._arrays import all_finite, from_numpy, namespace
 from gdpa._typing import Array
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.qp import nonnegative_least_squares
@@ -52,7 +52,7 @@ def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equa
 
 def _fit_point(domain: ConvexSet, p: int, x: Any, grad_f: Any, J: Any, g: Any, w: Any, *weights: Any) -> Any:
     """Return the multipliers of one point; zeros if a number is not finite."""
-    if not _finite(x, grad_f, J, g):
+    if not all_finite(x, grad_f, J, g):
         return np.zeros(len(g))
     slack = _slack(g, Units(w, *weights))
     w = w if isinstance(domain, (Reals, Box)) else w.min()
@@ -77,14 +77,10 @@ def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Ar
     [2.0]
     """
     point, gradient, rows, values = (to_float64(a) for a in (x, grad_f, J, g))
-    if not _finite(gradient, rows, values):
+    if not all_finite(gradient, rows, values):
         return namespace(g).zeros_like(g)
     slack = np.minimum(np.maximum(-values, 0.0), LARGEST_SLACK)
     return from_numpy(_fit_one(domain, point, gradient, rows, slack, num_equalities), like=g)
-
-
-def _finite(*arrays: Any) -> bool:
-    return all(np.isfinite(a).all() for a in arrays)
 
 
 def _fit_sparse(domain: ConvexSet, x: Any, grad_f: Any, J: SparseMatrix, g: Any, p: int, units: Units) -> Any:
@@ -95,7 +91,7 @@ def _fit_sparse(domain: ConvexSet, x: Any, grad_f: Any, J: SparseMatrix, g: Any,
     """
     if not isinstance(domain, (Reals, Box)):
         return _fit_point(domain, p, x, grad_f, np.asarray(J), g, *units)
-    if not _finite(x, grad_f, J.data, g):
+    if not all_finite(x, grad_f, J.data, g):
         return np.zeros(len(g))
     slack, w = _slack(g, units), units.coordinates
     slack[len(g) - p :] = 0.0

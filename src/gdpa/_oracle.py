@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gdpa._arrays import is_floating, namespace
 from gdpa._problem import Evaluation, Problem
-from gdpa._typing import Array
+from gdpa._typing import Array, Pullback
 from gdpa.numerics.sparse import FEW_COLUMNS, FEW_ROWS, FULL, Pattern, SparseMatrix, empty, union
 
 
@@ -48,14 +47,9 @@ class CountingOracle:
         self._hessian_pattern: Pattern | None = None
         self.problem = replace(problem, evaluate=self._evaluate)
 
-    @contextmanager
-    def off_account(self) -> Iterator[None]:
-        """Charge the calls made inside to measuring."""
-        before, self._account = self._account, self.measuring
-        try:
-            yield
-        finally:
-            self._account = before
+    def off_account(self) -> _OffAccount:
+        """Charge the calls made inside ``with`` to measuring."""
+        return _OffAccount(self)
 
     @property
     def is_measuring(self) -> bool:
@@ -101,7 +95,9 @@ class CountingOracle:
         none = (lambda: empty(x.shape[-1])) if large and g.shape[-1] == 0 else None
         return _Charged(
             self,
-            Evaluation(f, g, counted),
+            f,
+            g,
+            counted,
             whole if now.has_jacobian and none is None else none,
             now.passes,
             hessian if large else None,
@@ -150,6 +146,21 @@ class CountingOracle:
             raise ValueError(f"the constraints have length {g.shape[-1]}, expected {self._length}")
 
 
+class _OffAccount:
+    """A context in which the calls of an oracle are charged to measuring."""
+
+    __slots__ = ("_before", "_oracle")
+
+    def __init__(self, oracle: CountingOracle) -> None:
+        self._oracle, self._before = oracle, oracle._account
+
+    def __enter__(self) -> None:
+        self._oracle._account = self._oracle.measuring
+
+    def __exit__(self, *raised: object) -> None:
+        self._oracle._account = self._before
+
+
 class _Charged(Evaluation):
     """An evaluation whose gradient and Jacobian are the method's to pay if it asks for them, also after measuring."""
 
@@ -158,13 +169,15 @@ class _Charged(Evaluation):
     def __init__(
         self,
         oracle: CountingOracle,
-        now: Evaluation,
+        objective: Array,
+        constraints: Array,
+        pullback: Pullback,
         jacobian: Callable[[], Array] | None,
         passes: int,
         hessian: Callable[..., Any] | None,
         sparse: bool,
     ) -> None:
-        super().__init__(now.objective, now.constraints, now.pullback, jacobian, passes, hessian, 1, sparse)
+        super().__init__(objective, constraints, pullback, jacobian, passes, hessian, 1, sparse)
         self._oracle = oracle
         self._paid_by_measuring: dict[str, int] = {}
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import array_api_compat
 import numpy as np
 
-from gdpa._arrays import namespace, to_numpy
+from gdpa._arrays import namespace, to_numpy, zeros_like
 from gdpa._checks import is_count
 from gdpa._typing import Array, Pullback
 from gdpa.numerics.sparse import SparseMatrix, is_sparse, read
@@ -90,7 +90,7 @@ class Evaluation:
     def gradient(self) -> Array:
         """Return grad f(x): one backward pass the first time."""
         if self._gradient is None:
-            self._gradient = self.pullback(namespace(self.constraints).zeros_like(self.constraints))
+            self._gradient = self.pullback(zeros_like(self.constraints))
         return self._gradient
 
     def jacobian(self) -> Array:

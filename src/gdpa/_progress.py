@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._arrays import largest, max_norm, namespace
+from gdpa._arrays import all_finite, largest, max_norm, namespace
 from gdpa._oracle import CountingOracle
 from gdpa._problem import Evaluation
 from gdpa._result import History
@@ -118,7 +118,8 @@ class Progress:
         self.residuals = self._measure(probe)
         worst = self.residuals.worst
         self.kkt = largest(worst)
-        self.finite = self.finite and math.isfinite(self.kkt) and _all_finite(probe.objective, probe.constraints)
+        # A residual does not show g_i = -inf: the constraint is met and far away.
+        self.finite = self.finite and math.isfinite(self.kkt) and all_finite(probe.objective, probe.constraints)
         if not self.finite:
             self.units, self._next_units, self._best_kkt = known
         else:
@@ -134,7 +135,7 @@ class Progress:
     def check(self) -> None:
         """See whether the numbers of the state are finite, without measuring them."""
         state, probe = self.state, self.state.probe
-        self.finite = _all_finite(state.x, state.multipliers, *(() if probe is None else probe[2:5]))
+        self.finite = all_finite(state.x, state.multipliers, *(() if probe is None else probe[2:5]))
 
     def _measure_units(self, state: State, probe: Probe) -> None:
         """Measure the units at the probe if that is free, else at geometrically spaced steps."""
@@ -249,11 +250,6 @@ class Progress:
             self.certificate = certify(self.problem, x, multipliers, start=self.start, evaluation=evaluation)
             self._judged = x
         return self.certificate
-
-
-def _all_finite(*arrays: Array) -> bool:
-    """Tell whether all numbers are finite. A residual does not show g_i = -inf: the constraint is met and far away."""
-    return all(bool(namespace(a).isfinite(a).all()) for a in arrays)
 
 
 def _merge(mask: Array, new: Probe, old: Probe) -> Probe:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._arrays import from_numpy, is_floating, namespace, positive_part
+from gdpa._arrays import all_finite, from_numpy, is_floating, machine_eps, namespace, positive_part, zeros_like
 from gdpa._caution import go_back, problem_for, trust
 from gdpa._checks import check_count, check_limit
 from gdpa._conclude import conclude
@@ -44,7 +44,7 @@ def default_tolerance(x: Array) -> float:
     >>> default_tolerance(np.zeros(1)), default_tolerance(np.zeros(1, dtype=np.float32))
     (1e-06, 0.001)
     """
-    eps = float(namespace(x).finfo(x.dtype).eps)
+    eps = machine_eps(x)
     return 1e-6 if eps < 1e-12 else 1e-3 if eps < 1e-6 else 1e-1
 
 
@@ -334,11 +334,11 @@ def _check_start(problem: Problem, x0: Array | None) -> Array:
     if not is_floating(x0):
         kind = getattr(x0, "dtype", type(x0).__name__)
         raise TypeError(f"x0 must be an array of floating-point numbers, got {kind}; convert it to float64")
-    if float(namespace(x0).finfo(x0.dtype).eps) > MOST_ROUNDING:
+    if machine_eps(x0) > MOST_ROUNDING:
         raise TypeError(f"x0 has dtype {x0.dtype}, too few digits to optimize with; convert it to float32 or float64")
     if x0.ndim == 0 or x0.shape[-1] == 0:
         raise ValueError(f"x0 must have at least one coordinate, got shape {tuple(x0.shape)}")
-    if not bool(namespace(x0).all(namespace(x0).isfinite(x0))):
+    if not all_finite(x0):
         raise ValueError("x0 must be finite, got NaN or infinity in it; choose a finite start")
     problem.domain.check_dimension(x0.shape[-1])
     return problem.domain.project(own_copy(x0))
@@ -348,8 +348,7 @@ def _with_multipliers(algorithm: Any, oracle: CountingOracle, state: State, mult
     """Return the first state with the user's multipliers."""
     like, p = state.multipliers, oracle.problem.num_equalities
     given = multipliers0 if is_floating(multipliers0) else from_numpy(np.asarray(multipliers0, dtype=float), like)
-    xp = namespace(like)
-    if given.shape != like.shape or not bool(xp.all(xp.isfinite(given))):
+    if given.shape != like.shape or not all_finite(given):
         raise ValueError(
             f"multipliers0 must be {like.shape[-1]} finite numbers, one per constraint, got {multipliers0!r}"
         )
@@ -360,24 +359,22 @@ def _with_multipliers(algorithm: Any, oracle: CountingOracle, state: State, mult
 
 def _check_finite(problem: Problem, evaluation: Evaluation) -> None:
     g = evaluation.constraints
-    xp = namespace(g)
     culprit = _not_finite(problem, evaluation.objective, g)
     # One backward pass through everything finds a derivative of the wrong shape before the first step.
-    if not culprit and not bool(xp.all(xp.isfinite(evaluation.pullback(xp.ones_like(g))))):
-        finite = bool(xp.all(xp.isfinite(evaluation.pullback(xp.zeros_like(g)))))
+    if not culprit and not all_finite(evaluation.pullback(namespace(g).ones_like(g))):
+        finite = all_finite(evaluation.pullback(zeros_like(g)))
         culprit = f"the {'Jacobian of the constraints' if finite else 'gradient of the objective'} is not finite"
     if culprit:
         raise ValueError(f"{culprit} at the start x0; choose a start where f, g and their derivatives are finite")
 
 
 def _not_finite(problem: Problem, objective: Array, constraints: Array) -> str:
-    xp = namespace(constraints)
-    if not bool(xp.all(xp.isfinite(objective))):
+    if not all_finite(objective):
         return f"the objective is {objective}"
-    if bool(xp.all(xp.isfinite(constraints))):
+    if all_finite(constraints):
         return ""
     for i in range(constraints.shape[-1]):
-        if not bool(xp.all(xp.isfinite(constraints[..., i]))):
+        if not all_finite(constraints[..., i]):
             return f"the constraint {problem.constraint_name(i)} is {constraints[..., i]}"
     return ""
 

@@ -6,13 +6,14 @@ is judged alike, also after an interruption.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import largest, machine_eps, max_norm, namespace, norm, positive_part, total
+from gdpa._arrays import all_finite, largest, machine_eps, max_norm, namespace, norm, positive_part, some, top, total
 from gdpa._multipliers import fit
 from gdpa._problem import Evaluation, Problem, constraint_name
 from gdpa._receipt import write_receipt
@@ -76,12 +77,13 @@ def absolute_residuals(
     >>> [float(v) for v in absolute_residuals(REALS, one, 2 * one, -3 * one, one)]
     [2.0, 0.0, 3.0]
     """
-    xp = namespace(constraints)
-    split = constraints.shape[-1] - num_equalities
+    slack = namespace(constraints).abs(multipliers * constraints)
+    if num_equalities:
+        slack = slack[..., : constraints.shape[-1] - num_equalities]
     return Residuals(
         _plain(norm(domain.tangent(x, -gradient))),
         _plain(norm(violation(constraints, num_equalities))),
-        _plain(total(xp.abs(multipliers * constraints)[..., :split])),
+        _plain(total(slack)),
     )
 
 
@@ -126,12 +128,12 @@ def relative_residuals(
     if constraints.shape[-1] == 0:
         return Residuals(stationarity, 0.0 * stationarity, 0.0 * stationarity)
     zero = 0.0 if xp is np else xp.zeros_like(constraints)
-    sizes, violated = xp.abs(constraints), violation(constraints, num_equalities)
-    sizes = xp.where(sizes <= units.rounding, zero, sizes)
-    violated = xp.where(violated <= units.rounding, zero, violated)
-    split = constraints.shape[-1] - num_equalities
-    slack = xp.minimum(units.slacks * sizes, units.pushes * xp.abs(multipliers))[..., :split]
-    return Residuals(stationarity, _plain(max_norm(units.violations * violated)), _plain(max_norm(slack)))
+    counted = xp.where(xp.abs(constraints) <= units.rounding, zero, constraints)
+    violated = violation(counted, num_equalities)
+    slack = xp.minimum(units.slacks * xp.abs(counted), units.pushes * xp.abs(multipliers))
+    if num_equalities:
+        slack = slack[..., : constraints.shape[-1] - num_equalities]
+    return Residuals(stationarity, _plain(top(units.violations * violated)), _plain(top(slack)))
 
 
 def gradient_map(problem: Problem, x: Array, multipliers: Array, alpha: float = 1.0, beta: float = 1.0) -> Array:
@@ -169,7 +171,8 @@ def violation(constraints: Array, num_equalities: int = 0) -> Array:
     >>> violation(np.array([-1.0, 2.0, -3.0]), num_equalities=1).tolist()
     [0.0, 2.0, 3.0]
     """
-    return namespace(constraints).abs(positive_part(constraints, num_equalities))
+    positive = positive_part(constraints, num_equalities)
+    return positive if num_equalities == 0 and type(positive) is np.ndarray else namespace(positive).abs(positive)
 
 
 @dataclass(frozen=True)
@@ -289,17 +292,16 @@ def certify(
         >>> certificate.multipliers.round(6).tolist(), certificate.holds(1e-8)
         ([0.5], True)
     """
-    xp = namespace(x)
     start = nearby_start(problem, x) if start is None else start
 
     def at(point: Array) -> Certificate:
-        known = None if evaluation is None or bool(xp.any(point != x)) else evaluation
+        known = None if evaluation is None or some(point != x) else evaluation
         return _certify_at(problem, point, multipliers, start, known or problem.evaluate(point))
 
     snapped = problem.domain.snap(x, machine_eps(x) ** 0.5 if snap is None else snap)
     certificate = at(snapped)
     inside = problem.domain.project(x)
-    if not bool(xp.any(inside != snapped)):
+    if not some(inside != snapped):
         return certificate
     # If g is steep the way to the boundary, however short, may cost more than it gains.
     return better(at(inside), certificate)
@@ -363,14 +365,11 @@ def _judged(
     """Return the relative residuals, NaN if a value or a derivative is not finite."""
     g = now.constraints
     relative = relative_residuals(problem.domain, x, gradient, g, multipliers, units, problem.num_equalities)
-    finite = _plain(_finite(now.objective, g, gradient))
+    if g.ndim == 1:
+        return relative if all_finite(now.objective, g, gradient) else Residuals(math.nan, math.nan, math.nan)
+    with np.errstate(invalid="ignore"):  # 0 * inf is the NaN that is wanted, for each member of a batch
+        finite = 0 * now.objective + total(0 * g) + total(0 * gradient)
     return Residuals(*(r + finite for r in relative))
-
-
-@np.errstate(invalid="ignore")  # 0 * inf is the NaN that is wanted
-def _finite(objective: Array, *vectors: Array) -> Array:
-    """Return 0 if all the numbers are finite and NaN otherwise (for each member of a batch)."""
-    return sum((total(0 * vector) for vector in vectors), 0 * objective)
 
 
 def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: Start, now: Evaluation) -> Certificate:
@@ -386,11 +385,12 @@ def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: St
     if m == 0:
         candidates.append((xp.zeros_like(g), now.gradient()))
     elif multipliers is None or whole:
-        near = units.slacks * xp.abs(g) <= NEARLY_ACTIVE
-        free = units._replace(slacks=xp.where(near, xp.zeros_like(g), units.slacks))
-        for weights in (units, free) if bool(near.any()) else (units,):
-            fitted = fit(domain, x, now.gradient(), now.jacobian(), g, p, weights)
-            candidates.append((fitted, now.gradient() + combined(fitted, now.jacobian())))
+        near, c, J = units.slacks * xp.abs(g) <= NEARLY_ACTIVE, now.gradient(), now.jacobian()
+        fitted = [fit(domain, x, c, J, g, p, units)]
+        if some(near):
+            free = units._replace(slacks=xp.where(near, xp.zeros_like(g), units.slacks))
+            fitted.append(fit(domain, x, c, J, g, p, free))
+        candidates += [(multipliers, c + combined(multipliers, J)) for multipliers in fitted]
     best, *others = ((*one, _judged(problem, units, now, x, *one)) for one in candidates)
     for other in others:
         best = _pick(best[2].worst, other[2].worst, best, other)

@@ -19,6 +19,39 @@ from gdpa._arrays import namespace, positive_part, total
 from gdpa._typing import Array
 
 
+def shifted(multipliers: Array, beta: float | Array, tau: float | Array, constraints: Array) -> Array:
+    """Return `AugmentedLagrangian.shifted` of these numbers.
+
+    Rules of `gdpa.torch` go through constraints one by one, for which building the object takes longer than the sum.
+
+    >>> shifted(1.0, 2.0, 0.1, 0.5)
+    1.9
+    """
+    return (1 - tau) * multipliers + beta * constraints
+
+
+def ascended(
+    multipliers: Array,
+    beta: float | Array,
+    tau: float | Array,
+    constraints_next: Array,
+    num_equalities: int = 0,
+    gate: Array | None = None,
+) -> Array:
+    """Return `AugmentedLagrangian.ascend` of these numbers.
+
+    >>> ascended(1.0, 2.0, 0.1, 0.5), ascended(1.0, 2.0, 0.1, 0.5, gate=False)
+    (1.9, 0.0)
+    """
+    if gate is False:
+        return 0.0
+    updated = positive_part(shifted(multipliers, beta, tau, constraints_next), num_equalities)
+    if gate is None or gate is True:
+        return updated
+    xp = namespace(updated)
+    return xp.where(gate, updated, 0.0 if xp is np else xp.zeros_like(updated))
+
+
 class AugmentedLagrangian(NamedTuple):
     """F_beta(., lambda) as a function of the values f(x) and g(x).
 
@@ -47,7 +80,7 @@ class AugmentedLagrangian(NamedTuple):
 
     def shifted(self, constraints: Array) -> Array:
         """Return ``q = (1 - tau) lambda + beta g``, whose sign defines the set S_r of eq. (defs)."""
-        return (1 - self.tau) * self.multipliers + self.beta * constraints
+        return shifted(self.multipliers, self.beta, self.tau, constraints)
 
     def weights(self, constraints: Array) -> Array:
         """Return ``w = [(1 - tau) lambda + beta g]_+``, the weights of J^T in grad_x F_beta, eq. (as)."""
@@ -93,13 +126,7 @@ class AugmentedLagrangian(NamedTuple):
         >>> F.ascend(np.array([0.5, 0.5]), gate=np.array([True, False])).tolist()
         [1.9, 0.0]
         """
-        updated = positive_part(self.shifted(constraints_next), self.num_equalities)
-        if gate is None or gate is True:
-            return updated
-        if gate is False:
-            return 0.0
-        xp = namespace(updated)
-        return xp.where(gate, updated, 0.0 if xp is np else xp.zeros_like(updated))
+        return ascended(self.multipliers, self.beta, self.tau, constraints_next, self.num_equalities, gate)
 
     def damped(self, constraints: Array, theta: float | Array) -> Array:
         """Return ``lambda + theta ([(1 - tau) lambda + beta g]_+ - lambda)``, the dual step damped by theta (ours).

@@ -72,8 +72,10 @@ class StopRequest:
             self._outer, StopRequest._innermost = StopRequest._innermost, self
             noted_outside = () if self._outer is None else self._outer._all_numbers()
             for number in self._numbers:
+                if number in noted_outside:
+                    continue
                 before = signal.getsignal(number)
-                if number not in noted_outside and (callable(before) or before is signal.SIG_DFL):
+                if callable(before) or before is signal.SIG_DFL:
                     self._before[number] = before
                     signal.signal(number, self._note)
         return self

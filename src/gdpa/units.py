@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import from_numpy, machine_eps, max_norm, namespace, peak, to_numpy, total
+from gdpa._arrays import all_finite, every, from_numpy, machine_eps, namespace, peak, to_numpy, top, total
 from gdpa._problem import Evaluation, Problem, unit_vectors
 from gdpa._typing import Array
 from gdpa.numerics.sparse import SparseMatrix, absolute, row_sizes
@@ -57,7 +57,8 @@ class Start(NamedTuple):
             return from_numpy(to_numpy(self.x_scale), x) + xp.zeros_like(x)
         lengths = xp.maximum(xp.abs(x), xp.abs(x - self.x))
         longest = _unless_zero(peak(lengths), 1.0)
-        return xp.where(lengths > machine_eps(x) ** 0.5 * longest, lengths, longest)
+        telling = lengths > machine_eps(x) ** 0.5 * longest
+        return _where(telling, lengths, longest)
 
 
 class Units(NamedTuple):
@@ -113,13 +114,13 @@ def nearby_start(problem: Problem, x: Array) -> Start:
     >>> nearby_start(disc.problem, disc.solution).x.round(3).tolist()
     [1.084, 0.924]
     """
-    xp, x_scale = namespace(x), problem.x_scale
+    x_scale = problem.x_scale
     lengths = Start(x, x, x_scale).lengths(x)
     shift, share = asymmetric_direction(x), NEARBY
     while True:
         point = problem.domain.project(x + share * lengths * shift)
         start = start_at(problem.evaluate(point), point, x_scale)
-        if share < NEARBY / 1000 or bool(xp.all(xp.isfinite(start.gradient))):
+        if share < NEARBY / 1000 or all_finite(start.gradient):
             return start
         share /= 10
 
@@ -132,6 +133,13 @@ def asymmetric_direction(x: Array) -> Array:
     """
     n = np.arange(1, x.shape[-1] + 1, dtype=np.float64)
     return from_numpy(np.sin(n * n), x)
+
+
+def _where(mask: Array, here: Array, there: Any) -> Array:
+    """Return ``here`` if the mask is true and ``there`` elsewhere; on the host ``here`` itself if it always is."""
+    if type(mask) is np.ndarray and every(mask):
+        return here
+    return namespace(mask).where(mask, here, there)
 
 
 def _unless_zero(size: Any, other: Any) -> Any:
@@ -157,9 +165,9 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
     [[0.25], [1.0]]
     """
     xp, eps = namespace(x), machine_eps(x)
-    lengths, gradient = start.lengths(x), now.gradient()
-    s = _size(peak(gradient), peak(start.gradient), 1.0)
-    S = _size(peak(gradient * lengths), peak(start.gradient * lengths), peak(lengths))
+    lengths, here, there = start.lengths(x), xp.abs(now.gradient()), xp.abs(start.gradient)
+    s = _size(peak(here), peak(there), 1.0)
+    S = _size(peak(here * lengths), peak(there * lengths), peak(lengths))
     weights = xp.maximum(1 / s, xp.minimum(lengths / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
     if now.constraints.shape[-1] == 0:
         empty = xp.zeros_like(now.constraints)
@@ -170,7 +178,7 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
             changes, pushes = absolute(J) @ lengths, row_sizes(J * weights)
         else:
             J = xp.abs(J)
-            changes, pushes = total(J * lengths[..., None, :]), max_norm(J * weights[..., None, :])
+            changes, pushes = total(J * lengths[..., None, :]), top(J * weights[..., None, :])
     else:
         sizes = []
         for unit in unit_vectors(now.constraints):  # one row at a time: J does not fit
@@ -178,7 +186,7 @@ def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Uni
             sizes.append((xp.sum(row * lengths, axis=-1), xp.max(row * weights, axis=-1)))
         changes, pushes = (xp.stack(column, axis=-1) for column in zip(*sizes, strict=True))
     one = 1.0 if xp is np else xp.ones_like(changes)
-    n = xp.where(changes > 0, changes, one)
+    n = _where(changes > 0, changes, one)
     seen = n if start.constraints is None else xp.maximum(xp.abs(start.constraints), xp.minimum(one, n / STEEPEST))
     violations, slacks = 1 / xp.minimum(n, one), 1 / xp.minimum(n, seen)
     return Units(weights, violations, slacks, ROUNDINGS * eps * changes, pushes)

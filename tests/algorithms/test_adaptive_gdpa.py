@@ -12,11 +12,14 @@ from gdpa import AdaptiveGDPA, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Stat
 from gdpa._arrays import to_numpy
 from gdpa._oracle import CountingOracle
 from gdpa._problem import Evaluation, row_by_row
+from gdpa.algorithms.adaptive import Rules
 from gdpa.algorithms.adaptive.merit import Merit, Reference
+from gdpa.algorithms.adaptive.sqp_model import Model
 from gdpa.algorithms.adaptive.state import Restoration
 from gdpa.algorithms.method import UnsupportedProblemError
 from gdpa.backends.functions import from_functions
 from gdpa.lagrangian import AugmentedLagrangian
+from gdpa.numerics.lbfgs import LBFGS
 from gdpa.problems import get, names
 from gdpa.sets import Ball, Box, Product, Simplex
 from tests.algorithms.adaptive_cases import INFEASIBLE, walk
@@ -60,12 +63,33 @@ def test_steps_with_the_jacobian_by_hand(library):
     # 1. x = 1, accepted as above. lambda = 0; c = -1/2; s = 1, y = 1/2, B = 1/2, H = 2.
     #    A = 2 + 1/10, b = 0 + 2/2 = 1: l = 10/21, p = -2 (-1/2 + 10/21) = 1/21.
     # 2. x = 22/21, lambda = 10/21, tau = 0.1/4/4.
-    states = walk(AdaptiveGDPA(step="jacobian"), line(library), library.array([0.0]), 2)
+    method = AdaptiveGDPA(step="jacobian", rules=Rules(near=0.0))
+    states = walk(method, line(library), library.array([0.0]), 2)
     assert [float(s.x[0]) for s in states] == pytest.approx([0.0, 1.0, 22 / 21])
     assert float(states[1].phase.multipliers[0]) == pytest.approx(10 / 21)
     assert float(states[2].lagrangian.multipliers[0]) == pytest.approx(10 / 21)
     assert float(states[2].multipliers[0]) == pytest.approx(20 / 21)  # in the user's units
     assert states[2].lagrangian.tau == pytest.approx(0.1 / 16)
+
+
+def test_a_stiff_step_with_the_jacobian_by_hand(library):
+    # As above, but at x = 1 the violation is 0. The stiff model has A = 2 + 1e-8, so l = 1 / (2 + 1e-8), and
+    # p = -2 (-1/2 + l) = 1e-8 / (2 + 1e-8) descends: grad F_beta = -1/2 there.
+    states = walk(AdaptiveGDPA(step="jacobian"), line(library), library.array([0.0]), 2)
+    assert float(states[1].trial.direction[0]) == pytest.approx(5e-9, rel=1e-6)
+    assert float(states[2].lagrangian.multipliers[0]) == pytest.approx(0.5, rel=1e-7)
+    assert states[2].lagrangian.beta == 10.0
+
+
+def test_a_stiff_step_that_does_not_descend_is_not_taken():
+    """min -x subject to x^2 <= 1 with a multiplier that is far too large: F_beta descends inwards, SQP outwards."""
+    F, x = AugmentedLagrangian(np.array([5.0]), 10.0, 0.0, 0), np.array([0.9])
+    model = Model(LBFGS(), -np.ones(1), 2 * x[None], x**2 - 1, None, None)
+    tried, plain = (model.step(F, Rules(near=near)).direction for near in (0.01, 0.0))
+    gradient = -1 + 2 * x * (5 + 10 * (x**2 - 1))
+    outwards = (1 - x**2) / (2 * x)  # to the linearized constraint
+    assert (gradient * outwards)[0] > 0 > (gradient * plain)[0]
+    assert tried.tolist() == plain.tolist()
 
 
 def test_the_reference_value_is_exact_under_new_multipliers(rng):

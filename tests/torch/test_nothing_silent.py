@@ -49,6 +49,29 @@ def test_many_bad_gradients_are_named_in_short():
         opt.step()
 
 
+def test_sparse_gradients_that_are_not_finite_skip_the_step_among_dense_ones():
+    table, net = torch.nn.Embedding(5, 2, sparse=True), torch.nn.Linear(2, 1)
+    params = [*net.named_parameters(), ("table", table.weight)]
+    opt = gdpa.torch.constrain(torch.optim.SGD(params, lr=0.1), 1)
+    kept = table.weight.detach().clone()
+    for bad, name in ((None, ""), (table.weight, "table"), (net.weight, "weight"), (None, "")):
+        point = flat(table), flat(net)
+        opt.zero_grad()
+        out = net(table(torch.tensor([1, 2])))
+        opt.lagrangian(out.square().sum(), out[0]).backward()
+        if bad is None:
+            opt.step()
+            continue
+        (bad.grad._values() if bad.grad.is_sparse else bad.grad)[0, 1] = math.nan
+        with pytest.warns(NonFiniteWarning, match=f"the gradient of {name} was not finite"):
+            opt.step()
+        assert torch.equal(point[0], flat(table))
+        assert torch.equal(point[1], flat(net))
+    assert opt.dual_steps == 2
+    assert opt.skipped == 2
+    assert not torch.equal(table.weight[1], kept[1])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_backward_of_something_else_is_noticed_at_step(kind):
     net = network()

@@ -23,6 +23,8 @@ def to_float64(a: Array) -> Matrix:
     >>> to_float64(np.ones(2, dtype=np.float32)).dtype
     dtype('float64')
     """
+    if type(a) is np.ndarray and a.dtype == np.float64:
+        return a
     return np.asarray(to_numpy(a), dtype=np.float64)
 
 

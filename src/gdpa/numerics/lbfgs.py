@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import dot, from_numpy, machine_eps, max_norm, namespace
+from gdpa._arrays import dot, from_numpy, machine_eps, matmul, max_norm, namespace
 from gdpa._typing import Array
 from gdpa.numerics.dense import Matrix, cholesky_divided, combine, padded, solve_symmetric, strictly_lower, to_float64
 from gdpa.numerics.sparse import SparseMatrix
@@ -104,12 +104,12 @@ class LBFGS(NamedTuple):
         sigma = dot(y, y) / curvature if curvature > 0 else float("inf")
         if not 0 < sigma < float("inf"):
             return self
-        joined = self._joined(s, y)
-        matrix = _matrix(joined.rows, joined.gram, sigma) if _is_small(joined.rows) else None
-        return LBFGS(joined.rows, joined.gram, sigma, size, self.limit, matrix)
+        rows, gram = self._joined(s, y)
+        matrix = _matrix(rows, gram, sigma) if _is_small(rows) else None
+        return LBFGS(rows, gram, sigma, size, self.limit, matrix)
 
-    def _joined(self, s: Array, y: Array) -> LBFGS:
-        """Return the matrix with the pair in its rows, without the oldest pair if there are more than `limit`."""
+    def _joined(self, s: Array, y: Array) -> tuple[Array, Matrix]:
+        """Return the rows with the pair and their products, without the oldest pair if there are more than `limit`."""
         k = self.pairs
         first = max(0, k + 1 - self.limit)  # the oldest pair that is kept
         xp, pair = namespace(s), (s[None, :], y[None, :])
@@ -119,7 +119,7 @@ class LBFGS(NamedTuple):
             rows = padded(xp.concat([self.rows[first:k], pair[0], self.rows[k + first : 2 * k], pair[1]]))
         if _is_small(rows):
             Z = to_float64(rows)
-            return self._replace(rows=rows, gram=Z @ Z.T)
+            return rows, Z.dot(Z.T)
         kept = k - first
         new = [kept, 2 * kept + 1]  # where s and y stand
         products = to_float64(rows @ xp.stack([s, y]).T)[: 2 * kept + 2]
@@ -128,7 +128,7 @@ class LBFGS(NamedTuple):
         others = np.r_[:kept, kept + 1 : 2 * kept + 1]
         before = np.r_[first:k, k + first : 2 * k]
         gram[np.ix_(others, others)] = self.gram[np.ix_(before, before)]
-        return self._replace(rows=rows, gram=gram)
+        return rows, gram
 
     def rescaled(self, factor: float) -> LBFGS:
         """Return the matrix of a function that was multiplied by ``factor``."""
@@ -160,7 +160,9 @@ class LBFGS(NamedTuple):
             return self
         sigma = curvature / size if curvature > 0 else POWELL * self.sigma
         least = machine_eps(s) ** 0.5
-        return self.cleared(min(max(sigma, least), 1 / least))._joined(s, y)._replace(length=size**0.5)
+        sigma = min(max(sigma, least), 1 / least)
+        rows, gram = self.cleared()._joined(s, y)
+        return LBFGS(rows, gram, sigma, size**0.5, self.limit)
 
     def cleared(self, sigma: float = 1.0) -> LBFGS:
         """Return sigma I, with the same limit."""
@@ -185,7 +187,7 @@ class LBFGS(NamedTuple):
         if self.rows is None:
             return self.sigma * v
         if self.matrix is not None:
-            return from_numpy(self.matrix @ v, v)
+            return from_numpy(matmul(self.matrix, v), v)
         k, sigma = self.pairs, self.sigma
         units, u = np.repeat([sigma, 1.0], k), to_float64(self.rows @ v)[: 2 * k]
         return sigma * v - combine(units * solve_symmetric(self.middle(), units * u), self.rows)
@@ -214,14 +216,15 @@ def _matrix(rows: Array, gram: Matrix, sigma: float) -> Matrix:
     S, ss, sy = Z[:k], gram[:k, :k], gram[:k, k:]
     roots = np.sqrt(sy.diagonal())
     L, Y = strictly_lower(k) * sy / roots, Z[k:] / roots[:, None]
-    factor = cholesky_divided(sigma * ss + L @ L.T, sigma * S + L @ Y)
+    factor = cholesky_divided(sigma * ss + L.dot(L.T), sigma * S + L.dot(Y))
     if factor is not None:
-        B = Y.T @ Y - factor[1].T @ factor[1]
+        B = Y.T.dot(Y) - factor[1].T.dot(factor[1])
     else:  # pairs that nearly depend on each other
         W = np.concatenate((sigma * S, Z[k:]))
         B = -W.T @ solve_symmetric(middle_matrix(ss, sy, sigma), W)
         B = (B + B.T) / 2
-    B.flat[:: len(B) + 1] += sigma
+    B = np.ascontiguousarray(B)
+    B.ravel()[:: len(B) + 1] += sigma
     return B
 
 

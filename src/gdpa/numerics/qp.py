@@ -9,11 +9,13 @@ References:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from gdpa._arrays import all_finite
 from gdpa.numerics.dense import Matrix, cholesky_divided, diagonal_sizes, solve_symmetric
 
 #: With more multipliers than this, solve on a working set that grows by this many at a time. daqp is used up to this
@@ -36,7 +38,7 @@ def nonnegative_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
     n = len(b) - num_equalities
     if len(b) == 0:
         return b
-    if not (np.isfinite(A).all() and np.isfinite(b).all()):
+    if not all_finite(A, b):
         return np.full(len(b), np.nan)
     if num_equalities:
         free = solve_symmetric(A[n:, n:], np.column_stack([A[n:, :n], b[n:]]))  # l_free = free_b - free_A l
@@ -66,7 +68,7 @@ def nonnegative_least_squares(D: Matrix, slack: Matrix, b: Matrix, num_equalitie
         m, d = rows.shape
         A, right = np.zeros((d + m, m)), np.zeros(d + m)
         A[:d], right[:d] = rows.T, b
-        A[d:].flat[:: m + 1] = slacks
+        A[d:].ravel()[:: m + 1] = slacks
         return _nnls(A, right, num_equalities)
 
     if len(slack) <= WORKING_SET + num_equalities:
@@ -118,10 +120,16 @@ def _root(A: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
     return roots[:, None] * vectors.T, (vectors.T @ b) / np.where(roots > 0, roots, np.inf)
 
 
-def _nnls(A: Matrix, b: Matrix, p: int) -> Matrix:
-    """Solve min ||A y - b|| with y >= 0 except its last p entries, which are free (split in two)."""
+@functools.cache
+def _scipy_nnls() -> Any:
+    """Return SciPy's solver."""
     from scipy.optimize import nnls
 
+    return nnls
+
+
+def _nnls(A: Matrix, b: Matrix, p: int) -> Matrix:
+    """Solve min ||A y - b|| with y >= 0 except its last p entries, which are free (split in two)."""
     if A.shape[1] == 0:
         return np.zeros(0)
     if A.shape[0] > TALL * (A.shape[1] + 1):  # the same least squares on a triangle of m + 1 rows
@@ -129,8 +137,11 @@ def _nnls(A: Matrix, b: Matrix, p: int) -> Matrix:
         A, b = R[:, :-1], R[:, -1]
     m = A.shape[1]
     size = np.sqrt(np.add.reduce(A * A, axis=0))
-    size[size == 0] = 1.0
+    if not size.all():
+        size[size == 0] = 1.0
     A = A / size
-    y, _ = nnls(np.column_stack([A, -A[:, m - p :]]) if p else A, b, maxiter=(m + 2) ** 2)
-    y[m - p : m] -= y[m:]
-    return np.asarray(y[:m] / size)
+    y: Matrix = _scipy_nnls()(np.concatenate([A, -A[:, m - p :]], axis=1) if p else A, b, maxiter=(m + 2) ** 2)[0]
+    if p:
+        y[m - p : m] -= y[m:]
+        y = y[:m]
+    return np.asarray(y / size)

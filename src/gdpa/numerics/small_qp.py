@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdpa._arrays import all_finite
 from gdpa.numerics.dense import Matrix
 from gdpa.numerics.qp import WORKING_SET
 
@@ -33,15 +34,17 @@ class _Program(NamedTuple):
     """The parts of a program that depend on its size alone."""
 
     H: Matrix
-    zeros: Matrix
-    minus_one: Matrix
+    f: Matrix
+    A: Matrix
     lower: Matrix
+    upper: Matrix
 
 
 @functools.lru_cache(maxsize=16)
 def _empty_program(d: int, m: int) -> _Program:
     """Return the program of d variables and m constraints before B, c, J, r and bounds are written into it."""
-    return _Program(np.eye(d + m), np.zeros(m), -np.eye(m), np.full(d + 2 * m, -np.inf))
+    none = np.full(d + 2 * m, np.inf)
+    return _Program(np.eye(d + m), np.zeros(d + m), np.zeros((m, d + m)), -none, none)
 
 
 def elastic_qp(
@@ -68,10 +71,11 @@ def elastic_qp(
     if library is None or max(d, m) > WORKING_SET:
         return None
     program = _empty_program(d, m)
-    H, lower, upper = program.H.copy(), program.lower.copy(), -program.lower
-    H[:d, :d], upper[n:] = B, -r
-    f = np.concatenate((c, program.zeros))
-    A = np.concatenate((J, program.minus_one * beta**-0.5), axis=1)
+    H, f, A, lower, upper = program.H.copy(), program.f.copy(), program.A.copy(), program.lower, program.upper.copy()
+    H[:d, :d], f[:d], upper[n:], A[:, :d] = B, c, -r, J
+    A.ravel()[d :: n + 1] = -(beta**-0.5)
+    if num_equalities or bounds is not None:
+        lower = lower.copy()
     if num_equalities:
         lower[-num_equalities:] = upper[-num_equalities:]
     if bounds is not None:
@@ -80,7 +84,7 @@ def elastic_qp(
         solution, _, flag, info = library.solve(H, f, A, upper, lower, primal_tol=PRIMAL_TOLERANCE, eps_prox=0.0)
     except ValueError:  # not finite
         return None
-    if flag != 1 or not np.isfinite(solution).all():
+    if flag != 1 or not all_finite(solution):
         return None
     p, multipliers = solution[:d], info["lam"]
     if bounds is not None:  # a bound that pushes is met to the last bit: near it is no KKT point

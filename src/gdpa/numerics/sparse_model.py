@@ -9,7 +9,6 @@ hardly depends on the size of the problem.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +30,6 @@ FIRST_SHIFT, GROWTH = 1e-10, 10.0
 CLEARLY = 0.9
 #: No matrix counts as smaller than this, and no shift is larger than its reciprocal.
 LEAST = 1e-8
-#: If a step leaves more than LINEAR of a violation below NEAR, it is tried with STIFFER times the penalty.
-LINEAR, NEAR, STIFFER = 1e-3, 1e-4, 1e4
 #: A multiplier or a slack below this share of the largest one has no sign.
 SIGNLESS = 1e-12
 
@@ -87,35 +84,17 @@ def sparse_model_step(
     return ModelStep(p, inner.multipliers)
 
 
-def stiffened_step(
+def active_set_step(
     B: Quadratic,
     c: Vector,
     J: SparseMatrix,
-    g: Vector,
     r: Vector,
     beta: float,
-    gradient: Vector,
-    violation: Callable[[Vector], float],
     num_equalities: int = 0,
     bounds: tuple[Vector, Vector] | None = None,
-) -> ModelStep:
-    """Return the model's step, near a solution with a stiffer penalty if that descends, too.
-
-    A weak penalty regularizes the multipliers, and they converge linearly; those of a long chain very slowly.
-
-    Args:
-        B, c, J, r, beta, num_equalities, bounds: those of `sparse_model_step`.
-        g: the values of the constraints, without the shift by the multipliers that r has.
-        gradient: of the merit that the step is to descend on.
-        violation: returns the largest violation among values of the constraints.
-    """
-    step = sparse_model_step(B, c, J, r, beta, num_equalities, bounds)
-    before, left = violation(g), violation(g + J @ step.direction)
-    if left <= LINEAR * before or before > NEAR:
-        return step
-    stiff = g + (r - g) / STIFFER
-    other = _settled(*_begin(B, c, J, stiff, STIFFER * beta, num_equalities, bounds))
-    return other if other is not None and float(gradient @ other.direction) < 0 else step
+) -> ModelStep | None:
+    """Return the step of `sparse_model_step` if an active set is found at once, else None."""
+    return _settled(*_begin(B, c, J, r, beta, num_equalities, bounds))
 
 
 def _begin(

@@ -41,14 +41,14 @@ _OUTER = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code_
 _INNER = _use_grad_for_differentiable(lambda optimizer: None).__code__
 
 
-def take_step(optimizer: torch.optim.Optimizer) -> None:
+def take_step(optimizer: torch.optim.Optimizer, compiling: bool = False) -> None:
     """Call ``optimizer.step()``, without torch's wrappers (a third of a small step) if no profiler or hook observes it.
 
     A step that was replaced, on the instance or in a subclass, is called as it is.
     """
     step: Any = type(optimizer).step
     plain = getattr(step, "__code__", None) is _OUTER and "step" not in vars(optimizer)
-    if not plain or step_is_watched(optimizer) or torch.compiler.is_compiling():
+    if not plain or compiling or step_is_watched(optimizer):
         optimizer.step()
         return
     step = step.__wrapped__

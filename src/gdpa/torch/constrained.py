@@ -159,9 +159,9 @@ class ConstrainedOptimizer(MultiplierOptimizer):
             self.base.__setstate__(loaded)
         super().__setstate__(rest)
 
-    def _descend(self, stage: Stage | None, skip: torch.Tensor | None) -> None:
+    def _descend(self, stage: Stage | None, skip: torch.Tensor | None, compiling: bool) -> None:
         if skip is None:
-            _compat.take_step(self.base)
+            _compat.take_step(self.base, compiling)
         elif all(group.get("fused") for group in self.param_groups):
             base: Any = self.base
             base.found_inf = skip.float()  # the switch that fused kernels have

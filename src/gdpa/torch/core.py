@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from gdpa.sets import ConvexSet
 from gdpa.torch import _compat
 from gdpa.torch import state as dual_state
 from gdpa.torch.dual import Dual
+from gdpa.torch.gradients import GradientCheck
 from gdpa.torch.memory import Rows
 from gdpa.torch.microbatches import MicroBatches
 from gdpa.torch.pooling import Group, Pooled, initialized, mask, pack
@@ -21,7 +23,7 @@ from gdpa.torch.record import Observer, Record
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster, objective
 from gdpa.torch.rules import Rule
-from gdpa.torch.staging import TWICE, Phase, Stage, name_gradients, nonfinite_gradients, warn_gradients, warn_values
+from gdpa.torch.staging import TWICE, Phase, Stage, warn_values
 from gdpa.torch.terms.term import has_terms, resolve
 
 
@@ -71,7 +73,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._rounds = MicroBatches(accumulate, self._group)
         self._record = Record(self._roster)
         self._stage = None
-        self._zeros: dict[torch.device, torch.Tensor] = {}
+        self._gradients = GradientCheck()
         self._domains = []
         self._skipped = 0
 
@@ -92,7 +94,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         return self.param_groups[0] if self._apart is None else self._apart
 
     @abstractmethod
-    def _descend(self, stage: Stage | None, skip: torch.Tensor | None) -> None:
+    def _descend(self, stage: Stage | None, skip: torch.Tensor | None, compiling: bool) -> None:
         """Take the primal step with the gradients in ``.grad``, unless ``skip`` (on the device) is 1."""
 
     def _after(self, stage: Stage | None) -> None:
@@ -258,12 +260,12 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         stage, self._stage = self._stage, None
+        compiling = is_compiling()
         if stage is None:
-            self._descend(None, None)
+            self._descend(None, None, compiling)
             self._project()
             self._after(None)
             return loss
-        compiling = torch.compiler.is_compiling()
         stage.check_backward(compiling)
         if self._accumulate is not None:
             self._rounds.close(stage, stage.values.dtype, self._advance_pooled)
@@ -271,17 +273,16 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             self._skipped += 1
             warn_values(stage, self._roster)
             return loss
-        skip = nonfinite_gradients(self.param_groups, {} if stage.guarded else self._zeros, compiling)
+        skip = self._gradients.nonfinite(self.param_groups, stage.guarded, compiling)
         if stage.guarded:
             if skip is not None:
                 stage.check = stage.check & (skip == 0).to(stage.check.device)
             skip = ~stage.check
         elif skip is not None and skip.item():
-            self._zeros.clear()
             self._skipped += 1
-            warn_gradients(name_gradients(self.param_groups))
+            self._gradients.warn(self.param_groups)
             return loss
-        self._descend(stage, skip if stage.guarded else None)
+        self._descend(stage, skip if stage.guarded else None, compiling)
         self._project()
         self._after(stage)
         entries, commit = self._entries, self._dual.commit
@@ -372,12 +373,12 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     # State: everything survives deepcopy and pickle; dictionaries are cloned both ways and matched by name.
 
     def __getstate__(self) -> dict[str, Any]:
-        drop = {"step", "_stage", "_record", "_zeros"}
+        drop = {"step", "_stage", "_record", "_gradients"}
         return {k: v for k, v in self.__dict__.items() if k not in drop and not k.startswith("_optimizer_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._stage, self._zeros = None, {}
+        self._stage, self._gradients = None, GradientCheck()
         self._rounds.forget()
         if "_record" not in self.__dict__:
             self._record = Record(self._roster)

@@ -47,7 +47,7 @@ class Rows:
         if "limit" in rule.given:
             block["limit"] = limits
         self._columns = [(key, torch.from_numpy(block[key])) for key, _ in fields if key != "limit"]
-        self._bytes: Any = block.view(np.uint8)
+        self._bytes = block.view(np.uint8).data
         self._state = struct.Struct("".join(codes))
         self._row = struct.Struct("".join(code for _, code in fields) + "0d")  # which ends as an aligned dtype does
         self._weights: tuple[torch.Tensor, Any] | None = None

@@ -133,7 +133,7 @@ class GDPA(MultiplierOptimizer):
             group.setdefault("foreach", None)
             group.setdefault("lr_power", -1 / 3)
 
-    def _descend(self, stage: Stage | None, skip: torch.Tensor | None) -> None:
+    def _descend(self, stage: Stage | None, skip: torch.Tensor | None, compiling: bool) -> None:
         r = self._entries["dual_steps"] + 1 if stage is None else stage.updates["dual_steps"]
         for group in self.param_groups:
             params: list[torch.Tensor] = []

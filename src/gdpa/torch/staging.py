@@ -143,62 +143,12 @@ def warn_values(stage: Stage, roster: Roster) -> None:
     if not math.isfinite(float(stage.objective)):
         bad.insert(0, "the objective")
     text = ", ".join(bad[:8]) or "the weighted sum of objective and constraints"
-    _warn(f"{text} was not a finite number", ' A group absent from a batch is declared with counts= or nan="absent"')
+    hint = ' A group absent from a batch is declared with counts= or nan="absent"'
+    warn_skipped(f"{text} was not a finite number", hint)
 
 
-def warn_gradients(names: list[str]) -> None:
-    """Name the parameters of a skipped step whose gradients were not finite."""
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    _warn(f"the gradient of {', '.join(names[:8])}{more} was not finite", "")
-
-
-def _warn(what: str, hint: str) -> None:
+def warn_skipped(what: str, hint: str = "") -> None:
+    """Say that a step was skipped, and why; called by what ``_step`` calls."""
     warnings.warn(
         f"step skipped: {what}; parameters and multipliers are as they were.{hint}", NonFiniteWarning, stacklevel=5
     )
-
-
-def nonfinite_gradients(
-    groups: list[dict[str, Any]], zeros: dict[torch.device, torch.Tensor], compiling: bool
-) -> torch.Tensor | None:
-    """Return a number above 0 on the device if any gradient is not finite, else 0; None without gradients.
-
-    All gradients of a device take one kernel; see `_compat.add_nonfinite_`.
-
-    Args:
-        groups: the parameter groups.
-        zeros: a zero on each device, which the answer is written into; missing ones are added.
-        compiling: the step is being compiled.
-    """
-    grads = [
-        grad._values() if grad.is_sparse else grad
-        for group in groups
-        for p in group["params"]
-        if (grad := p.grad) is not None
-    ]
-    found = None
-    devices = {grad.device for grad in grads}
-    for device in devices:
-        zero = zeros.get(device)
-        if zero is None:
-            zero = zeros[device] = torch.zeros((), device=device)
-        _compat.add_nonfinite_(
-            grads if len(devices) == 1 else [g for g in grads if g.device == device], zero, compiling
-        )
-        found = zero if found is None else found + zero.to(found.device)
-    return found
-
-
-def name_gradients(groups: list[dict[str, Any]]) -> list[str]:
-    """Return the names of the parameters whose gradients are not finite."""
-    names = []
-    for j, group in enumerate(groups):
-        known = group.get("param_names")
-        for i, p in enumerate(group["params"]):
-            grad: Any = p.grad
-            if grad is None:
-                continue
-            grad = grad.to_local() if hasattr(grad, "to_local") else grad._values() if grad.is_sparse else grad
-            if not bool(torch.isfinite(grad).all()):
-                names.append(known[i] if known else f"parameter {i} of group {j}, shape {tuple(p.shape)}")
-    return names or ["a parameter of another rank"]

@@ -32,7 +32,7 @@ def refined(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rule
     early = state.step - state.phase_since < rules.trial_points
     if now.has_cheap_jacobian or early or math.isinf(rules.settled):
         return state
-    rows = int(namespace(state.x).sum(sqp_step.nearly_active(state)))
+    rows = int(namespace(state.x).sum(sqp_step.nearly_active(state, state.lagrangian)))
     for _ in range((rows + 1) // 2):
         phase, trial = state.phase, state.trial
         if not (isinstance(phase, SQP) and isinstance(trial, Trial)):

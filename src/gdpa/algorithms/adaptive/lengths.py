@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gdpa._arrays import from_numpy, namespace, to_numpy
+from gdpa._arrays import every, from_numpy, namespace, to_numpy
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.rules import Rules
@@ -88,10 +88,12 @@ def lengths(problem: Problem, x0: Array, now: Evaluation, rules: Rules) -> Array
         known = np.where(known > 0, known, known.max() if known.any() else 1.0)
     many = problem.x_scale is None and len(known) > rules.few_variables
     known = np.full_like(known, known.max()) if many else known
+    powers = np.rint(np.log2(known))
+    ordinary = np.abs(powers) <= np.log2(rules.ordinary)
+    if every(ordinary):
+        return None
     most = -math.log2(float(namespace(x0).finfo(x0.dtype).smallest_normal)) // 4  # products stay finite
-    powers = np.clip(np.round(np.log2(known)), -most, most)
-    powers[np.abs(powers) <= np.log2(rules.ordinary)] = 0.0
-    return from_numpy(2.0**powers, x0) if powers.any() else None
+    return from_numpy(2.0 ** np.where(ordinary, 0.0, np.clip(powers, -most, most)), x0)
 
 
 def inside(problem: Problem, state: AdaptiveState) -> tuple[Problem, AdaptiveState]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from gdpa._arrays import namespace
+from gdpa._arrays import namespace, top
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.lagrangian import AugmentedLagrangian
@@ -22,7 +22,7 @@ class Merit(NamedTuple):
 
     def value(self, objective: Array, constraints: Array) -> Array:
         """Return the merit from scaled values (leading axes: several points at once)."""
-        return self.lagrangian.value(self.weight * objective, constraints)
+        return self.lagrangian.value(objective if self.weight == 1.0 else self.weight * objective, constraints)
 
 
 class Trial(NamedTuple):
@@ -42,7 +42,7 @@ class Trial(NamedTuple):
 
     def point(self, x: Array) -> Array:
         """Return the trial point."""
-        return x + self.length * self.direction
+        return x + (self.direction if self.length == 1.0 else self.length * self.direction)
 
 
 class Correction(NamedTuple):
@@ -94,7 +94,7 @@ class Reference(NamedTuple):
     def values(self, merit: Merit) -> tuple[float, float, float]:
         """Return the merit at the newest point, at the one before, and the largest over all but the newest."""
         values = merit.value(self.objectives, self.constraints)
-        return float(values[-1]), float(values[-2]), float(namespace(values).max(values[:-1]))
+        return float(values[-1]), float(values[-2]), float(top(values[:-1]))
 
 
 def sufficient(value: float, current: float, reference: float, promised: float, rounding: float, rules: Rules) -> bool:

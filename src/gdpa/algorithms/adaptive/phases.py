@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from gdpa._arrays import machine_eps, namespace
+from gdpa._arrays import machine_eps, namespace, some
 from gdpa._problem import Evaluation, Problem
 from gdpa._result import Status
 from gdpa._typing import Array
@@ -63,7 +63,9 @@ def arrive(
     violated = state.violation > sqrt_eps(x)
     if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
         return restoration.begin(problem, state, now) if violated else state.replaced(verdict=Status.DIVERGING)
-    state = state.replaced(unmoved_points=0 if _moved(old.x, x, rules) else old.unmoved_points + 1)
+    unmoved = 0 if _moved(old.x, x, rules) else old.unmoved_points + 1
+    if unmoved != state.unmoved_points:
+        state = state.replaced(unmoved_points=unmoved)
     if isinstance(phase, SQP):
         state = refined(problem, sqp_step.arrive(problem, old, state, now, phase, rules, beta), now, rules)
     else:
@@ -95,7 +97,7 @@ def refuse(
         return state.replaced(trial=trial.refused._replace(length=rules.longest_cut))
     worse = finite and largest_violation(constraints, problem.num_equalities) > state.violation
     if isinstance(state.phase, SQP) and trial.length == 1.0 and worse:
-        correction = sqp_step.correct(problem, state, state.phase, trial, constraints)
+        correction = sqp_step.correct(problem, state, state.phase, trial, constraints, rules)
         return state.replaced(trial=Correction(correction, trial))
     length = shorten(trial.length, trial.slope, rise, rules)
     if length >= sqrt_eps(state.x) ** (2 * rules.shortest_step):
@@ -121,7 +123,7 @@ def choose(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules
     whole = m <= rules.few_rows or now.has_cheap_jacobian
     if whole or m * d > JACOBIAN_LIMIT or not isinstance(problem.domain, (Reals, Box)):
         return state
-    rows = int(namespace(state.x).sum(sqp_step.nearly_active(state)))
+    rows = int(namespace(state.x).sum(sqp_step.nearly_active(state, state.lagrangian)))
     if isinstance(state.phase, SQP):
         return to_quasi_newton(problem, state, now) if rows > rules.few_rows else state
     made = 2 * (state.step - state.phase_since)  # one forward and one backward pass at each point
@@ -133,7 +135,7 @@ def choose(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules
 def to_sqp(problem: Problem, state: AdaptiveState, now: Evaluation, rules: Rules) -> AdaptiveState:
     """Return the state at the same x in the SQP phase."""
     state = state.replaced(phase_since=state.step)
-    c, J = state.scaling.gradient(now), sqp_step.scaled_rows(state, now)
+    c, J = state.scaling.gradient(now), sqp_step.scaled_rows(state, now, state.lagrangian)
     return sqp_step.plan(problem, state, now, c, J, rules)
 
 
@@ -148,7 +150,7 @@ def to_quasi_newton(problem: Problem, state: AdaptiveState, now: Evaluation) -> 
 def _moved(old: Array, new: Array, rules: Rules) -> bool:
     """Tell whether a coordinate has changed by more than rounding."""
     xp = namespace(new)
-    return bool((xp.abs(new - old) > rules.roundings * machine_eps(new) * xp.abs(new)).any())
+    return some(xp.abs(new - old) > rules.roundings * machine_eps(new) * xp.abs(new))
 
 
 def _monitored(state: AdaptiveState, rules: Rules) -> AdaptiveState:

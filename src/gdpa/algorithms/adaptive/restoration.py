@@ -60,7 +60,7 @@ def arrive(
         return state
     if isinstance(stage, Descending):
         return _step_down_the_slope(problem, state, phase, reach)
-    if isinstance(stage, AfterShove) and stage.points == 1 and state.monitor.restorations < rules.plateaus:
+    if isinstance(stage, AfterShove) and stage.points == 1 and state.monitor.restorations == 0:
         return end(problem, state, now, phase, rules)  # as flat as before the shove: a plateau, no minimum
     if stage.points < rules.patience:
         return state

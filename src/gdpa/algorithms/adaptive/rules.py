@@ -42,7 +42,8 @@ class Rules:
     roundings: float = _rule(10.0, "u", "this many roundings of a merit or a coordinate are no change", off=0.0)
     unbounded: float = _rule(1e15, "f_0", "a scaled objective below minus this has no lower bound")
     # Penalty
-    largest_beta: float = _rule(1e8, r"\beta_{\max}", "the penalty is not raised above this", off=math.inf)
+    largest_beta: float = _rule(1e8, r"\beta_{\max}", "the penalty is not raised above this; that of a stiff model")
+    near: float = _rule(0.01, r"\nu_0", "below this violation, an SQP step is first tried with a stiff model", off=0.0)
     beta_factor: float = _rule(2.0, r"\kappa", "the penalty is raised and lowered by this factor", off=1.0)
     violation_left: float = _rule(0.25, r"\eta", "an SQP step leaves at most this share of the violation", off=1.0)
     raises: int = _rule(4, "n_1", "the penalty is raised at most this many times at one point")
@@ -75,7 +76,6 @@ class Rules:
         1e-6, r"\epsilon", "a violation is stationary if moving x by its size changes it by this share"
     )
     shove: float = _rule(0.01, r"\omega", "length of the second probe as a share of the size of x", off=0.0)
-    plateaus: int = _rule(3, "n_6", "flat points that are left to the objective before a verdict", off=0)
 
     def __post_init__(self) -> None:
         for rule in fields(self):

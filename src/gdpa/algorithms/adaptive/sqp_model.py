@@ -1,23 +1,28 @@
-"""The model of F_beta that an SQP step minimizes, dense or sparse."""
+"""The model of F_beta that an SQP step minimizes, dense or sparse.
+
+References:
+    S. J. Wright, "Superlinear convergence of a stabilized SQP method to a degenerate solution", Computational
+    Optimization and Applications 11 (1998).
+"""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import array_api_compat
 import numpy as np
 
-from gdpa._arrays import from_numpy, namespace, to_numpy
+from gdpa._arrays import dot, every, from_numpy, matmul, namespace, to_numpy
 from gdpa._problem import Problem
 from gdpa._typing import Array
+from gdpa.algorithms.adaptive.rules import Rules
 from gdpa.algorithms.adaptive.state import AdaptiveState, largest_violation, step_bounds
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.numerics.dense import Matrix, to_float64
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.sparse import SparseMatrix
-from gdpa.numerics.sparse_model import stiffened_step
+from gdpa.numerics.sparse_model import active_set_step, sparse_model_step
 from gdpa.numerics.sparse_program import Quadratic
 
 
@@ -43,16 +48,32 @@ class Model(NamedTuple):
         """Return the model at the x of the state; ``sizes`` are the largest components of the rows of J."""
         evaluated = to_numpy(sizes) != 0
         evaluated[len(evaluated) - problem.num_equalities :] = True
-        some = None if isinstance(J, SparseMatrix) or evaluated.all() else evaluated
-        return cls(state.curvature, c, J, g, step_bounds(problem.domain, state.x), some)
+        part = None if isinstance(J, SparseMatrix) or every(evaluated) else evaluated
+        return cls(state.curvature, c, J, g, step_bounds(problem.domain, state.x), part)
 
-    def step(self, F: AugmentedLagrangian) -> ModelStep:
-        """Return the model's step. A constraint without a row has the multiplier beta [r]_+."""
+    def step(self, F: AugmentedLagrangian, rules: Rules) -> ModelStep:
+        """Return the step of the model, near a solution of a stiff one if that descends on F_beta, too.
+
+        The weight 1 / beta of the multipliers in the model's dual makes them converge linearly. With beta_max in place
+        of beta they converge as those of SQP do (Wright 1998: superlinear convergence asks for a weight that vanishes).
+        """
+        if largest_violation(self.g, F.num_equalities) < rules.near and F.beta < rules.largest_beta:
+            stiff = self._minimized(F._replace(beta=rules.largest_beta), at_once=True)
+            if stiff is not None and dot(self.c + matmul(F.weights(self.g), self.J), stiff.direction) < 0:
+                return stiff
+        step = self._minimized(F)
+        assert step is not None
+        return step
+
+    def _minimized(self, F: AugmentedLagrangian, at_once: bool = False) -> ModelStep | None:
+        """Return the minimizer of the model. A constraint without a row has the multiplier beta [r]_+.
+
+        With ``at_once`` None stands for the minimizer of a sparse model that takes an interior point method.
+        """
         r, p = F.shifted(self.g) / F.beta, F.num_equalities
         if isinstance(self.J, SparseMatrix):
-            B, gradient = Quadratic.of(self.curvature, len(self.c)), self.c + F.weights(self.g) @ self.J
-            violation = partial(largest_violation, num_equalities=p)
-            return stiffened_step(B, self.c, self.J, self.g, r, F.beta, gradient, violation, p, self.bounds)
+            B, minimize = Quadratic.of(self.curvature, len(self.c)), active_set_step if at_once else sparse_model_step
+            return minimize(B, self.c, self.J, r, F.beta, p, self.bounds)
         if self.evaluated is None:
             return model_step(self.curvature, self.c, self.J, r, F.beta, p, self.bounds)
         xp = namespace(self.J)

@@ -13,7 +13,7 @@ import math
 import array_api_compat
 import numpy as np
 
-from gdpa._arrays import dot, max_norm, namespace, to_numpy, total
+from gdpa._arrays import dot, matmul, max_norm, namespace, to_numpy, total
 from gdpa._multipliers import best_multipliers
 from gdpa._problem import Evaluation, Problem, unit_vectors
 from gdpa._typing import Array
@@ -48,15 +48,15 @@ def arrive(
     # Second derivatives are those of the Lagrangian with these multipliers: short steps would keep them wrong.
     known = isinstance(state.curvature.matrix, SparseMatrix)
     share = 1.0 if known else t
-    dual = (1 - share) * F.multipliers + share * phase.multipliers
+    dual = phase.multipliers if share == 1.0 else (1 - share) * F.multipliers + share * phase.multipliers
     # Too stiff a penalty shortens steps; `plan` undoes a mistake.
     beta = F.beta / rules.beta_factor if t < 1 and F.beta > least_beta else F.beta
     F = AugmentedLagrangian(dual, beta, F.tau / rules.tau_factor, F.num_equalities)
-    state = state.replaced(lagrangian=F)
-    c, J = state.scaling.gradient(now), scaled_rows(state, now)
-    change = c + dual @ J - (phase.gradient + dual @ phase.jacobian)
+    c, J = state.scaling.gradient(now), scaled_rows(state, now, F)
+    change = c + matmul(dual, J) - (phase.gradient + matmul(dual, phase.jacobian))
     curvature = (state.curvature.spectral if known else state.curvature.updated)(state.x - old.x, change)
     state = state.replaced(
+        lagrangian=F,
         multipliers=state.scaling.unscale(dual),
         curvature=curvature,
         monitor=state.monitor._replace(points=state.monitor.points + 1),
@@ -64,7 +64,7 @@ def arrive(
     return plan(problem, state, now, c, J, rules)
 
 
-def nearly_active(state: AdaptiveState) -> Array:
+def nearly_active(state: AdaptiveState, F: AugmentedLagrangian) -> Array:
     """Return which constraints may matter in the next step; the rows of the others are not pulled back.
 
     One is left out if it is no equality, its multiplier is zero, and it is farther from active than the largest change
@@ -76,14 +76,13 @@ def nearly_active(state: AdaptiveState) -> Array:
         return g[-1] >= -math.inf
     moved = float(max_norm(g[-1] - g[-2]))
     index = xp.arange(m, device=array_api_compat.device(g))
-    F = state.lagrangian
     return (F.multipliers != 0) | (g[-1] >= -moved) | (index >= m - F.num_equalities)
 
 
-def scaled_rows(state: AdaptiveState, now: Evaluation) -> Array:
+def scaled_rows(state: AdaptiveState, now: Evaluation, F: AugmentedLagrangian) -> Array:
     """Return J' at x: whole if it is cheap or all rows are needed, else one backward pass for each row needed."""
     units = state.scaling.constraints
-    if now.has_cheap_jacobian or (wanted := to_numpy(nearly_active(state))).all():
+    if now.has_cheap_jacobian or (wanted := to_numpy(nearly_active(state, F))).all():
         return now.jacobian() * units[:, None]
     zero = namespace(units).zeros_like(state.x)
     rows = zip(unit_vectors(units), wanted, strict=True)
@@ -109,8 +108,8 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
     if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
         # lambda of a constraint that is no longer active falls slowly by lambda + beta g
         F = F._replace(multipliers=estimate)
-        step = model.step(F)
-    gradient = c + F.weights(g) @ J
+        step = model.step(F, rules)
+    gradient = c + matmul(F.weights(g), J)
     slope = dot(gradient, step.direction)
     trial = Trial(step.direction, slope)
     if not slope < 0:
@@ -126,15 +125,15 @@ def _penalized(
     model: Model, F: AugmentedLagrangian, violation: float, rules: Rules
 ) -> tuple[AugmentedLagrangian, ModelStep]:
     """Return F_beta and the model's step, with beta raised until the step removes enough of the violation."""
-    step = model.step(F)
+    step = model.step(F, rules)
     for _ in range(rules.raises):
         if violation <= sqrt_eps(model.c) or F.beta >= rules.largest_beta:
             break
-        left = largest_violation(model.g + model.J @ step.direction, F.num_equalities)
+        left = largest_violation(model.g + matmul(model.J, step.direction), F.num_equalities)
         if left <= rules.violation_left * violation:
             break
         F = F._replace(beta=rules.beta_factor * F.beta)
-        step = model.step(F)
+        step = model.step(F, rules)
     return F, step
 
 
@@ -148,26 +147,28 @@ def _best_multipliers(
     multipliers have a smaller residual than the violation.
     """
     c, J, g, domain = model.c, model.J, model.g, problem.domain
-    gradient, split = c + multipliers @ J, g.shape[-1] - problem.num_equalities
+    gradient, split = c + matmul(multipliers, J), g.shape[-1] - problem.num_equalities
     if g.shape[-1] > WORKING_SET or isinstance(J, SparseMatrix):
         return multipliers, gradient, 1.0
     sizes = namespace(g).abs(g[:split])
 
     def residual(lam: Array, gradient: Array) -> float:
         """The largest KKT residual on the scaled problem; slackness is the mean of |g_i| weighted by lambda."""
-        slackness = float(lam[:split] @ sizes) / max(1.0, float(total(namespace(lam).abs(lam))))
+        slackness = float(matmul(lam[:split], sizes)) / max(1.0, float(total(namespace(lam).abs(lam))))
         return max(float(max_norm(domain.tangent(x, -gradient))), violation, slackness)
 
     old = residual(multipliers, gradient)
     if old <= violation:
         return multipliers, gradient, 1.0
     other = best_multipliers(domain, x, c, J, g, problem.num_equalities)
-    other_gradient = c + other @ J
+    other_gradient = c + matmul(other, J)
     new = residual(other, other_gradient)
     return (other, other_gradient, new / old) if new < old else (multipliers, gradient, 1.0)
 
 
-def correct(problem: Problem, state: AdaptiveState, phase: SQP, trial: Trial, constraints: Array) -> Array:
+def correct(
+    problem: Problem, state: AdaptiveState, phase: SQP, trial: Trial, constraints: Array, rules: Rules
+) -> Array:
     """Return the second-order correction: the model's step with g(x + p) - J p instead of g(x)."""
     J, values = phase.jacobian, constraints - phase.jacobian @ trial.direction
-    return Model.at(problem, state, phase.gradient, J, values, row_sizes(J)).step(state.lagrangian).direction
+    return Model.at(problem, state, phase.gradient, J, values, row_sizes(J)).step(state.lagrangian, rules).direction

@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from gdpa._arrays import machine_eps, max_norm
+from gdpa._arrays import machine_eps, top
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.merit import Correction, Merit, Reference, Trial
 from gdpa.algorithms.adaptive.units import Scaling
@@ -16,7 +14,7 @@ from gdpa.algorithms.base import State
 from gdpa.kkt import violation
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.sets import Box, ConvexSet
+from gdpa.sets import Box, ConvexSet, Reals
 
 
 class QuasiNewton(NamedTuple):
@@ -170,9 +168,9 @@ def largest_violation(constraints: Array, num_equalities: int) -> float:
     >>> largest_violation(np.array([-1.0, -2.0]), num_equalities=1)
     2.0
     """
-    if type(constraints) is np.ndarray and num_equalities == 0:
-        return float(np.maximum.reduce(constraints, initial=0.0))  # the same in one operation
-    return float(max_norm(violation(constraints, num_equalities)))
+    if num_equalities == 0:
+        return max(float(top(constraints)), 0.0)  # the same in one operation
+    return float(top(violation(constraints, num_equalities)))
 
 
 def step_bounds(domain: ConvexSet, x: Array) -> tuple[Array, Array] | None:
@@ -182,7 +180,7 @@ def step_bounds(domain: ConvexSet, x: Array) -> tuple[Array, Array] | None:
     >>> [v.tolist() for v in step_bounds(Box(0.0, 3.0), np.ones(1))]
     [[-1.0], [2.0]]
     """
-    if not isinstance(domain, Box):
+    if isinstance(domain, Reals) or not isinstance(domain, Box):  # in this order: the sets are abstract base classes
         return None
     lower, upper = domain.bounds(x)
     return lower - x, upper - x

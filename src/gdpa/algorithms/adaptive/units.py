@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gdpa._arrays import max_norm, namespace
+from gdpa._arrays import every, max_norm, namespace
 from gdpa._problem import Evaluation
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive.rules import Rules
@@ -102,14 +102,15 @@ def drifted(
         rules: for the drift that is allowed.
     """
     xp, units = namespace(c), scaling.constraints
+    least, most = 1 / rules.drift, rules.drift
     counted = xp.maximum(sizes, xp.minimum(units / rules.enlargement, xp.abs(g)))
-    usual = bool(((1 / rules.drift <= counted) & (counted <= rules.drift)).all())
-    if usual and 1 / rules.drift <= float(max_norm(c)) <= rules.drift and scaling.objective <= rules.drift:
+    usual = every((least <= counted) & (counted <= most))
+    if usual and least <= float(max_norm(c)) <= most and scaling.objective <= most:
         return None
     here = scaling_from((f / scaling.objective, g / units), c / scaling.objective, J / units[:, None], rules, False)
     # A gradient that vanishes on the way, at a double root or on a plateau, enlarges its function up to its own units.
     a = min(here.objective, max(scaling.objective, 1.0)) / scaling.objective if float(max_norm(c)) > 0 else 1.0
-    a = a if not 1 / rules.drift <= a <= rules.drift else 1.0
+    a = a if not least <= a <= most else 1.0
     b = xp.minimum(here.constraints, xp.maximum(units, xp.ones_like(units))) / units
-    b = xp.where(((b < 1 / rules.drift) | (b > rules.drift)) & (sizes > 0), b, xp.ones_like(b))
-    return None if a == 1.0 and bool((b == 1).all()) else (a, b)
+    b = xp.where(((b < least) | (b > most)) & (sizes > 0), b, xp.ones_like(b))
+    return None if a == 1.0 and every(b == 1) else (a, b)

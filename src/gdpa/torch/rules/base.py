@@ -209,9 +209,11 @@ def advance_rows(
     size, update = len(rule.vectors), rule.update
     states, w = [], []
     for i, g in enumerate(values):
-        state, weight = rows[i][:size], 0.0
+        row = rows[i]
         if present is None or present[i]:
-            state, weight = update(state, rows[i][size:], g, shared, 1 if i >= first_equality else 0)
+            state, weight = update(row[:size], row[size:], g, shared, 1 if i >= first_equality else 0)
+        else:
+            state, weight = row[:size], 0.0
         states.append(state)
         w.append(weight)
     return states, {"dual_steps": dual["dual_steps"] + 1, **scalars}, w

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gdpa.lagrangian import AugmentedLagrangian
+from gdpa._arrays import positive_part
+from gdpa.lagrangian import shifted
 from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
 
 # Every constant of the rule, chosen on seven tasks of `benchmarks.minibatch` and two seeds that are not scored.
@@ -92,7 +93,8 @@ class Feedback(Rule):
         multipliers, integral, smoothed, last, variance, square, largest_square, seen = state
         (ratio, limit), (k, steps), xp = given, shared, functions(g)
         # S, the size of one unit of error. Running means are plain means until their shares are reached.
-        jump = (seen > 0) * (0.5 * (g - last) ** 2)
+        change = g - last
+        jump = (seen > 0) * (0.5 * change * change)
         seen = seen + 1.0
         newest = 1 / seen
         variance = variance + xp.at_least(newest, NEWEST_VARIANCE) * (jump - variance)
@@ -106,7 +108,7 @@ class Feedback(Rule):
         drive = xp.clip(k * smoothed, -LARGEST_DRIVE, LARGEST_DRIVE)
         rarity = xp.clip(steps / seen, 1.0, RAREST)
         step = 0.5 * (ratio > 0) * (rarity + abs(integral))
-        integral = AugmentedLagrangian(integral, step, 0.0, num_equalities).ascend(INTEGRAL * rarity * drive)
+        integral = positive_part(shifted(integral, step, 0.0, INTEGRAL * rarity * drive), num_equalities)
         step = 0.5 * (rarity + abs(integral))
-        ahead = AugmentedLagrangian(integral, step, 0.0, num_equalities).ascend(PROPORTIONAL * drive)
+        ahead = positive_part(shifted(integral, step, 0.0, PROPORTIONAL * drive), num_equalities)
         return (ratio * ahead, integral, smoothed, g, variance, square, largest_square, seen), multipliers

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gdpa._arrays import positive_part
-from gdpa.lagrangian import AugmentedLagrangian, in_gate
+from gdpa.lagrangian import ascended, in_gate, shifted
 from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
 
 
@@ -50,9 +50,9 @@ class Paper(Rule):
         multipliers, gate = state
         done, beta_before, beta, tau = shared
         if type(done) is not int:  # a tensor on the device
-            moved = AugmentedLagrangian(multipliers, beta_before, tau, num_equalities).ascend(g, gate)
+            moved = ascended(multipliers, beta_before, tau, g, num_equalities, gate)
             multipliers = functions(g).where(done > 0, moved, multipliers)
         elif done:
-            multipliers = AugmentedLagrangian(multipliers, beta_before, tau, num_equalities).ascend(g, gate)
-        q = AugmentedLagrangian(multipliers, beta, tau, num_equalities).shifted(g)
+            multipliers = ascended(multipliers, beta_before, tau, g, num_equalities, gate)
+        q = shifted(multipliers, beta, tau, g)
         return (multipliers, in_gate(q, num_equalities)), positive_part(q, num_equalities)
