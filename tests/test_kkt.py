@@ -121,7 +121,7 @@ def test_the_worst_of_what_is_infinite_is_infinite(infinite):
 
 
 def test_an_equality_must_be_declared():
-    assert violation(np.array([-1.0, 2.0])).tolist() == [0.0, 2.0]
+    assert violation(np.array([2.0, -1.0])).tolist() == [2.0, 0.0]
     assert violation(np.array([-1.0, 2.0]), num_equalities=2).tolist() == [1.0, 2.0]
 
 

@@ -60,6 +60,26 @@ def test_nothing_is_measured_on_an_easy_problem_or_if_the_jacobian_is_cheap(rule
     assert refined(problem, state, problem.evaluate(state.x), rules) is state
 
 
+def test_a_step_that_stays_is_measured_once_and_at_a_short_distance():
+    # f = ||x - c||^2 / 2 with |grad f| = 1, so that B = I is exact and the step does not change
+    x0, points = np.full(8, 2.0), []
+
+    def evaluate(x):
+        points.append(x)
+        slope = x - (x0 - 1)
+        pullback = lambda w, objective=1.0: objective * slope + np.append(w, [0.0, 0.0])  # noqa: E731
+        return Evaluation(slope @ slope / 2, x[:6] - 50, pullback)
+
+    problem = Problem(evaluate, num_constraints=6)
+    state = AdaptiveGDPA(step="jacobian").init(problem, x0)
+    now = problem.evaluate(x0)
+    points.clear()
+    after = refined(problem, state, now, Rules(trial_points=0, settled=0.01))
+    assert len(points) == 1
+    assert np.linalg.norm(points[0] - x0) == pytest.approx(2.0**-26 * (1 + np.linalg.norm(x0)), rel=1e-6)
+    assert after.trial.direction == pytest.approx(state.trial.direction, rel=1e-5)
+
+
 def test_nothing_is_measured_at_the_first_points_of_a_phase():
     problem, state = after(8, Rules(trial_points=10**6))
     now = problem.evaluate(state.x)

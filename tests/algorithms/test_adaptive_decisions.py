@@ -157,22 +157,21 @@ def test_a_forced_trial_is_accepted_whatever_its_merit():
     assert len(outcome.reference.objectives) == 1
     assert outcome.rise == pytest.approx(0.5 * state.scaling.objective)
     assert not _assess(state, problem.evaluate(np.full(1, np.nan)), RULES).accepted
-    plain = state.replaced(trial=state.trial._replace(forced=False))
-    assert not _assess(plain, problem.evaluate(np.full(1, 0.5)), RULES).accepted
+    plain = _assess(state.replaced(trial=state.trial._replace(forced=False)), problem.evaluate(np.full(1, 0.5)), RULES)
+    assert not plain.accepted
+    assert plain.rise == pytest.approx(0.5 * state.scaling.objective)
 
 
 # Which phase, if every row is a pass
 
 
-def crowd(near, step, since=0, phase=None, m=31, domain=REALS):
+def crowd(near, step, since=0, phase=None, m=31, d=1):
     """The choice with m constraints of which ``near`` may matter."""
-    A = np.ones((m, 1))
+    A = np.ones((m, d))
     problem = row_by_row(
-        from_functions(
-            lambda x: x[0], lambda x: A @ x - 9, gradient=lambda x: np.ones(1), jacobian=lambda x: A, domain=domain
-        )
+        from_functions(lambda x: x.sum(), lambda x: A @ x - 9, gradient=lambda x: np.ones(d), jacobian=lambda x: A)
     )
-    state = AdaptiveGDPA().init(problem, np.zeros(1))
+    state = AdaptiveGDPA().init(problem, np.zeros(d))
     assert isinstance(state.phase, QuasiNewton)
     g = np.where(np.arange(m) < near, 0.0, -1.0)  # none has moved, so those on their boundary may matter
     state = state.replaced(step=step, phase_since=since, reference=Reference(np.zeros(2), np.array([g, g])))
@@ -191,6 +190,13 @@ def test_sqp_follows_when_its_trial_points_are_paid():
     assert isinstance(crowd(3, 50, since=1).phase, QuasiNewton)
     assert isinstance(crowd(30, 320).phase, SQP)
     assert isinstance(crowd(31, 10_000).phase, QuasiNewton)
+
+
+def test_a_jacobian_too_large_is_not_formed(monkeypatch):
+    monkeypatch.setattr(phases, "JACOBIAN_LIMIT", 61)
+    assert isinstance(crowd(0, 20, d=2).phase, QuasiNewton)
+    monkeypatch.setattr(phases, "JACOBIAN_LIMIT", 62)
+    assert isinstance(crowd(0, 20, d=2).phase, SQP)
 
 
 def test_sqp_ends_when_more_than_thirty_rows_matter():
@@ -305,6 +311,19 @@ def test_restoration_minimizes_the_violation_alone():
     merit = at(line(), g=0.0, phase=Restoration(1.0)).merit
     assert merit.lagrangian.multipliers.tolist() == [0.0]
     assert float(merit.value(np.asarray(7.0), np.full(1, 3.0))) == 4.5
+    assert at(line(), g=0.5, phase=Restoration(1.0)).merit.lagrangian.multipliers.tolist() == [0.0]
+
+
+def test_the_first_state_counts_from_zero():
+    state = at(line(), 0.5)
+    assert (state.step, state.phase_since, state.unmoved_points) == (0, 0, 0)
+    assert AdaptiveGDPA(step="pullback").update(line(), state).step == 1
+
+
+def test_the_first_probe_is_a_step_as_long_as_x():
+    problem, state = restoring(3.0, 2.0, 2.0**-21)
+    after = restoration._step_down_the_slope(problem, state, state.phase, 4.0)
+    assert after.trial.direction == pytest.approx([-4.0])
 
 
 def test_rows_far_from_active_are_not_pulled_back():

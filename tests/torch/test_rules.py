@@ -105,6 +105,7 @@ def test_paper_by_hand():
     # tau = .5, beta = 2 constant, g = 2, 1.5: w_1 = 2 * 2; lambda_2 = 0 + 2 * 1.5 = 3, w_2 = .5 * 3 + 2 * 1.5
     trail, _ = run(Paper(beta=2.0, tau=0.5, beta_power=0.0), [2.0, 1.5])
     assert trail == [(4.0, 0.0), (4.5, 3.0)]
+    assert run(Paper(beta=2.0), [1.0] * 8)[1]["beta_r"] == pytest.approx(4.0)  # 2 r^(1/3) at r = 8
 
 
 def test_damped_by_hand():
@@ -116,6 +117,8 @@ def test_damped_by_hand():
     assert run(Damped(), [4.0], ratio=0.0)[0] == [(0.0, 0.0)]  # not calibrated: no weight
     assert run(Damped(), [4.0], ratio=0.0)[1]["size"] == [0.0]  # and nothing seen
     assert run(Damped(), [-4.0], ratio=0.5)[1]["size"] == [4.0]
+    # below 1, too: G = .5, beta = .4, lambda = .1 * .4 * .5 = .02, w = .02 + .2
+    assert run(Damped(), [0.5], ratio=2.0)[0][0] == pytest.approx((0.22, 0.02))
     # three times the rate: beta = .15, lambda = .1 * .15 * 4 = .06, w = .06 + .6
     assert run(Damped(dual_rate=3.0), [4.0], ratio=2.0)[0][0] == pytest.approx((0.66, 0.06))
 
@@ -163,6 +166,7 @@ def test_two_samples_by_hand():
     # rho = 1, eta = .01: w = 2, lambda = .02; then g = -.01: w = .01, lambda = .02 - .0001
     trail, _ = run(TwoSample(), [2.0, -0.01])
     assert [x for pair in trail for x in pair] == pytest.approx([2.0, 0.02, 0.01, 0.0199])
+    assert run(TwoSample(dual_rate=2.0), [2.0])[0] == [(2.0, pytest.approx(0.04))]
 
 
 class TestFeedback:
@@ -234,6 +238,16 @@ class TestFeedback:
         large, small = (run(Feedback(), gs, ratio=rho, limit=1.0)[1] for rho in (100.0, 1.0))
         assert large["multipliers"][0] == pytest.approx(100 * small["multipliers"][0])
         assert large["integral"] == small["integral"]
+
+    def test_running_means_forget(self):
+        # after many batches a new one has a share of .002 in the square and of .02 in the variance
+        _, dual = run(Feedback(), [1.0] * 1000 + [3.0], ratio=1.0, limit=1.0)
+        assert dual["square"] == pytest.approx([1 + 0.002 * (9 - 1)])
+        assert dual["variance"] == pytest.approx([0.02 * 0.5 * (3 - 1) ** 2])
+        # a square of 1e4 in the first batch: a thousandth of it stays, however small g is later
+        _, dual = run(Feedback(), [100.0] + [0.01] * 1999, ratio=1.0, limit=float("inf"))
+        assert dual["square"][0] < 5
+        assert dual["smoothed"] == pytest.approx([0.01 / 10**0.5], rel=1e-3)
 
     def test_no_ratio_no_weight(self):
         trail, _ = run(Feedback(), [1.0] * 5, ratio=0.0, limit=1.0)
