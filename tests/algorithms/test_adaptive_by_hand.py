@@ -16,6 +16,7 @@ from gdpa.algorithms.adaptive.units import Scaling, drifted, measures_rows, scal
 from gdpa.backends import from_functions
 from gdpa.kkt import JACOBIAN_LIMIT
 from gdpa.lagrangian import AugmentedLagrangian
+from gdpa.numerics.lbfgs import LBFGS
 from gdpa.sets import REALS, Ball, Box
 
 RULES = Rules()
@@ -176,6 +177,8 @@ def test_an_enlarged_function_is_taken_back_when_it_turns_out_to_be_flat():
     assert change(s_f=128.0, f=640.0) == (1 / 128, 1.0)
     # g = 5 beside a gradient of 1/1600 counts as 1/100
     assert change(s=1600.0, g=8000.0) == (1.0, 1 / 16)
+    # in the unit 1/64 g' = 1/8 is 8, so that a gradient of 1/1024 counts as 1/100; its own unit is 1
+    assert change(s=1 / 64, g=1 / 8, J=2.0**-16) == (1.0, 64.0)
 
 
 # Lengths
@@ -229,6 +232,13 @@ def test_a_problem_in_other_lengths():
     assert now.gradient().tolist() == [4.0, 1.0]
     assert now.jacobian().tolist() == [[12.0, 2.0]]
     assert now.pullback(np.array([0.5])).tolist() == [10.0, 2.0]
+
+
+def test_a_projected_step_is_as_long_as_the_matrix_says():
+    # sigma = 4: p = -g / 4, and the bound cuts the second
+    trial = al_step.projected_gradient(Box(0.0, 1.0), np.full(2, 0.5), np.array([1.0, 8.0]), LBFGS(sigma=4.0))
+    assert trial.direction.tolist() == [-0.25, -0.5]
+    assert trial.slope == -4.25
 
 
 # Which phase

@@ -126,6 +126,16 @@ def test_an_objective_without_a_lower_bound_is_named():
     assert isinstance(arrived(objective=-1.01e15, g=1.0).phase, Restoration)
 
 
+def test_the_phase_is_chosen_only_if_that_is_left_to_the_method(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(phases, "choose", lambda problem, state, now, rules: chosen.append(1) or state)
+    problem = line()
+    state = at(problem)
+    for step, count in (("pullback", 0), ("auto", 1)):
+        phases.arrive(problem, state, state, problem.evaluate(state.x), step, RULES, 10.0)
+        assert len(chosen) == count
+
+
 def test_twenty_points_in_one_place_stall():
     assert arrived(moved=True, old={"unmoved_points": 19}).unmoved_points == 0
     still = arrived(moved=False, old={"unmoved_points": 18})
@@ -312,6 +322,12 @@ def test_restoration_minimizes_the_violation_alone():
     assert merit.lagrangian.multipliers.tolist() == [0.0]
     assert float(merit.value(np.asarray(7.0), np.full(1, 3.0))) == 4.5
     assert at(line(), g=0.5, phase=Restoration(1.0)).merit.lagrangian.multipliers.tolist() == [0.0]
+
+
+def test_restoration_ends_with_multipliers_of_zero_also_on_the_boundary():
+    problem, state = restoring(1.0, 0.0, 1.0)
+    after = restoration.end(problem, state, problem.evaluate(state.x), state.phase, RULES)
+    assert after.lagrangian.multipliers.tolist() == [0.0]
 
 
 def test_the_first_state_counts_from_zero():
