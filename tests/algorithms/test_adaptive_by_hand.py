@@ -153,6 +153,8 @@ def test_units_drift_beyond_a_factor_of_ten():
     assert change(J=16.0) == (1.0, 1 / 16)
     assert change(c=-16.0) == (1 / 16, 1.0)
     assert change(c=16.0, J=16.0) == (1 / 16, 1 / 16)
+    assert change(c=2.0, J=16.0) == (1.0, 1 / 16)  # f keeps its unit
+    assert change(c=16.0, J=2.0) == (1 / 16, 1.0)
 
 
 def test_a_function_that_grows_flat_is_enlarged_up_to_its_own_units_only():

@@ -27,6 +27,7 @@ from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.sparse import read
 from gdpa.sets import REALS, Box
+from gdpa.units import asymmetric_direction
 
 RULES = Rules()
 #: The shortest step, eps^(2/3).
@@ -324,6 +325,12 @@ def test_restoration_minimizes_the_violation_alone():
     assert at(line(), g=0.5, phase=Restoration(1.0)).merit.lagrangian.multipliers.tolist() == [0.0]
 
 
+def test_the_second_probe_is_a_hundredth_of_x_in_a_fixed_direction():
+    problem, state = restoring(3.0, 2.0, 0.0)
+    p = restoration._shoved(problem, state, state.phase, 4.0, RULES).trial.direction
+    assert p == pytest.approx(0.04 * asymmetric_direction(state.x))
+
+
 def test_restoration_ends_with_multipliers_of_zero_also_on_the_boundary():
     problem, state = restoring(1.0, 0.0, 1.0)
     after = restoration.end(problem, state, problem.evaluate(state.x), state.phase, RULES)
@@ -422,11 +429,11 @@ def test_restoration_ends_at_a_tenth_of_its_first_violation():
 
 def test_a_flat_point_is_probed_twice_before_the_verdict():
     first = restored(1.0, Descending())
-    assert first.phase.stage == AfterSlope(1.0)
+    assert first.phase.stage == AfterSlope(1.0, 0)
     waiting = restored(1.0, AfterSlope(1.0, 18))
     assert waiting.phase.stage == AfterSlope(1.0, 19)
     shoved = restored(1.0, AfterSlope(1.0, 19))
-    assert shoved.phase.stage == AfterShove(1.0)
+    assert shoved.phase.stage == AfterShove(1.0, 0)
     assert shoved.trial.forced
     assert 0 < np.abs(shoved.trial.direction).max() <= 0.01
     assert restored(1.0, AfterShove(1.0, 18)).verdict is None
