@@ -75,7 +75,8 @@ def gradients_read(task: Task) -> Step:
     def read() -> None:
         step()
         for p in params:
-            p.grad.sum()
+            if p.grad is not None:
+                p.grad.sum()
 
     return read
 
