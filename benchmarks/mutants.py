@@ -2,10 +2,12 @@
 
     python -m benchmarks.mutants [--jobs 2] [--sample 0] [--files lagrangian kkt] [--seed 0] [--out results/mutants]
 
-Every mutant of a file runs the tests named beside it in `TESTS` and the file's own examples, in a copy of the package
-of its own. A mutant is killed if a test fails or the tests exceed their limit of time; a survivor is listed with its
-line. Tests that fail without a mutant (a library is missing) are left out and counted. A record is written as soon as
-its mutant is done, and a finished mutant is not run again.
+The tests of a file are those named beside it in `TESTS` and the file's own examples. They run once without a mutant;
+that tells which of them execute a line, and how long each takes. A mutant then runs in a copy of the package of its
+own the tests that execute its line, the quickest first, and all of them if the line is executed at import. It is killed
+if a test fails or exceeds its limit of time; a survivor is listed with its line. Tests that fail without a mutant (a
+library is missing) are left out and counted. A record is written as soon as its mutant is done, and a finished mutant
+is not run again; with --again a survivor is, after tests were added or without a --budget.
 """
 
 from __future__ import annotations
@@ -14,29 +16,18 @@ import argparse
 import ast
 import copy
 import hashlib
-import os
+import math
 import random
-import re
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.provenance import RESULTS, Study, told
+from benchmarks.mutant_runs import PACKAGE, Measured, killer, measured
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "src" / "gdpa"
-#: Seconds after which the tests of a mutant count as failed, because a mutant may loop for ever: at least this, and ...
-LIMIT = 60
-#: ... this many times what they take without a mutant, so that a busy machine kills none.
-LIMIT_SHARE = 5
-#: The same for all these tests without a mutant.
-LIMIT_WITHOUT = 600
 #: A mutant of a formula is the same in every array library: NumPy's tests are enough, and JAX is slow to load.
 NUMPY = ["-k", "not jax and not torch"]
 #: The tests that must notice a change of a file or folder of the package, the quickest first.
@@ -51,35 +42,50 @@ TESTS = {
     ],
     "algorithms/adaptive": [
         "tests/test_docs_adaptive.py::test_the_page_prints_the_rules",
+        "tests/algorithms/test_adaptive_by_hand.py",
+        "tests/algorithms/test_adaptive_decisions.py",
         "tests/algorithms/test_adaptive_gdpa.py",
         "tests/algorithms/test_adaptive_choice.py",
         "tests/algorithms/test_adaptive_verdicts.py",
         "tests/algorithms/test_adaptive_units.py",
-        "tests/algorithms/test_walls.py",
+        "tests/algorithms/test_adaptive_curvature.py",
         *NUMPY,
     ],
     "torch/rules": ["tests/torch/test_rules.py", "tests/torch/test_state.py", "tests/torch/test_paper.py"],
 }
-#: Read instead of pyproject.toml: no option of a plug-in that a machine may lack, warnings are errors as there.
-INI = """[pytest]
-filterwarnings =
-    error
-    ignore::pytest.PytestWarning
-markers =
-    slow: takes more than a few seconds
-"""
+#: Survivors that no test can kill, and why: they compute the same.
+EQUIVALENT = {
+    ("lagrangian.py", "0.0 if xp is np else xp.zeros_like(updated) -> 0.0"): "array libraries take the number as well",
+    ("kkt.py", "0.0 if xp is np else xp.zeros_like(constraints) -> 0.0"): "array libraries take the number as well",
+    ("kkt.py", "r + finite -> r - finite"): "`finite` is 0 or NaN",
+    ("kkt.py", "(units, free) if bool(near.any()) else (units,) -> (units, free)"): "both fits are the same then",
+    ("torch/rules/damped.py", "0.0 -> 1.0"): "`size` is 0 there",
+    ("torch/rules/damped.py", "1.0 + 0.0 * size -> 1.0 - 0.0 * size"): "`size` is 0 there",
+    ("torch/rules/peers.py", "t >= -0.5 -> t > -0.5"): "both branches give 1/2 there",
+}
 ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult}
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 REVERSED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 
 
 class Mutant(NamedTuple):
-    """A changed file: its path in the package, the line, what was changed, and the new source."""
+    """A changed file.
+
+    Args:
+        path: the file, relative to the package.
+        line: where the change is.
+        change: what was changed.
+        source: the new text.
+        statement: the lines of the statement that was changed, without its body.
+        at_import: whether the statement is executed at import, so that every test may notice the change.
+    """
 
     path: str
     line: int
     change: str
     source: str
+    statement: range
+    at_import: bool
 
     @property
     def key(self) -> str:
@@ -96,6 +102,7 @@ def mutants_of(path: str, source: str) -> Iterator[Mutant]:
     """
     tree = ast.parse(source)
     skipped = {id(n) for f in ast.walk(tree) for n in _not_executed(f)}
+    statements = {id(node): (lines, at_import) for node, lines, at_import in _statements(tree)}
     for node in ast.walk(tree):
         if id(node) in skipped or not hasattr(node, "lineno"):
             continue
@@ -103,7 +110,27 @@ def mutants_of(path: str, source: str) -> Iterator[Mutant]:
             before, after = ast.unparse(node), ast.unparse(new)
             changed = ast.unparse(_Replace(node, new).visit(ast.parse(source)))
             short = before if len(before) <= 60 else before[:57] + "..."
-            yield Mutant(path, node.lineno, f"{short} -> {after[:60]}", changed)
+            yield Mutant(path, node.lineno, f"{short} -> {after[:60]}", changed, *statements[id(node)])
+
+
+def _statements(
+    node: ast.AST, lines: range = range(0), at_import: bool = True
+) -> Iterator[tuple[ast.AST, range, bool]]:
+    """Yield each node under ``node`` with the lines of its statement and whether that is executed at import."""
+    for child in ast.iter_child_nodes(node):
+        own, early = lines, at_import
+        if isinstance(child, ast.stmt):
+            own, early = _header(child), at_import and not isinstance(node, ast.FunctionDef)
+        yield child, own, early
+        yield from _statements(child, own, early)
+
+
+def _header(statement: ast.stmt) -> range:
+    """Return the lines of a statement without those of its body."""
+    body = getattr(statement, "body", None)
+    end = max(statement.lineno + 1, body[0].lineno) if body else (statement.end_lineno or statement.lineno) + 1
+    first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))])
+    return range(first, end)
 
 
 def _not_executed(node: ast.AST) -> Iterator[ast.AST]:
@@ -157,119 +184,102 @@ def _place(node: ast.AST) -> tuple[object, ...]:
     return (type(node), *(getattr(node, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")))
 
 
-def is_killed(mutant: Mutant, tests: list[str], left_out: Iterable[str] = (), limit: float = LIMIT) -> bool:
-    """Run the tests on a copy of the package with the mutant in it."""
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(PACKAGE, Path(folder) / "gdpa", ignore=shutil.ignore_patterns("__pycache__"))
-        file = Path(folder) / "gdpa" / mutant.path
-        file.write_text(mutant.source)
-        words = [str(file), *tests, "-x", *(f"--{_way(name)}={name}" for name in left_out)]
-        return _pytest(folder, words, limit)[0] != 0
-
-
-def _way(name: str) -> str:
-    """Return the option that leaves a test out, or a whole file that cannot be read."""
-    return "deselect" if "::" in name else "ignore"
-
-
-def _pytest(folder: str, words: list[str], limit: float) -> tuple[int, str]:
-    """Run pytest with the package in ``folder`` and return its exit code and output; -1 after ``limit`` seconds."""
-    (Path(folder) / "pytest.ini").write_text(INI)
-    plain = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", "--doctest-modules"]
-    command = [sys.executable, "-m", "pytest", "-c", f"{folder}/pytest.ini", "--rootdir", str(ROOT), *plain, *words]
-    paths = os.pathsep.join([folder, str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        ended = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return -1, ""
-    return ended.returncode, ended.stdout + ended.stderr
-
-
-def without_mutant(tests: list[str]) -> tuple[tuple[str, ...], float]:
-    """Return the tests that fail here without a mutant, and the limit of time; raise if the others do not pass."""
-    clock = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(PACKAGE, Path(folder) / "gdpa", ignore=shutil.ignore_patterns("__pycache__"))
-        code, out = _pytest(folder, [*tests, "-rfE"], LIMIT_WITHOUT)
-        limit = max(LIMIT, LIMIT_SHARE * (time.monotonic() - clock))
-        if code == 0:
-            return (), limit
-        names = tuple(dict.fromkeys(re.findall(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", out, re.M)))
-        code, out = _pytest(folder, [*tests, *(f"--{_way(name)}={name}" for name in names)], LIMIT_WITHOUT)
-    if code != 0:
-        raise RuntimeError(f"{' '.join(tests)} do not pass without a mutant (exit code {code}): {out[-2000:]}")
-    return names, limit
-
-
-def chosen(names: list[str], sample: int, seed: int) -> list[tuple[Mutant, list[str]]]:
-    """Return ``sample`` mutants of each file (0 takes all), with their tests."""
-    found = []
-    for place, tests in TESTS.items():
-        path = PACKAGE / place
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
-        for file in files:
-            name = file.relative_to(PACKAGE).as_posix()
+def chosen(names: list[str], sample: int, seed: int) -> dict[str, list[Mutant]]:
+    """Return ``sample`` mutants of each file (0 takes all), by the entry of `TESTS`."""
+    found: dict[str, list[Mutant]] = {}
+    for place in TESTS:
+        for name in files_of(place):
             if names and not any(word in name for word in names):
                 continue
-            mutants = list(mutants_of(name, file.read_text()))
+            mutants = list(mutants_of(name, (PACKAGE / name).read_text()))
             if sample and len(mutants) > sample:
                 mutants = random.Random(f"{seed} {name}").sample(mutants, sample)
-            found += [(mutant, tests) for mutant in mutants]
+            found.setdefault(place, []).extend(mutants)
+    return found
+
+
+def files_of(place: str) -> list[str]:
+    """Return the files of an entry of `TESTS`, relative to the package."""
+    path = PACKAGE / place
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return [file.relative_to(PACKAGE).as_posix() for file in files]
+
+
+def judged(mutant: Mutant, tests: Measured, kills: Counter[str], budget: float = math.inf) -> str | None:
+    """Return the test that kills a mutant, None if it survives those that may notice it.
+
+    Tests that have killed many mutants in little time come first, then the quickest. Those beyond the budget, a sum of
+    times without a mutant, are left out: a mutant that only they would kill counts as a survivor.
+    """
+    names = list(tests.seconds) if mutant.at_import else tests.executing(mutant.path, mutant.statement)
+    if not names:
+        return None
+    names.sort(key=lambda name: (-kills[name] / tests.seconds[name], tests.seconds[name]))
+    spent = accumulate(tests.seconds[name] for name in names)
+    few = {name: tests.seconds[name] for name, sum_so_far in zip(names, spent, strict=True) if sum_so_far <= budget}
+    found = killer(mutant.path, mutant.source, few or {names[0]: tests.seconds[names[0]]})
+    if found in tests.seconds:
+        kills[found] += 1
     return found
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the share of killed mutants of each file and the survivors, in Markdown."""
-    lines = ["| file | mutants | killed | share |", "|---|---|---|---|"]
+    from benchmarks.provenance import markdown, told
+
     rows = sorted(rows, key=lambda row: (row["path"], row["line"], row["change"]))
+    body = []
     for name in [*dict.fromkeys(str(row["path"]) for row in rows), "all"]:
         some = [row for row in rows if name in ("all", row["path"])]
         killed = sum(bool(row["killed"]) for row in some)
-        lines.append(f"| {name} | {len(some)} | {killed} | {killed / len(some):.1%} |")
+        body.append((name, len(some), killed, f"{killed / len(some):.1%}"))
     alive = [row for row in rows if not row["killed"]]
-    lines += ["", "Survivors", "", *(f"- `{r['path']}:{r['line']}` `{r['change']}`" for r in alive)]
-    return "\n".join([*lines, "", told(rows)]).rstrip()
+    listed = [
+        f"- `{row['path']}:{row['line']}` `{row['change']}`" + (f" (equivalent: {why})" if why else "")
+        for row in alive
+        for why in [EQUIVALENT.get((row["path"], row["change"]))]
+    ]
+    parts = [markdown(["file", "mutants", "killed", "share"], body), "Survivors", "\n".join(listed), told(rows)]
+    return "\n\n".join(parts).rstrip()
 
 
 def main() -> None:
+    from benchmarks.provenance import RESULTS, Study  # here, for a forked process imports this module and no gdpa
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS / "mutants", help="folder for records.jsonl and table.md")
     parser.add_argument("--jobs", type=int, default=2, help="mutants tested at a time")
     parser.add_argument("--sample", type=int, default=0, help="mutants drawn from each file; 0 takes all")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--files", nargs="*", default=[], help="only files whose path contains one of these words")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no mutant after this time")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds of tests for a mutant; default: all")
+    parser.add_argument("--again", action="store_true", help="run the survivors again")
     args = parser.parse_args()
     study = Study("benchmarks.mutants", "mutants", key=("key",), out=args.out)
-    everything = chosen(args.files, args.sample, args.seed)
-    done = {row["key"] for row in study.rows()}
-    due = [(mutant, tests) for mutant, tests in everything if mutant.key not in done]
-    sets = {tuple(tests): tests for _, tests in due}
-    with ThreadPoolExecutor(args.jobs) as pool:
-        left_out = dict(zip(sets, pool.map(without_mutant, sets.values()), strict=True))
-    for files, (names, limit) in left_out.items():
-        print(f"{', '.join(files)}: {len(names)} tests left out, at most {limit:.0f} s for a mutant", flush=True)
-    end = time.monotonic() + args.seconds
-
-    def judge(mutant: Mutant, tests: list[str]) -> bool | None:
-        return is_killed(mutant, tests, *left_out[tuple(tests)]) if time.monotonic() < end else None
-
-    random.Random(args.seed).shuffle(due)  # an interrupted run is a fair sample
-    with ThreadPoolExecutor(args.jobs) as pool:
-        running = {pool.submit(judge, *pair): pair for pair in due}
-        for number, future in enumerate(as_completed(running), 1):
-            (mutant, tests), killed = running[future], future.result()
-            if killed is None:
-                continue
-            found = {"key": mutant.key, "path": mutant.path, "line": mutant.line, "change": mutant.change}
-            study.add({**found, "killed": killed, "left out": len(left_out[tuple(tests)][0])})
-            word = "killed" if killed else "SURVIVED"
-            print(f"{number}/{len(due)} {word} {mutant.path}:{mutant.line} {mutant.change}", flush=True)
-    keys = {mutant.key for mutant, _ in chosen([], 0, 0)}
-    study.file.replace(row for row in study.file.rows() if row["key"] in keys)  # not those of another source
+    done = {row["key"] for row in study.rows() if row["killed"] or not args.again}
+    for place, mutants in chosen(args.files, args.sample, args.seed).items():
+        due = [mutant for mutant in mutants if mutant.key not in done]
+        if not due:
+            continue
+        clock = time.monotonic()
+        tests = measured(TESTS[place], files_of(place))
+        print(
+            f"{place}: {len(tests.seconds)} tests without a mutant took {time.monotonic() - clock:.0f} s, "
+            f"{len(tests.left_out)} are left out; {len(due)} mutants",
+            flush=True,
+        )
+        kills: Counter[str] = Counter()
+        random.Random(args.seed).shuffle(due)  # an interrupted run is a fair sample
+        with ThreadPoolExecutor(args.jobs) as pool:
+            running = {pool.submit(judged, mutant, tests, kills, args.budget): mutant for mutant in due}
+            for number, future in enumerate(as_completed(running), 1):
+                mutant, by = running[future], future.result()
+                found = {"key": mutant.key, "path": mutant.path, "line": mutant.line, "change": mutant.change}
+                study.add({**found, "killed": by is not None, "by": by, "left out": len(tests.left_out)})
+                word = "SURVIVED" if by is None else "killed"
+                print(f"{number}/{len(due)} {word} {mutant.path}:{mutant.line} {mutant.change} {by or ''}", flush=True)
+    keys = {mutant.key for mutants in chosen([], 0, 0).values() for mutant in mutants}
+    study.keep([row for row in study.rows() if row["key"] in keys])  # not those of another source
     text = table(study.rows())
     study.write(text)
     print(text)

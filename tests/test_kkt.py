@@ -15,7 +15,7 @@ from gdpa._multipliers import fit
 from gdpa._oracle import CountingOracle, Counts
 from gdpa._problem import Evaluation, Problem, row_by_row
 from gdpa.backends import from_functions
-from gdpa.kkt import Residuals, absolute_residuals, gradient_map, relative_residuals
+from gdpa.kkt import Residuals, absolute_residuals, gradient_map, gradient_mapping, relative_residuals, violation
 from gdpa.problems import get, names
 from gdpa.schedules import Constant
 from gdpa.sets import REALS, Ball, Box, NonNegative, Product, Reals, Simplex
@@ -115,6 +115,16 @@ def test_the_worst_of_anything_with_nan_is_nan(bad, library):
     assert np.isnan(to_numpy(batch)).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("infinite", [(math.inf, math.inf, 0.0), (math.inf, 0.0, math.inf), (0.0, math.inf, math.inf)])
+def test_the_worst_of_what_is_infinite_is_infinite(infinite):
+    assert Residuals(*infinite).worst == math.inf
+
+
+def test_an_equality_must_be_declared():
+    assert violation(np.array([-1.0, 2.0])).tolist() == [0.0, 2.0]
+    assert violation(np.array([-1.0, 2.0]), num_equalities=2).tolist() == [1.0, 2.0]
+
+
 def test_a_gradient_of_a_thousandth_everywhere_is_not_solved_at_the_start():
     result = solve(line(1e-3), np.zeros(1), stop=(KKTBelow(1e-2), MaxSteps(20)), tolerance=1e-2)
     assert result.status is Status.MAX_STEPS
@@ -142,7 +152,11 @@ def test_the_gradient_map_is_zero_at_recorded_answers_and_by_hand_elsewhere():
     # lambda = 1, g = -1, beta = 4: [1 - 4]_+ = 0, so 1/4
     own = line(3.0, domain=Box(0.0, 1.0))
     assert gradient_map(own, np.array([0.5]), np.array([1.0]), 1.0, 4.0).tolist() == [0.5, 0.25]
-    for steps in ({"alpha": 0.0}, {"beta": -1.0}):
+    # alpha = beta = 1 by default: 1/2 as before, and lambda - [1 - 1]_+ = 1
+    assert gradient_map(own, np.array([0.5]), np.array([1.0])).tolist() == [0.5, 1.0]
+    # far from the bounds of X the mapping is the gradient, whatever alpha is
+    assert gradient_mapping(Box(0.0, 1.0), np.array([0.5]), np.array([0.25]), 0.5).tolist() == [0.25]
+    for steps in ({"alpha": 0.0}, {"beta": 0.0}, {"alpha": -1.0}, {"beta": -1.0}):
         with pytest.raises(ValueError, match="alpha and beta must be positive, got"):
             gradient_map(own, np.array([0.5]), np.array([1.0]), **steps)
 
@@ -161,6 +175,7 @@ def test_one_step_of_the_gradient_map_does_not_certify_near_the_boundary():
     assert snapped.residuals.stationarity == 0.0
     assert snapped.holds(1e-12)
     assert snapped.domain_multipliers.tolist() == [-1.0]  # a lower bound's multiplier is negative here
+    assert exact.domain_multipliers.tolist() == [0.0]  # inside, the bound does not push
     assert not certify(own, x).holds(1e-4)  # by default only rounding is snapped away
     assert certify(own, np.array([1e-9])).x.tolist() == [0.0]
 
@@ -283,6 +298,29 @@ def test_the_better_multipliers_are_kept():
     assert certify(own.problem, own.solution, bad).multipliers == pytest.approx(good, abs=1e-9)
     # what a method hands in is made nonnegative first
     assert (certify(own.problem, own.solution, -bad).multipliers >= 0).all()
+
+
+@pytest.mark.parametrize("x", [np.array([0.9]), np.array([[0.9], [1.0]])])
+def test_a_certificate_holds_to_its_own_residual(x):
+    # min (x - 2)^2 / 2 subject to x <= 1
+    own = Problem(
+        lambda x: Evaluation(((x - 2) ** 2 / 2).sum(-1), x - 1, lambda w, objective=1.0: objective * (x - 2) + w)
+    )
+    certificate = certify(own, x)
+    worst = float(np.max(certificate.relative.worst))
+    assert worst > 0
+    assert certificate.holds(worst)
+    assert not certificate.holds(np.nextafter(worst, 0.0))
+
+
+@pytest.mark.parametrize(("limit", "formed"), [(12, True), (11, False)])
+def test_a_jacobian_is_formed_up_to_its_limit(monkeypatch, limit, formed):
+    monkeypatch.setattr(gdpa.kkt, "JACOBIAN_LIMIT", limit)
+    own = get("HS43")  # 3 constraints of 4 variables
+    now = own.problem.evaluate(own.solution)
+    start = start_at(own.problem.evaluate(own.x0), own.x0)
+    certify(own.problem, own.solution, own.multipliers + 1, start=start, evaluation=now)
+    assert now.knows_derivatives == formed
 
 
 def test_a_jacobian_too_large_is_not_formed(monkeypatch):

@@ -145,6 +145,14 @@ def test_equalities_keep_their_sign_and_always_pass_the_gate():
     assert float(only) == pytest.approx(-0.5 * -3.0 + 2.0 / 2 * 9.0)
 
 
+def test_the_gate_is_open_above_zero_and_for_every_equality():
+    """S_r = {i : q_i > 0}, eq. (defs), for arrays and for single numbers."""
+    assert in_gate(np.array([1e-9, 0.0, -1e-9])).tolist() == [True, False, False]
+    assert [in_gate(q) for q in (1e-9, 0.0, -1e-9)] == [True, False, False]
+    assert in_gate(np.array([0.0, -1.0]), num_equalities=2).tolist() == [True, True]
+    assert [in_gate(q, num_equalities=1) for q in (0.0, -1.0)] == [True, True]
+
+
 def test_the_residual_violation_is_where_the_dual_step_stands_still():
     F = AugmentedLagrangian(np.array([2.0, 0.5]), beta=4.0, tau=0.3)
     assert F.ascend(F.residual_violation()) == pytest.approx(F.multipliers)

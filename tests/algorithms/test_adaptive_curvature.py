@@ -67,6 +67,9 @@ def test_products_cost_no_more_than_the_rows():
     refined(oracle.problem, state, now, Rules(trial_points=0, settled=0.0))
     made = oracle.method
     assert (made.forwards - 1, made.backwards) == (3, 3)  # (M + 1) // 2 products for M rows
+    before = made.forwards
+    refined(oracle.problem, state, now, Rules(trial_points=0, settled=1e9))
+    assert made.forwards - before == 1  # a step that has settled is not measured again
 
 
 def test_measured_curvature_saves_passes():

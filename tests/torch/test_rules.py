@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gdpa.torch
 from gdpa.torch.rules import RULES, Damped, Feedback, NuPI, Paper, PenaltyBarrier, TwoSample, make_rule
 from gdpa.torch.rules.base import Part, advance, advance_few
 from tests.torch.helpers import advance_each
@@ -113,6 +114,10 @@ def test_damped_by_hand():
     assert [x for pair in trail for x in pair] == pytest.approx([0.22, 0.02, 0.13, 0.03])
     assert dual["size"] == [4.0]
     assert run(Damped(), [4.0], ratio=0.0)[0] == [(0.0, 0.0)]  # not calibrated: no weight
+    assert run(Damped(), [4.0], ratio=0.0)[1]["size"] == [0.0]  # and nothing seen
+    assert run(Damped(), [-4.0], ratio=0.5)[1]["size"] == [4.0]
+    # three times the rate: beta = .15, lambda = .1 * .15 * 4 = .06, w = .06 + .6
+    assert run(Damped(dual_rate=3.0), [4.0], ratio=2.0)[0][0] == pytest.approx((0.66, 0.06))
 
 
 def test_nupi_by_hand():
@@ -129,6 +134,29 @@ def test_penalty_barrier_by_hand():
     trail, dual = run(PenaltyBarrier(), [1.0, -0.999])
     assert [x for pair in trail for x in pair] == pytest.approx([0.02, 0.011, 0.00275, 0.010175])
     assert dual["penalties"] == pytest.approx([0.999**2])
+
+
+def test_penalty_barrier_near_its_limit():
+    # 1 - gamma is at most 1, so lambda = w: .01 (1 + .25), then t = -.25: .0125 (1 - .25)
+    trail, _ = run(PenaltyBarrier(dual_rate=20.0), [0.25, -0.25 * 0.999])
+    assert [x for pair in trail for x in pair] == pytest.approx([0.0125, 0.0125, 0.009375, 0.009375])
+    assert run(PenaltyBarrier(shrink=0.25), [0.0] * 3)[1]["penalties"] == [0.1]  # .25, then not below .1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_state_of_a_run_can_be_loaded(name):
+    def fresh():
+        w = torch.nn.Parameter(torch.zeros(2))
+        return w, gdpa.torch.constrain(torch.optim.SGD([w], lr=0.01), ["met", "violated"], rule=name)
+
+    w, opt = fresh()
+    for _ in range(12):
+        opt.zero_grad()
+        opt.lagrangian(w.square().sum(), torch.stack([w[0] - 1, 1 - w[1]])).backward()
+        opt.step()
+    _, other = fresh()
+    other.load_state_dict(opt.state_dict())
+    assert torch.equal(other.multipliers, opt.multipliers)
 
 
 def test_two_samples_by_hand():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,23 @@ def test_the_example_runs_at_toy_size(tmp_path):
     rows = RecordFile(tmp_path / "records.jsonl").rows()
     assert [row["method"] for row in rows] == ["GDPA", "plain policy gradient"]
     assert len(rows[0]["columns"]["update"]) == 12
+
+
+def test_the_example_ends_on_a_signal_and_continues(tmp_path):
+    script = Path(__file__).parents[3] / "examples" / "safe_cartpole.py"
+    command = [sys.executable, str(script), "--updates", "6", "--seeds", "2", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        first = process.stdout.readline()  # one run is over, and others follow
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=300)
+    assert "'seed': 0" in first
+    finished = RecordFile(tmp_path / "records.jsonl").rows()
+    assert process.returncode == -signal.SIGTERM
+    assert f"{len(finished)} finished runs are recorded in {tmp_path / 'records.jsonl'}" in said
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    rows = RecordFile(tmp_path / "records.jsonl").rows()
+    assert rows[: len(finished)] == finished
+    assert [row["seed"] for row in rows] == [0, 1] * 2
 
 
 def test_costs_of_the_wrong_length():
