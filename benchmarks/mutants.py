@@ -58,7 +58,17 @@ EQUIVALENT = {
     ("lagrangian.py", "0.0 if xp is np else xp.zeros_like(updated) -> 0.0"): "array libraries take the number as well",
     ("kkt.py", "0.0 if xp is np else xp.zeros_like(constraints) -> 0.0"): "array libraries take the number as well",
     ("kkt.py", "r + finite -> r - finite"): "`finite` is 0 or NaN",
-    ("kkt.py", "(units, free) if bool(near.any()) else (units,) -> (units, free)"): "both fits are the same then",
+    **{
+        ("kkt.py", f"0 * now.objective + total(0 * g){change}"): "a sum of numbers that are 0 or NaN"
+        for change in (
+            " -> 0 * now.objective - total(0 * g)",
+            " + total(0 * gradient) -> 0 * now.objective + total(0 * g) - total(0 * gradient)",
+        )
+    },
+    (
+        "algorithms/adaptive/sqp_step.py",
+        "g.shape[-1] - problem.num_equalities -> g.shape[-1] + problem.num_equalities",
+    ): "the slackness of an equality is at most its violation",
     ("torch/rules/damped.py", "0.0 -> 1.0"): "`size` is 0 there",
     ("torch/rules/damped.py", "1.0 + 0.0 * size -> 1.0 - 0.0 * size"): "`size` is 0 there",
     ("torch/rules/peers.py", "t >= -0.5 -> t > -0.5"): "both branches give 1/2 there",

@@ -154,6 +154,7 @@ def test_the_gradient_map_is_zero_at_recorded_answers_and_by_hand_elsewhere():
     assert gradient_map(own, np.array([0.5]), np.array([1.0]), 1.0, 4.0).tolist() == [0.5, 0.25]
     # alpha = beta = 1 by default: 1/2 as before, and lambda - [1 - 1]_+ = 1
     assert gradient_map(own, np.array([0.5]), np.array([1.0])).tolist() == [0.5, 1.0]
+    assert gradient_mapping(Box(0.0, 1.0), np.array([0.5]), np.array([3.0])).tolist() == [0.5]
     # far from the bounds of X the mapping is the gradient, whatever alpha is
     assert gradient_mapping(Box(0.0, 1.0), np.array([0.5]), np.array([0.25]), 0.5).tolist() == [0.25]
     for steps in ({"alpha": 0.0}, {"beta": 0.0}, {"alpha": -1.0}, {"beta": -1.0}):

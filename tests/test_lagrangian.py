@@ -8,7 +8,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 from gdpa._problem import Evaluation, Problem
 from gdpa.algorithms import GDPA
-from gdpa.lagrangian import AugmentedLagrangian, in_gate
+from gdpa.lagrangian import AugmentedLagrangian, ascended, in_gate
 from gdpa.schedules import Constant
 from gdpa.sets import REALS, Ball, Box, Simplex
 
@@ -150,6 +150,8 @@ def test_the_gate_is_open_above_zero_and_for_every_equality():
     assert in_gate(np.array([1e-9, 0.0, -1e-9])).tolist() == [True, False, False]
     assert [in_gate(q) for q in (1e-9, 0.0, -1e-9)] == [True, False, False]
     assert in_gate(np.array([0.0, -1.0]), num_equalities=2).tolist() == [True, True]
+    assert ascended(0.0, 1.0, 0.0, -1.0) == 0.0  # an inequality, unless it is said to be none
+    assert ascended(0.0, 1.0, 0.0, -1.0, num_equalities=1) == -1.0
     assert [in_gate(q, num_equalities=1) for q in (0.0, -1.0)] == [True, True]
 
 

@@ -60,6 +60,14 @@ def test_nothing_is_measured_on_an_easy_problem_or_if_the_jacobian_is_cheap(rule
     assert refined(problem, state, problem.evaluate(state.x), rules) is state
 
 
+def test_nothing_is_measured_at_the_first_points_of_a_phase():
+    problem, state = after(8, Rules(trial_points=10**6))
+    now = problem.evaluate(state.x)
+    early, late = (state.replaced(step=25, phase_since=since) for since in (6, 5))
+    assert refined(problem, early, now, Rules()) is early
+    assert refined(problem, late, now, Rules()) is not late
+
+
 def test_products_cost_no_more_than_the_rows():
     problem, state = after(8, Rules(trial_points=10**6))
     oracle = CountingOracle(problem)

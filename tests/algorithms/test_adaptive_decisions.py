@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from gdpa import AdaptiveGDPA, Status
 from gdpa._problem import Evaluation, Problem, row_by_row
@@ -24,6 +25,7 @@ from gdpa.algorithms.adaptive.state import (
 from gdpa.backends import from_functions
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.numerics.lbfgs import LBFGS
+from gdpa.numerics.sparse import read
 from gdpa.sets import REALS, Box
 
 RULES = Rules()
@@ -220,6 +222,18 @@ def test_the_penalty_is_raised_until_a_quarter_of_the_violation_is_left():
     assert penalized(-1e12, RULES.largest_beta)[0] == RULES.largest_beta
 
 
+def test_a_stiff_model_is_tried_near_the_constraints_and_taken_if_it_descends():
+    def step(c, g, beta=10.0):
+        F = AugmentedLagrangian(np.zeros(1), beta)
+        return float(model(c, g=g).step(F, RULES).direction[0])
+
+    # p = -(c + beta g) / (1 + beta), with beta = 1e8 if that descends: the slope of F_beta is c + 10 g
+    assert step(-0.04, 0.005) == pytest.approx(-(5e5 - 0.04) / (1 + 1e8))
+    assert step(-2.0, 0.005) == pytest.approx(1.95 / 11)
+    assert step(-0.04, 0.01) == pytest.approx(-0.06 / 11)  # not near
+    assert step(-0.04, 0.005, beta=2e8) == pytest.approx(-(1e6 - 0.04) / (1 + 2e8))
+
+
 def test_the_better_multipliers_of_an_sqp_step():
     problem, x = line(), np.zeros(1)
     # c = -2, J = 1, g = 0: lambda = 2 leaves nothing, lambda = 1 leaves 1
@@ -230,6 +244,14 @@ def test_the_better_multipliers_of_an_sqp_step():
     # no multipliers have a smaller residual than the violation
     kept = sqp_step._best_multipliers(problem, x, model(-2.0, g=0.0), 1.0, np.ones(1))
     assert (kept[0].tolist(), kept[1].tolist(), kept[2]) == ([1.0], [-1.0], 1.0)
+
+
+def test_slackness_is_a_mean_weighted_by_the_multipliers():
+    # g = -1/2: lambda = 2 leaves |-4 + 2| = 2; of any others the slackness is 1/2 however large they are
+    lam, gradient, share = sqp_step._best_multipliers(line(), np.zeros(1), model(-4.0, g=-0.5), 0.0, np.full(1, 2.0))
+    assert lam[0] > 2
+    assert gradient == pytest.approx(lam - 4)
+    assert share == pytest.approx(max(abs(lam[0] - 4), 0.5) / 2)
 
 
 def test_a_full_sqp_step_takes_the_multipliers_of_the_model():
@@ -258,6 +280,31 @@ def test_a_coordinate_beside_its_bound_stays_there_unless_the_problem_is_sparse(
     box, x = Box(0.0, 1.0), np.full(1, 2.0**-52)
     state = at(line(domain=box), 0.5, step="jacobian")
     assert phases.on_bounds(box, state, x, RULES) is x
+    sparse = state.replaced(phase=state.phase._replace(jacobian=read(csr_array(np.eye(1)), "J")))
+    assert phases.on_bounds(box, sparse, x, RULES).tolist() == [0.0]
+    assert phases.on_bounds(box, sparse, 100 * x, RULES).tolist() == [100 * 2.0**-52]
+
+
+def test_the_first_gradient_of_the_merit():
+    # min x subject to 4 x - 2 <= 0 at x = 1: g' = 1/2 and J' = 1 in the unit 1/4, so 1 + 10 * 1/2
+    own = from_functions(
+        lambda x: x[0], lambda x: 4 * x - 2, gradient=lambda x: np.ones(1), jacobian=lambda x: np.full((1, 1), 4.0)
+    )
+    assert at(own, 1.0).gradient == pytest.approx([6.0])
+
+
+def test_what_the_loop_sees_is_in_the_lengths_of_the_user():
+    own, x0 = line(-900.0), np.full(1, 1000.0)
+    state = AdaptiveGDPA(step="jacobian").init(own, x0)
+    assert state.lengths.tolist() == [1024.0]
+    assert state.x.tolist() == state.probe.x.tolist() == [1000.0]
+    assert state.probe.gradient == pytest.approx(1 + state.probe.multipliers)
+
+
+def test_restoration_minimizes_the_violation_alone():
+    merit = at(line(), g=0.0, phase=Restoration(1.0)).merit
+    assert merit.lagrangian.multipliers.tolist() == [0.0]
+    assert float(merit.value(np.asarray(7.0), np.full(1, 3.0))) == 4.5
 
 
 def test_rows_far_from_active_are_not_pulled_back():
@@ -357,8 +404,8 @@ def test_a_way_down_ends_the_probe():
     assert restored(0.9, AfterShove(1.0, 19)).verdict is None
 
 
-def test_the_first_plateaus_are_left_to_the_objective():
-    assert isinstance(restored(1.0, AfterShove(1.0, 0), monitor=Monitor(restorations=2)).phase, QuasiNewton)
-    assert isinstance(restored(1.0, AfterShove(1.0, 0), monitor=Monitor(restorations=3)).phase, Restoration)
-    assert isinstance(restored(1.0, AfterShove(1.0, 1), monitor=Monitor(restorations=2)).phase, Restoration)
-    assert isinstance(restored(1.0, AfterSlope(1.0, 0), monitor=Monitor(restorations=2)).phase, Restoration)
+def test_the_first_plateau_is_left_to_the_objective():
+    assert isinstance(restored(1.0, AfterShove(1.0, 0)).phase, QuasiNewton)
+    assert isinstance(restored(1.0, AfterShove(1.0, 0), monitor=Monitor(restorations=1)).phase, Restoration)
+    assert isinstance(restored(1.0, AfterShove(1.0, 1)).phase, Restoration)
+    assert isinstance(restored(1.0, AfterSlope(1.0, 0)).phase, Restoration)
