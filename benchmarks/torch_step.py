@@ -3,14 +3,14 @@
     python -m benchmarks.torch_step [--rounds 100] [--save]      --save: keep the record in results/torch_step/
 
 Everything is timed against the same graph with fixed weights, ``f + w . g``, and the same primal optimizer: the cost of
-knowing g at all is not charged to anyone. Every method is built several times, because the place of its objects in
-memory moves a figure by some microseconds. All are timed in turn, in random order: ten steps that are not timed (of the
-large network one), then ten that are, which hold one average of the weights. The figure is the tenth percentile over
-these blocks of the CPU time of one thread, which other processes disturb least, averaged over builds. `GDPA` has a
-primal step of its own, cheaper than that of torch's SGD; "fixed weights, GDPA's primal step" is the row that tells the
-cost of its constraints alone. "Python calls" are the functions that a step enters, the network's and torch's included.
-On the large network, "fixed weights, gradients read once" adds a sum over each gradient: no test of all gradients can
-cost less. Cooper and humancompatible-train take part if they are installed.
+knowing g at all is not charged to anyone. All methods train the same network, and all are built several times, because
+the place of their objects in memory moves a figure by some microseconds. They are timed in turn, in random order: ten
+steps that are not timed (of the large network one), then ten that are, which hold one average of the weights. The
+figure is the tenth percentile over these blocks of the CPU time of one thread, which other processes disturb least,
+averaged over builds. `GDPA` has a primal step of its own, cheaper than that of torch's SGD; "fixed weights, GDPA's
+primal step" is the row that tells the cost of its constraints alone. "Python calls" are the functions that a step
+enters, the network's and torch's included. On the large network, "fixed weights, gradients read once" adds a sum over
+each gradient: no test of all gradients can cost less. Cooper and humancompatible-train take part if they are installed.
 """
 
 from __future__ import annotations
@@ -176,22 +176,24 @@ def compare(
     widths: tuple[int, ...], rounds: int, builds: int, names: list[str], untimed: int = BLOCK
 ) -> dict[str, dict[str, float]]:
     """Time blocks of steps of ``builds`` instances of every method, ``rounds`` times, after ``untimed`` steps each."""
-    made: list[tuple[str, Step, list[float]]] = []
+    made: list[tuple[str, int, Step, list[float]]] = []
     calls: dict[str, float] = {}
     order, missing = random.Random(0), {}
-    for name in order.sample(names * builds, len(names) * builds):
-        try:
-            step = METHODS[name](Task(widths))
-        except ImportError as error:
-            missing[name] = str(error)
-            continue
-        for _ in range(BLOCK):
-            step()
-        calls[name] = calls_of(step)
-        made.append((name, step, []))
+    for build in range(builds):
+        task = Task(widths)
+        for name in order.sample(names, len(names)):
+            try:
+                step = METHODS[name](task)
+            except ImportError as error:
+                missing[name] = str(error)
+                continue
+            for _ in range(BLOCK):
+                step()
+            calls[name] = calls_of(step)
+            made.append((name, build, step, []))
     for _ in range(rounds):
         order.shuffle(made)
-        for _, step, times in made:
+        for _, _, step, times in made:
             for _ in range(untimed):  # another method has run: its code and data are in the caches
                 step()
             start = time.process_time()
@@ -200,22 +202,20 @@ def compare(
             times.append((time.process_time() - start) / BLOCK * 1e6)
     for name, reason in missing.items():
         print(f"  {name}: not installed ({reason})")
-    found = {
-        name: [sorted(times)[len(times) // 10] for other, _, times in made if other == name]
-        for name in names
-        if name in calls
-    }
-    floor = statistics.mean(found["fixed weights"])
-    return {
-        name: {
-            "us": statistics.mean(own),
-            "over_us": statistics.mean(own) - floor,
-            "ratio": statistics.mean(own) / floor,
-            "spread_us": max(own) - min(own),
-            "calls": calls[name],
-        }
-        for name, own in found.items()
-    }
+    us = {(name, build): sorted(times)[len(times) // 10] for name, build, _, times in made}
+    found = {}
+    for name in names:
+        if name in calls:
+            pairs = [(us[name, build], us["fixed weights", build]) for build in range(builds)]
+            over = [own - floor for own, floor in pairs]
+            found[name] = {
+                "us": statistics.mean(own for own, _ in pairs),
+                "over_us": statistics.mean(over),
+                "ratio": statistics.mean(own / floor for own, floor in pairs),
+                "spread_us": max(over) - min(over),
+                "calls": calls[name],
+            }
+    return found
 
 
 def calls_of(step: Step) -> float:

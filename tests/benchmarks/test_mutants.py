@@ -66,6 +66,7 @@ def test_a_change_that_no_test_executes_survives(tests):
 def test_a_budget_leaves_the_slow_tests_out(tests):
     wrong = one("self.beta * constraints ->")._replace(at_import=True)
     killer = mutants.judged(wrong, tests, Counter())
+    assert killer is not None
     slow = tests._replace(seconds={"gdpa.lagrangian.AugmentedLagrangian.residual_violation": 1.0, killer: 10.0})
     assert mutants.judged(wrong, slow, Counter(), budget=11.0) == killer
     assert mutants.judged(wrong, slow, Counter(), budget=10.9) is None
