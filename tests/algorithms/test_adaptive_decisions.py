@@ -239,16 +239,16 @@ def test_the_penalty_is_raised_until_a_quarter_of_the_violation_is_left():
     assert penalized(-1e12, RULES.largest_beta)[0] == RULES.largest_beta
 
 
-def test_a_stiff_model_is_tried_near_the_constraints_and_taken_if_it_descends():
+def test_a_stiff_model_is_tried_near_the_constraints_and_taken_if_the_merit_is_to_fall():
     def step(c, g, beta=10.0):
         F = AugmentedLagrangian(np.zeros(1), beta)
         return float(model(c, g=g).step(F, RULES).direction[0])
 
-    # p = -(c + beta g) / (1 + beta), with beta = 1e8 if that descends: the slope of F_beta is c + 10 g
-    assert step(-0.04, 0.005) == pytest.approx(-(5e5 - 0.04) / (1 + 1e8))
-    assert step(-2.0, 0.005) == pytest.approx(1.95 / 11)
-    assert step(-0.04, 0.01) == pytest.approx(-0.06 / 11)  # not near
-    assert step(-0.04, 0.005, beta=2e8) == pytest.approx(-(1e6 - 0.04) / (1 + 2e8))
+    # p = -(c + beta g) / (1 + beta), with beta = 1e8 if c p + p^2 / 2 + 5 (g + p)^2 - 5 g^2 is below 0: if c > -4.5 g
+    assert step(-0.022, 0.005) == pytest.approx(-(5e5 - 0.022) / (1 + 1e8))
+    assert step(-0.023, 0.005) == pytest.approx(-0.027 / 11)
+    assert step(-0.022, 0.01) == pytest.approx(-0.078 / 11)  # not near
+    assert step(-0.022, 0.005, beta=2e8) == pytest.approx(-(1e6 - 0.022) / (1 + 2e8))
 
 
 def test_the_better_multipliers_of_an_sqp_step():

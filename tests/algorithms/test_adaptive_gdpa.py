@@ -81,7 +81,7 @@ def test_a_stiff_step_with_the_jacobian_by_hand(library):
     assert states[2].lagrangian.beta == 10.0
 
 
-def test_a_stiff_step_that_does_not_descend_is_not_taken():
+def test_a_stiff_step_along_which_the_model_rises_is_not_taken():
     """min -x subject to x^2 <= 1 with a multiplier that is far too large: F_beta descends inwards, SQP outwards."""
     F, x = AugmentedLagrangian(np.array([5.0]), 10.0, 0.0, 0), np.array([0.9])
     model = Model(LBFGS(), -np.ones(1), 2 * x[None], x**2 - 1, None, None)
@@ -90,6 +90,29 @@ def test_a_stiff_step_that_does_not_descend_is_not_taken():
     outwards = (1 - x**2) / (2 * x)  # to the linearized constraint
     assert (gradient * outwards)[0] > 0 > (gradient * plain)[0]
     assert tried.tolist() == plain.tolist()
+
+
+def test_the_change_of_the_model_by_hand():
+    # F = f + (([lambda + 10 g]_+)^2 - lambda^2) / 20 with lambda = 5, g = -0.2: (3^2 - 25) / 20. With p = 0.1, c = -1,
+    # B = 1 and J = 2 f changes by -0.1 + 0.005 and g becomes 0: (5^2 - 25) / 20.
+    F = AugmentedLagrangian(np.array([5.0]), 10.0, 0.0, 0)
+    model = Model(LBFGS(), -np.ones(1), np.array([[2.0]]), np.array([-0.2]), None, None)
+    assert model.change(F, np.array([0.1])) == pytest.approx(-0.095 + 0.8)
+
+
+def test_wrong_multipliers_do_not_shorten_stiff_steps():
+    """A test of COBYQA: SQP steps from multipliers of zero descend on F_beta for a thousandth of their length only."""
+    problem = from_functions(
+        lambda x: x[0] ** 2 + x[1] ** 3,
+        lambda x: np.array([x @ x - 25]),
+        gradient=lambda x: np.array([2 * x[0], 3 * x[1] ** 2]),
+        jacobian=lambda x: 2 * x[None],
+        num_equalities=1,
+    )
+    result = solve(problem, np.array([4.95, 0.66]))
+    assert result.success
+    assert result.x == pytest.approx([math.sqrt(25 - 4 / 9), 2 / 3], abs=1e-5)
+    assert result.forwards <= 12
 
 
 def test_the_reference_value_is_exact_under_new_multipliers(rng):

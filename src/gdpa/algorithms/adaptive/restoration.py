@@ -4,7 +4,7 @@ The phase hands its point back when the violation has fallen to a tenth. The ver
 positive and stationary: to first order, moving x by its own size changes it by a millionth. Then two probes must
 agree, each followed by twenty points that lead to no lower violation. The first is a step as long as x down the slope
 that is left, because a plateau is flat without being a minimum. The second is a shove, because a point of symmetry is
-flat, too. If the shoved point is as flat, the phase ends without a verdict, the first three times: the objective may
+flat, too. If the shoved point is as flat, the phase ends without a verdict, the first time: the objective may
 lead off that plateau.
 """
 

@@ -52,18 +52,26 @@ class Model(NamedTuple):
         return cls(state.curvature, c, J, g, step_bounds(problem.domain, state.x), part)
 
     def step(self, F: AugmentedLagrangian, rules: Rules) -> ModelStep:
-        """Return the step of the model, near a solution of a stiff one if that descends on F_beta, too.
+        """Return the step of the model, near the constraints that of a stiff one if F_beta is to fall along it, too.
 
         The weight 1 / beta of the multipliers in the model's dual makes them converge linearly. With beta_max in place
         of beta they converge as those of SQP do (Wright 1998: superlinear convergence asks for a weight that vanishes).
+        A step along which the model of F_beta rises would be cut short, and the multipliers would stay wrong.
         """
         if largest_violation(self.g, F.num_equalities) < rules.near and F.beta < rules.largest_beta:
             stiff = self._minimized(F._replace(beta=rules.largest_beta), at_once=True)
-            if stiff is not None and dot(self.c + matmul(F.weights(self.g), self.J), stiff.direction) < 0:
+            if stiff is not None and self.change(F, stiff.direction) < 0:
                 return stiff
         step = self._minimized(F)
         assert step is not None
         return step
+
+    def change(self, F: AugmentedLagrangian, p: Array) -> float:
+        """Return the change of the model of F_beta along p: grad f'p + p'Bp/2 is added to f, and Jp to g."""
+        sparse = isinstance(self.J, SparseMatrix)
+        Bp = Quadratic.of(self.curvature, len(self.c)).product(p) if sparse else self.curvature.product(p)
+        f = dot(self.c, p) + dot(p, Bp) / 2
+        return f + float(F.value(0.0, self.g + matmul(self.J, p)) - F.value(0.0, self.g))
 
     def _minimized(self, F: AugmentedLagrangian, at_once: bool = False) -> ModelStep | None:
         """Return the minimizer of the model. A constraint without a row has the multiplier beta [r]_+.
