@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from gdpa import AdaptiveGDPA, Status
 from gdpa._problem import Evaluation, Problem, row_by_row
-from gdpa.algorithms.adaptive import Rules, phases, restoration, sqp_step
+from gdpa.algorithms.adaptive import Rules, lengths, phases, restoration, sqp_step
 from gdpa.algorithms.adaptive.merit import Correction, Reference, Trial
 from gdpa.algorithms.adaptive.method import _assess
 from gdpa.algorithms.adaptive.sqp_model import Model
@@ -162,15 +162,15 @@ def test_the_reference_forgets_all_but_the_last_eight_points():
 
 def test_a_forced_trial_is_accepted_whatever_its_merit():
     problem = line()
-    state = at(problem).replaced(trial=Trial(np.full(1, 5.0), 0.0, forced=True))
+    state = at(problem, 0.25).replaced(trial=Trial(np.full(1, 5.0), 0.0, forced=True))
     outcome = _assess(state, problem.evaluate(np.full(1, 0.5)), RULES)
     assert outcome.accepted
     assert len(outcome.reference.objectives) == 1
-    assert outcome.rise == pytest.approx(0.5 * state.scaling.objective)
+    assert outcome.rise == pytest.approx(0.25 * state.scaling.objective)
     assert not _assess(state, problem.evaluate(np.full(1, np.nan)), RULES).accepted
     plain = _assess(state.replaced(trial=state.trial._replace(forced=False)), problem.evaluate(np.full(1, 0.5)), RULES)
     assert not plain.accepted
-    assert plain.rise == pytest.approx(0.5 * state.scaling.objective)
+    assert plain.rise == pytest.approx(0.25 * state.scaling.objective)
 
 
 # Which phase, if every row is a pass
@@ -451,3 +451,38 @@ def test_the_first_plateau_is_left_to_the_objective():
     assert isinstance(restored(1.0, AfterShove(1.0, 0), monitor=Monitor(restorations=1)).phase, Restoration)
     assert isinstance(restored(1.0, AfterShove(1.0, 1)).phase, Restoration)
     assert isinstance(restored(1.0, AfterSlope(1.0, 0)).phase, Restoration)
+
+
+# Rows that were not evaluated, and lengths of variables
+
+
+def test_the_model_leaves_out_rows_of_zeros_unless_they_are_equalities():
+    problem = Problem(line().evaluate, num_constraints=3, num_equalities=1)
+    state = at(line())
+    J = np.array([[1.0], [0.0], [0.0]])
+    made = Model.at(problem, state, np.ones(1), J, np.zeros(3), np.abs(J[:, 0]))
+    assert made.evaluated.tolist() == [True, False, True]
+    full = Model.at(problem, state, np.ones(1), np.ones((3, 1)), np.zeros(3), np.ones(3))
+    assert full.evaluated is None
+
+
+def test_a_problem_in_lengths_by_hand():
+    # x = D z: the gradient gets the factor D, the Hessian D on both sides, the bounds 1 / D
+    D, H = np.array([4.0, 0.5]), np.array([[1.0, 2.0], [2.0, 3.0]])
+    now = Evaluation(
+        np.asarray(1.0), np.zeros(0), lambda w, objective=1.0: objective * np.ones(2), hessian=lambda *_: H
+    )
+    problem = Problem(lambda x: now, num_constraints=0, domain=Box(np.array([-8.0, -2.0]), np.array([4.0, 3.0])))
+    inner = lengths.in_lengths(problem, D)
+    assert inner.domain.bounds(D)[0].tolist() == [-2.0, -4.0]
+    assert inner.domain.bounds(D)[1].tolist() == [1.0, 6.0]
+    there = inner.evaluate(np.ones(2))
+    assert there.gradient().tolist() == [4.0, 0.5]
+    assert there.hessian(np.zeros(0)).toarray().tolist() == [[16.0, 4.0], [4.0, 0.75]]
+
+
+def test_the_distance_to_a_constraint_is_the_length_of_a_start_at_zero():
+    # 1/2 - x / 1024 <= 0 is 512 away, which is a power of two
+    problem = line(offset=0.5, slope=-1 / 1024)
+    x0 = np.zeros(1)
+    assert lengths.lengths(problem, x0, problem.evaluate(x0), RULES).tolist() == [512.0]
