@@ -108,6 +108,18 @@ def test_paper_by_hand():
     assert run(Paper(beta=2.0), [1.0] * 8)[1]["beta_r"] == pytest.approx(4.0)  # 2 r^(1/3) at r = 8
 
 
+def test_the_constants_of_the_paper_and_the_ranges_of_a_saved_state():
+    """beta_0 = 1 and tau = 0.1 as documented; tau lies in (0, 1], a gate is 0 or 1, beta_r is 0 before the first step."""
+    scalars, gate = Paper().scalars(), Paper.vectors["gate"]
+    assert (scalars["beta"].start, scalars["tau"].start, scalars["beta_r"].start) == (1.0, 0.1, 0.0)
+    assert (scalars["tau"].low, scalars["tau"].high, scalars["tau"].open_low) == (0.0, 1.0, True)
+    assert (gate.start, gate.low, gate.high) == (False, 0, 1)
+
+
+def test_no_damping_is_a_damping_of_one():
+    assert Damped(damping=1.0).scalars()["damping"].high == 1.0
+
+
 def test_damped_by_hand():
     # rho = 2, G = 4: beta = .1 * 2 / 4 = .05; lambda = .1 * .05 * 4 = .02, w = .02 + .05 * 4 = .22.
     # then g = 2: lambda = .02 + .1 (.02 + .05 * 2 - .02) = .03, w = .03 + .1
