@@ -109,7 +109,7 @@ def test_paper_by_hand():
 
 
 def test_the_constants_of_the_paper_and_the_ranges_of_a_saved_state():
-    """beta_0 = 1 and tau = 0.1 as documented; tau lies in (0, 1], a gate is 0 or 1, beta_r is 0 before the first step."""
+    """beta_0 = 1, tau = 0.1 as documented; tau lies in (0, 1], a gate is 0 or 1, beta_r is 0 before the first step."""
     scalars, gate = Paper().scalars(), Paper.vectors["gate"]
     assert (scalars["beta"].start, scalars["tau"].start, scalars["beta_r"].start) == (1.0, 0.1, 0.0)
     assert (scalars["tau"].low, scalars["tau"].high, scalars["tau"].open_low) == (0.0, 1.0, True)
