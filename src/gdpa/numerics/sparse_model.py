@@ -50,8 +50,11 @@ def sparse_model_step(
     beta: float,
     num_equalities: int = 0,
     bounds: tuple[Vector, Vector] | None = None,
+    interior: bool = True,
 ) -> ModelStep:
     """Return the minimizer of the model and its multipliers; the arguments are those of `gdpa.numerics.model`.
+
+    If no active set is found, an interior-point method takes over; without ``interior`` the step is NaN instead.
 
     References:
         M. Hintermueller, K. Ito and K. Kunisch, "The primal-dual active set strategy as a semismooth Newton method",
@@ -66,61 +69,27 @@ def sparse_model_step(
         >>> step.direction.round(3).tolist(), step.multipliers.round(3).tolist()
         ([0.5, -1.0], [1.5])
     """
-    model, guess = _begin(B, c, J, r, beta, num_equalities, bounds)
-    step = _settled(model, guess)
-    if step is not None:
+    m = len(r)
+    is_equality = np.arange(m) >= m - num_equalities
+    infinite = np.full(len(c), np.inf)
+    lower, upper = (-infinite, infinite) if bounds is None else bounds
+    model = SparseModel(B, c, J, r, beta, is_equality, lower, upper)
+    rows = is_equality | (r > 0)
+    slope = c + (beta * np.where(rows, r, 0.0)) @ J
+    step = _settle(model, _Guess(rows, (lower >= 0) & (slope > 0), (upper <= 0) & (slope < 0)))
+    if step is not None and _is_convex_along(model, step):
         return step
-    m, lower, upper = len(r), model.lower, model.upper
-    model = model._replace(B=_convex(model))
-    inner = interior_point(model)
+    model = model._replace(B=_convex(model)) if interior else model
+    inner = interior_point(model) if interior else None
     if inner is None:
         return ModelStep(np.full(len(c), np.nan), np.full(m, np.nan))
-    active = model.is_equality | (inner.multipliers > inner.slacks)
+    active = is_equality | (inner.multipliers > inner.slacks)
     guess = _Guess(active, inner.lower_multipliers > inner.p - lower, inner.upper_multipliers > upper - inner.p)
     polished = _settle(model, guess)
     if polished is not None:
         return polished
     p = np.where(guess.at_lower, lower, np.where(guess.at_upper, upper, np.clip(inner.p, lower, upper)))
     return ModelStep(p, inner.multipliers)
-
-
-def active_set_step(
-    B: Quadratic,
-    c: Vector,
-    J: SparseMatrix,
-    r: Vector,
-    beta: float,
-    num_equalities: int = 0,
-    bounds: tuple[Vector, Vector] | None = None,
-) -> ModelStep | None:
-    """Return the step of `sparse_model_step` if an active set is found at once, else None."""
-    return _settled(*_begin(B, c, J, r, beta, num_equalities, bounds))
-
-
-def _begin(
-    B: Quadratic,
-    c: Vector,
-    J: SparseMatrix,
-    r: Vector,
-    beta: float,
-    num_equalities: int,
-    bounds: tuple[Vector, Vector] | None,
-) -> tuple[SparseModel, _Guess]:
-    """Return the model and the first guess: the rows that are positive at zero, the bounds that hold it there."""
-    m = len(r)
-    is_equality = np.arange(m) >= m - num_equalities
-    infinite = np.full(len(c), np.inf)
-    lower, upper = (-infinite, infinite) if bounds is None else bounds
-    rows = is_equality | (r > 0)
-    slope = c + (beta * np.where(rows, r, 0.0)) @ J
-    guess = _Guess(rows, (lower >= 0) & (slope > 0), (upper <= 0) & (slope < 0))
-    return SparseModel(B, c, J, r, beta, is_equality, lower, upper), guess
-
-
-def _settled(model: SparseModel, guess: _Guess) -> ModelStep | None:
-    """Return the step of the active-set iteration if it settles and the model has curvature along it."""
-    step = _settle(model, guess)
-    return step if step is not None and _is_convex_along(model, step) else None
 
 
 def _settle(model: SparseModel, guess: _Guess) -> ModelStep | None:

@@ -22,7 +22,7 @@ from gdpa.numerics.dense import Matrix, to_float64
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.sparse import SparseMatrix
-from gdpa.numerics.sparse_model import active_set_step, sparse_model_step
+from gdpa.numerics.sparse_model import sparse_model_step
 from gdpa.numerics.sparse_program import Quadratic
 
 
@@ -59,29 +59,30 @@ class Model(NamedTuple):
         A step along which the model of F_beta rises would be cut short, and the multipliers would stay wrong.
         """
         if largest_violation(self.g, F.num_equalities) < rules.near and F.beta < rules.largest_beta:
-            stiff = self._minimized(F._replace(beta=rules.largest_beta), at_once=True)
-            if stiff is not None and self.change(F, stiff.direction) < 0:
+            stiff = self._minimized(F._replace(beta=rules.largest_beta), interior=False)
+            if self.change(F, stiff.direction) < 0:  # false if the step is NaN
                 return stiff
-        step = self._minimized(F)
-        assert step is not None
-        return step
+        return self._minimized(F)
 
     def change(self, F: AugmentedLagrangian, p: Array) -> float:
         """Return the change of the model of F_beta along p: grad f'p + p'Bp/2 is added to f, and Jp to g."""
-        sparse = isinstance(self.J, SparseMatrix)
-        Bp = Quadratic.of(self.curvature, len(self.c)).product(p) if sparse else self.curvature.product(p)
-        f = dot(self.c, p) + dot(p, Bp) / 2
+        f = dot(self.c, p) + dot(p, self._quadratic.product(p)) / 2
         return f + float(F.value(0.0, self.g + matmul(self.J, p)) - F.value(0.0, self.g))
 
-    def _minimized(self, F: AugmentedLagrangian, at_once: bool = False) -> ModelStep | None:
+    @property
+    def _quadratic(self) -> LBFGS | Quadratic:
+        """B in the form that the algebra of the step takes."""
+        return Quadratic.of(self.curvature, len(self.c)) if isinstance(self.J, SparseMatrix) else self.curvature
+
+    def _minimized(self, F: AugmentedLagrangian, interior: bool = True) -> ModelStep:
         """Return the minimizer of the model. A constraint without a row has the multiplier beta [r]_+.
 
-        With ``at_once`` None stands for the minimizer of a sparse model that takes an interior point method.
+        Without ``interior`` it is NaN if the model is sparse and takes an interior-point method.
         """
         r, p = F.shifted(self.g) / F.beta, F.num_equalities
         if isinstance(self.J, SparseMatrix):
-            B, minimize = Quadratic.of(self.curvature, len(self.c)), active_set_step if at_once else sparse_model_step
-            return minimize(B, self.c, self.J, r, F.beta, p, self.bounds)
+            B = Quadratic.of(self.curvature, len(self.c))
+            return sparse_model_step(B, self.c, self.J, r, F.beta, p, self.bounds, interior)
         if self.evaluated is None:
             return model_step(self.curvature, self.c, self.J, r, F.beta, p, self.bounds)
         xp = namespace(self.J)
