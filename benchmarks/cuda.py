@@ -3,8 +3,8 @@
     python -m benchmarks.cuda
 
 Both sides of a ratio run interleaved in one process: the same network, the same batch, the same captured graph, once
-with fixed weights on the constraints and once with GDPA's. Prints one line per figure and keeps the records in
-results/cuda/.
+with fixed weights on the constraints and once with GDPA's. Prints one line per figure; records and table go to
+results/cuda/, beside those of benchmarks.cuda_solve.
 """
 
 from __future__ import annotations
@@ -14,13 +14,33 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import gdpa
 import gdpa.torch
-from benchmarks.provenance import Study
+from benchmarks.provenance import Study, markdown, told
+
+#: Batches that `calibrate` reads before a step is captured.
+CALIBRATION = 8
+
+
+def keep(study: Study, rows: list[dict[str, Any]]) -> None:
+    """Keep the figures of one part and write its table."""
+    full = study.replace([{**row, "device": torch.cuda.get_device_name()} for row in rows])
+    lines = [[row["figure"], _words(row)] for row in full]
+    device = f"On one {torch.cuda.get_device_name()}."
+    study.write(f"{markdown(['figure', 'measured'], lines)}\n\n{device}\n\n{told(full)}", f"{study.part}.md")
+
+
+def _words(row: dict[str, Any]) -> str:
+    numbers = {name: value for name, value in row.items() if name not in ("part", "figure", "device", "about")}
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+        for name, value in numbers.items()
+    )
 
 
 def network(width: int) -> torch.nn.Sequential:
@@ -62,6 +82,12 @@ def race(runs: dict[str, Callable[[], None]], rounds: int, block: int) -> dict[s
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def calibrate(opt: Any, net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
+    """Measure the gradient ratios first, since a captured step cannot; the paper's method has none."""
+    if hasattr(opt, "calibrate"):
+        opt.calibrate(losses(net, x, y) for _ in range(CALIBRATION))
+
+
 def captured_steps(width: int, batch: int) -> list[dict[str, Any]]:
     x = torch.randn(batch, 784, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
     y = torch.randint(10, (batch,), device="cuda", generator=torch.Generator("cuda").manual_seed(2))
@@ -91,8 +117,7 @@ def captured_steps(width: int, batch: int) -> list[dict[str, Any]]:
             opt.lagrangian(*losses(net, x, y)).backward()
             opt.step()
 
-        for _ in range(12):  # past the calibration batches of the minibatch mode
-            our_step()
+        calibrate(ours, our_net, x, y)
         runs = {"plain": captured(plain_step), "ours": captured(our_step)}
         times = race(runs, rounds=30, block=50)
         rows.append({"figure": f"captured graph, {name}", "parameters": size, "batch": batch,
@@ -113,20 +138,19 @@ def captured_equals_eager(kind: str, make: Callable[[Any, bool], Any]) -> list[d
     x, y = torch.randn(96, 784, device="cuda"), torch.randint(10, (96,), device="cuda")
     nets = [network(64), network(64), network(64)]
     opts = [make(net.parameters(), capturable) for net, capturable in zip(nets, (True, True, False), strict=True)]
-    measured = 0 if kind == "GDPA" else 8
+    for net, opt in zip(nets, opts, strict=True):
+        calibrate(opt, net, x, y)
 
     def step(net: Any, opt: Any) -> None:
         opt.zero_grad(set_to_none=False)
         opt.lagrangian(*losses(net, x, y)).backward()
         opt.step()
 
-    for _ in range(measured):
-        step(nets[0], opts[0])
     replay = captured(lambda: step(nets[0], opts[0]))  # 3 warm-up steps; capturing itself runs nothing
     for _ in range(37):
         replay()
     for net, opt in zip(nets[1:], opts[1:], strict=True):
-        for _ in range(40 + measured):
+        for _ in range(40):
             step(net, opt)
     rows = [
         {"figure": f"{kind}: captured graph against eager, 40 steps", **gaps(nets, opts)},
@@ -198,11 +222,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2800, help="2800: about 10 million parameters")
     parser.add_argument("--batch", type=int, default=3072)
     parser.add_argument("--samples", type=int, default=6000, help="per class")
+    parser.add_argument("--out", type=Path, default=None, help="default: results/cuda")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device is available; these figures need one")
-    study = Study("benchmarks.cuda", "cuda")
-    device = torch.cuda.get_device_name()
+    study = Study("benchmarks.cuda", "cuda", part="training", out=options.out)
     rows: list[dict[str, Any]] = []
     kinds: dict[str, Callable[[Any, bool], Any]] = {
         "GDPA": lambda p, capturable: gdpa.torch.GDPA(p, 2, lr=0.002, capturable=capturable),
@@ -214,9 +238,9 @@ def main() -> None:
                  *(lambda kind=kind: captured_equals_eager(kind, kinds[kind]) for kind in kinds),
                  lambda: solve_agrees(options.samples)):  # fmt: skip
         for row in part():
-            rows.append({**row, "device": device})
+            rows.append(row)
             print(json.dumps(row), flush=True)
-    study.replace(rows)
+    keep(study, rows)
 
 
 if __name__ == "__main__":

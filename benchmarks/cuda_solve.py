@@ -1,6 +1,6 @@
 """AdaptiveGDPA and GDPA in `gdpa.solve` on a CUDA device, on mNPC as a user writes it with `gdpa.from_torch`.
 
-    python -m benchmarks.cuda_solve [--json FILE] [--capture {auto,never}]
+    python -m benchmarks.cuda_solve [--capture {auto,never}]
 
 All MNIST images of the digits 1 to 4 with unit noise (24,673 x 784, d = 3136, m = 3): seconds and passes to a relative
 KKT residual of 1e-5 in float64 and of 1e-3 in float32, and an iteration of GDPA beside a plain gradient step.
@@ -9,7 +9,6 @@ KKT residual of 1e-5 in float64 and of 1e-3 in float32, and an iteration of GDPA
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +18,8 @@ from typing import Any
 import torch
 
 import gdpa
+from benchmarks.cuda import keep
+from benchmarks.provenance import Study
 from gdpa.experiments.data import load as load_images
 
 CLASSES, PIXELS, LIMIT = (1, 2, 3, 4), 784, 0.1
@@ -98,7 +99,7 @@ def gdpa_iteration(dtype: torch.dtype, capture: bool | None) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--out", type=Path, default=None, help="default: results/cuda")
     parser.add_argument("--capture", choices=["auto", "never"], default="auto", help="captured graphs or not")
     args = parser.parse_args()
     capture = None if args.capture == "auto" else False
@@ -114,9 +115,7 @@ def main() -> None:
     ]
     for row in rows:
         print(*(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), sep="  ", flush=True)
-    if args.json:
-        machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "capture": args.capture}
-        args.json.write_text(json.dumps({**machine, "figures": rows}, indent=1) + "\n")
+    keep(Study("benchmarks.cuda_solve", "cuda", part="solve", out=args.out), rows)
 
 
 if __name__ == "__main__":
