@@ -125,12 +125,13 @@ class Dual:
             groups: the parameter groups.
             ranks: who measures together.
         """
+        view = {**entries, "limit": self.limit}
         if isinstance(values, torch.Tensor):
             if values.is_cuda and torch.cuda.is_current_stream_capturing():
                 return {}  # the host cannot look at g: call `calibrate` before capturing
             values = values.detach().cpu().double().numpy()
             present, here = (None if t is None else t.cpu().numpy() for t in (present, here))
-        view = {**entries, "limit": self.limit}
+            view = {key: _on_host(entry) for key, entry in view.items()}
         which = calibration.candidates(self.roster, view, values, present, self.measures_everything)
         params = [p for group in groups for p in group["params"] if p.requires_grad]
         changes = calibration.measure(self.roster, ranks, view, f, g, values, here, which, params) if which else {}
@@ -169,3 +170,7 @@ class Dual:
                 torch.where(stage.check, value.to(entry.dtype), entry, out=entry)
             else:
                 entries[key] = torch.from_numpy(value) if kind is np.ndarray else value
+
+
+def _on_host(entry: Any) -> Any:
+    return entry.detach().cpu().numpy() if isinstance(entry, torch.Tensor) else entry
