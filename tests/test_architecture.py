@@ -30,7 +30,7 @@ FLOORS = (
     ),
     (
         *("algorithms", "methods", "_caution", "_observers"),
-        *("_messages", "_conclude", "_multistart", "_trajectory", "theory"),
+        *("_messages", "_conclude", "_placement", "_multistart", "_trajectory", "theory"),
     ),
     ("checkpoints", "_saving", "feasible", "_solve", "_verify"),
     ("_blocks", "_canonical", "_second", "_options", "_minimize", "comparison", "torch"),

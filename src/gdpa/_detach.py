@@ -16,6 +16,8 @@ from gdpa._problem import Evaluation
 from gdpa._typing import Array
 
 T = TypeVar("T")
+#: What is done to an array of NumPy or torch.
+_Leaf: TypeAlias = Callable[[Any], Any]
 #: The values met so far by their id, each with what stands for it.
 _Known: TypeAlias = dict[int, tuple[Any, Any]]
 
@@ -47,26 +49,35 @@ def detached(value: T) -> T:
     >>> column.shape, column.base is None
     ((1000,), True)
     """
-    found: T = _detached(value, {})
+    return with_arrays(value, _alone)
+
+
+def with_arrays(value: T, leaf: Callable[[Any], Any]) -> T:
+    """Return ``value`` with each of its arrays a replaced by ``leaf(a)``, and oracle calls by None.
+
+    >>> with_arrays({"x": np.ones(2), "step": 3}, lambda a: (2 * a).tolist())
+    {'x': [2.0, 2.0], 'step': 3}
+    """
+    found: T = _mapped(value, leaf, {})
     return found
 
 
-def _detached(value: Any, known: _Known) -> Any:
+def _mapped(value: Any, leaf: _Leaf, known: _Known) -> Any:
     kind: Any = type(value)
-    if kind in _PLAIN or (kind is np.ndarray and value.base is None):
+    if kind in _PLAIN:
         return value
     rebuild = _rebuilder(kind)
     if rebuild is None:
         return value
     found = known.get(id(value))
     if found is None:  # the original is kept beside its copy, so that no other object gets its id
-        found = known[id(value)] = (value, rebuild(value, known))
+        found = known[id(value)] = (value, rebuild(value, leaf, known))
     return found[1]
 
 
 @functools.cache
-def _rebuilder(kind: type[Any]) -> Callable[[Any, _Known], Any] | None:
-    """Return the function that makes a value of this class stand alone; None if it does so already."""
+def _rebuilder(kind: type[Any]) -> Callable[[Any, _Leaf, _Known], Any] | None:
+    """Return the function that maps a value of this class; None if it holds no array."""
     if issubclass(kind, Evaluation):
         return _nothing
     if issubclass(kind, (int, float, str, type, Enum)):
@@ -84,29 +95,33 @@ def _rebuilder(kind: type[Any]) -> Callable[[Any, _Known], Any] | None:
     return _tensor
 
 
-def _nothing(value: Evaluation, known: _Known) -> None:
+def _nothing(value: Evaluation, leaf: _Leaf, known: _Known) -> None:
     """An oracle call is no data."""
 
 
-def _array(value: Any, known: _Known) -> Any:
-    return value if value.base is None or _whole(value) else np.array(value)
+def _array(value: Any, leaf: _Leaf, known: _Known) -> Any:
+    return leaf(value)
 
 
-def _sequence(value: Any, known: _Known) -> Any:
-    items = [item if type(item) in _PLAIN else _detached(item, known) for item in value]
+def _tensor(value: Any, leaf: _Leaf, known: _Known) -> Any:
+    return leaf(value) if array_api_compat.is_torch_array(value) else value
+
+
+def _sequence(value: Any, leaf: _Leaf, known: _Known) -> Any:
+    items = [item if type(item) in _PLAIN else _mapped(item, leaf, known) for item in value]
     if all(map(operator.is_, items, value)):
         return value
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
-def _dictionary(value: dict[Any, Any], known: _Known) -> dict[Any, Any]:
-    copy = {key: _detached(item, known) for key, item in value.items()}
+def _dictionary(value: dict[Any, Any], leaf: _Leaf, known: _Known) -> dict[Any, Any]:
+    copy = {key: _mapped(item, leaf, known) for key, item in value.items()}
     return value if all(map(operator.is_, copy.values(), value.values())) else copy
 
 
-def _dataclass(names: tuple[str, ...], replace: Callable[..., Any], value: Any, known: _Known) -> Any:
+def _dataclass(names: tuple[str, ...], replace: Callable[..., Any], value: Any, leaf: _Leaf, known: _Known) -> Any:
     pairs = [(name, old) for name in names if type(old := getattr(value, name)) not in _PLAIN]
-    changed = {name: new for name, old in pairs if (new := _detached(old, known)) is not old}
+    changed = {name: new for name, old in pairs if (new := _mapped(old, leaf, known)) is not old}
     return replace(value, **changed) if changed else value
 
 
@@ -117,9 +132,10 @@ def _copy(value: Any, /, **changed: Any) -> Any:
     return copy
 
 
-def _tensor(value: Any, known: _Known) -> Any:
-    if not array_api_compat.is_torch_array(value):
-        return value
+def _alone(value: Any) -> Any:
+    """Return an array outside its graph and its larger buffer."""
+    if isinstance(value, np.ndarray):
+        return value if value.base is None or _whole(value) else np.array(value)
     value = value.detach() if value.requires_grad else value
     small = value.untyped_storage().nbytes() > value.numel() * value.element_size()
     return value.clone() if small else value

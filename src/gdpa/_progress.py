@@ -53,7 +53,7 @@ class Progress:
         self.finite = True
         self.certificate: Certificate | None = None
         self._judged: Array | None = None
-        self._oracle, self._shape = oracle, run.shape
+        self._oracle, self._shape, self._device = oracle, run.shape, run.device
         self._limit = DIVERGED * max(1.0, largest(max_norm(run.start.x)))
         self.state: State = run.state
         self.step, self.seconds = run.step, run.seconds
@@ -97,6 +97,7 @@ class Progress:
             next_attempt=self._next_attempt,
             caution=self.caution,
             history=history,
+            device=self._device,
         )
 
     def count(self, state: State, seconds: float) -> None:

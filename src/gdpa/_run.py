@@ -61,6 +61,7 @@ class Run:
         next_units, next_certificate, next_attempt: the steps at which units and certificates are due.
         caution: how the run goes back from a value that is not finite.
         history: the recorded columns.
+        device: the device that the problem runs on, if the arrays of the run are on the host instead.
     """
 
     algorithm: Any
@@ -87,6 +88,7 @@ class Run:
     next_attempt: int = 0
     caution: Caution = NO_TROUBLE
     history: History = field(default_factory=History, repr=False)
+    device: str | None = None
 
     @property
     def step(self) -> int:

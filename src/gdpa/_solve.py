@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._arrays import all_finite, from_numpy, is_floating, machine_eps, namespace, positive_part, zeros_like
+from gdpa._arrays import (
+    all_finite,
+    from_numpy,
+    is_floating,
+    machine_eps,
+    namespace,
+    positive_part,
+    zeros_like,
+)
 from gdpa._caution import go_back, problem_for, trust
 from gdpa._checks import check_count, check_limit
 from gdpa._conclude import conclude
@@ -18,6 +26,7 @@ from gdpa._detach import detached, own_copy
 from gdpa._multistart import solve_from_several
 from gdpa._observers import Recorder, displays, finish
 from gdpa._oracle import CountingOracle
+from gdpa._placement import is_watched, placed
 from gdpa._problem import Evaluation, Problem, WithStart
 from gdpa._progress import FIRST_ATTEMPT, Progress
 from gdpa._result import Result, Status
@@ -128,6 +137,7 @@ def solve(
     observers = (observers,) if callable(observers) else tuple(observers)
     if not all(callable(observer) for observer in observers):
         raise TypeError(f"observers must be functions of the Progress of a run, got {observers!r}")
+    watched = is_watched(observers, stop)
     observers = (*observers, *displays(disp))
     check_count(0, record=record)
     check_count(1, check_every=check_every)
@@ -146,10 +156,11 @@ def solve(
         run = newest_run(checkpoint)
         x0 = x0 if run is None else None
     problem = problem if x_scale is None else replace(problem, x_scale=x_scale)
-    oracle = CountingOracle(problem)
+    method = as_algorithm("algorithm", default_method()) if algorithm is None else algorithm
+    place = placed(problem, x0, run, method, watched)
+    oracle = CountingOracle(place.problem)
     if run is None:
-        method = as_algorithm("algorithm", default_method()) if algorithm is None else algorithm
-        run = _begin(oracle, x0, method, multipliers0)
+        run = _begin(oracle, place.inward(x0), method, place.inward(multipliers0), place.device)
     else:
         if x0 is not None or (multipliers0 is not None and not resume):
             raise ValueError("give x0 or run, not both: a run brings its own point and multipliers")
@@ -169,6 +180,7 @@ def solve(
         saver.offer(progress.step, lambda: result.run, final=True)
         if status is Status.INTERRUPTED and saver.path is not None:
             result = replace(result, message=f"{result.message} The run is saved in {saver.path}.")
+    result = place.outward(result)
     for watch in watchers:
         finish(watch)
     if error is not None:
@@ -235,7 +247,9 @@ def _loop(
     return Status.INTERRUPTED if status is None else status, "", None
 
 
-def _begin(oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], multipliers0: Any) -> Run:
+def _begin(
+    oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], multipliers0: Any, device: str | None
+) -> Run:
     """Return the run before its first update."""
     x = _check_start(oracle.problem, x0)
     clock = time.perf_counter()
@@ -260,6 +274,7 @@ def _begin(oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], 
         measuring=(oracle.measuring.forwards, oracle.measuring.backwards),
         next_attempt=FIRST_ATTEMPT if multipliers0 is None else 0,
         caution=trust(NO_TROUBLE, algorithm, state),
+        device=device,
     )
 
 

@@ -53,6 +53,8 @@ class Method:
     #: Whether `gdpa.solve` repeats a step that led to a value that is not finite, shortened by the projection on X;
     #: False if the method does so itself, or does not project.
     retried: ClassVar[bool] = True
+    #: Whether the method's own algebra consists of many small operations, which a host does faster than a device.
+    works_on_host: ClassVar[bool] = False
     #: The constants of the paper's appendix, by experiment ("mnpc", "network").
     printed_constants: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch.func import functional_call
 
+from gdpa._arrays import to_numpy
+from gdpa._detach import with_arrays
 from gdpa._problem import Evaluation, Problem
 from gdpa.backends.returned import check_dtype, pair
 from gdpa.backends.torch_capture import captured
@@ -16,6 +18,21 @@ from gdpa.backends.torch_device import on_device
 from gdpa.backends.torch_rows import Rows
 from gdpa.sets import REALS, ConvexSet
 from gdpa.units import asymmetric_direction
+
+
+@dataclass(frozen=True)
+class TorchProblem(Problem):
+    """A problem whose oracle takes torch tensors. `gdpa.solve` may keep x on the host, see `gdpa._placement`."""
+
+    def on_host(self, device: str) -> Problem:
+        """Return the problem for NumPy points; its function runs on ``device``."""
+        own = {field.name: getattr(self, field.name) for field in fields(Problem)}
+        domain = with_arrays(self.domain, lambda bound: to_numpy(bound))
+        return Problem(**own | {"evaluate": on_device(self.evaluate, device), "domain": domain})
+
+    def to_device(self, array: Any, device: str) -> torch.Tensor:
+        """Return a NumPy array as a tensor on ``device``."""
+        return torch.as_tensor(array, device=device)
 
 
 def from_torch(
@@ -36,8 +53,9 @@ def from_torch(
     Args:
         function: fn.
         num_constraints, num_equalities, domain, names: as in `gdpa.Problem`.
-        device: run the function on this device and keep x on the host, as a NumPy array or a CPU tensor. The method's
-            own algebra on some thousands of variables is faster there. None computes everything on the device of x0.
+        device: run the function on this device and keep x on the host, as a NumPy array or a CPU tensor. With None,
+            x is on the device of x0; if that is CUDA, `gdpa.solve` keeps its own vectors of up to 100,000 variables on
+            the host, where its algebra is faster, unless observers or stop rules of yours look on.
         capture: evaluate a single x on CUDA by captured graphs, which launch all kernels of the function at once. The
             default None captures if it can, and compares every 100th replay with an eager call; a function that cannot
             be captured, or whose values depend on more than x, is evaluated eagerly. True warns if that happens, False
@@ -86,10 +104,8 @@ def from_torch(
         return Evaluation(f.detach(), g.detach(), pullback, jacobian, passes=g.shape[-1])
 
     oracle = evaluate if capture is False else captured(function, evaluate, capture)
-    oracle = oracle if device is None else on_device(oracle, device)
-    problem = Problem(
-        oracle, num_constraints=num_constraints, num_equalities=num_equalities, domain=domain, names=names
-    )
+    oracle, kind = (oracle, TorchProblem) if device is None else (on_device(oracle, device), Problem)
+    problem = kind(oracle, num_constraints=num_constraints, num_equalities=num_equalities, domain=domain, names=names)
     return problem
 
 

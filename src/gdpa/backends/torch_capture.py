@@ -21,6 +21,9 @@ _logger = logging.getLogger("gdpa")
 
 #: Eager passes before a capture: lazy initialization of libraries must not be captured.
 WARM_UP = 3
+#: Up to this many rows, all derivatives of a captured function count as one backward pass: they are one batched launch,
+#: and a GPU takes about as long for it as for one row (`benchmarks.cuda_solve` prints both).
+ONE_LAUNCH = 16
 #: Every CHECK_EVERY-th forward pass is repeated eagerly and compared, so that a function whose values depend on more
 #: than x (random numbers, counters) is noticed.
 CHECK_EVERY = 100
@@ -49,7 +52,8 @@ class CapturedEvaluation(Evaluation):
     def __init__(
         self, values: torch.Tensor, pullback: Any, derivatives: Callable[[], torch.Tensor], ahead: bool
     ) -> None:
-        super().__init__(values[0], values[1:], pullback, lambda: derivatives()[1:], passes=len(values) - 1)
+        m = len(values) - 1
+        super().__init__(values[0], values[1:], pullback, lambda: derivatives()[1:], passes=1 if m <= ONE_LAUNCH else m)
         self.values, self.derivatives, self.ahead = values, derivatives, ahead
 
 

@@ -85,6 +85,7 @@ class AdaptiveGDPA(Method):
     )
     batches: ClassVar[bool] = False
     retried: ClassVar[bool] = False
+    works_on_host: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(beta=self.beta)
