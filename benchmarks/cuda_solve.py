@@ -3,7 +3,8 @@
     python -m benchmarks.cuda_solve [--capture {auto,never}]
 
 All MNIST images of the digits 1 to 4 with unit noise (24,673 x 784, d = 3136, m = 3): seconds and passes to a relative
-KKT residual of 1e-5 in float64 and of 1e-3 in float32, and an iteration of GDPA beside a plain gradient step.
+KKT residual of 1e-5 in float64 and of 1e-3 in float32, and an iteration of GDPA beside a plain gradient step. Then the
+figures that chose `_placement.MOST_VARIABLES` and `torch_capture.ONE_LAUNCH`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
 import gdpa
 from benchmarks.cuda import keep
 from benchmarks.provenance import Study
+from gdpa import _placement
+from gdpa.backends.torch_capture import CapturedOracle
 from gdpa.experiments.data import load as load_images
 
 CLASSES, PIXELS, LIMIT = (1, 2, 3, 4), 784, 0.1
@@ -46,23 +50,83 @@ def mnpc(dtype: torch.dtype) -> tuple[Callable[[Tensor], tuple[Tensor, Tensor]],
     return function, start.to("cuda", dtype)
 
 
-def to_tolerance(dtype: torch.dtype, tolerance: float, capture: bool | None, host: bool) -> dict[str, Any]:
-    """Solve twice (the first run loads kernels) and return the second run's figures."""
-    start: Any
+def on_the_device(progress: Any) -> None:
+    """An observer: with one, `gdpa.solve` keeps the vectors of the method on the device of x0."""
+
+
+def to_tolerance(dtype: torch.dtype, tolerance: float, capture: bool | None, device: bool = False) -> dict[str, Any]:
+    """Solve three times (the first run loads kernels) and return the figures of the faster of the others."""
     function, start = mnpc(dtype)
-    start = start.cpu().numpy() if host else start
-    for _ in range(2):
-        problem = gdpa.from_torch(function, capture=capture, device="cuda" if host else None)
+    observers = (on_the_device,) if device else ()
+    times = []
+    for _ in range(3):
+        problem = gdpa.from_torch(function, capture=capture)
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        result = gdpa.solve(problem, start, tolerance=tolerance, record=0)
+        result = gdpa.solve(problem, start, tolerance=tolerance, record=0, observers=observers)
         torch.cuda.synchronize()
-        seconds = time.perf_counter() - begin
-    where = "x on the host" if host else "x on the device"
-    return {"figure": f"mNPC to {tolerance:g}, {str(dtype).removeprefix('torch.')}, {where}", "seconds": seconds,
+        times.append(time.perf_counter() - begin)
+    seconds = min(times[1:])
+    where = ", vectors kept on the device" if device else ""
+    return {"figure": f"mNPC to {tolerance:g}, {named(dtype)}{where}", "seconds": seconds,
             "success": result.success, "steps": result.steps, "forwards": result.forwards,
             "backwards": result.backwards, "worst": float(result.certificate.relative.worst),
             "ms_a_step": 1e3 * seconds / result.steps}  # fmt: skip
+
+
+def named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def step_by_size(d: int) -> dict[str, Any]:
+    """Return milliseconds of a step of AdaptiveGDPA on a chain of d variables, its vectors on the host and not."""
+    start = 0.5 + 0.1 * torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cuda()
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        f = (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum() / d
+        return f, torch.stack([x @ x / d - 0.5, x[: d // 2].mean() - 0.6, -x.mean()])
+
+    row: dict[str, Any] = {"figure": f"milliseconds of a step with {d:,} variables"}
+    for name, observers in (("host", ()), ("device", (on_the_device,))):
+        problem, stop, best = gdpa.from_torch(function), gdpa.MaxSteps(60), float("inf")
+        for _ in range(3):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            with mock.patch.object(_placement, "MOST_VARIABLES", d):
+                result = gdpa.solve(problem, start, stop=stop, record=0, observers=observers)
+            torch.cuda.synchronize()
+            best = min(best, 1e3 * (time.perf_counter() - begin) / max(1, result.steps))
+        row[name] = best
+    return row
+
+
+def rows_over_a_pullback(m: int) -> dict[str, Any]:
+    """Return how long all derivatives of a captured network with m constraints take, over one pullback."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(64 * 512, 64, generator=generator).cuda()
+    start = 0.1 * torch.randn(64 * 256 + 256, generator=generator).cuda()
+
+    def function(z: Tensor) -> tuple[Tensor, Tensor]:
+        W, v = z[: 64 * 256].reshape(64, 256), z[64 * 256 :]
+        losses = torch.nn.functional.softplus(torch.tanh(x @ W) @ v)
+        return losses.mean(), losses[: len(x) // m * m].reshape(m, -1).mean(1)
+
+    oracle = CapturedOracle(function, start)
+    w, times = torch.ones(m, device="cuda"), {}
+    for name, run in (
+        ("pullback_ms", lambda: oracle.evaluate(start).pullback(w)),
+        ("rows_ms", lambda: oracle.evaluate(start).derivatives()),
+    ):
+        for number in range(60):
+            if number == 10:
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+            oracle._asked = False
+            run()
+        torch.cuda.synchronize()
+        times[name] = 1e3 * (time.perf_counter() - begin) / 50
+    return {"figure": f"values and all {m} rows over values and one pullback, captured", **times,
+            "ratio": times["rows_ms"] / times["pullback_ms"]}  # fmt: skip
 
 
 def gdpa_iteration(dtype: torch.dtype, capture: bool | None) -> dict[str, Any]:
@@ -92,7 +156,7 @@ def gdpa_iteration(dtype: torch.dtype, capture: bool | None) -> dict[str, Any]:
             torch.cuda.synchronize()
             times[name].append((time.perf_counter() - begin) / steps)
     best = {name: statistics.median(values[1:]) for name, values in times.items()}
-    return {"figure": f"GDPA in solve over a plain step, {str(dtype).removeprefix('torch.')}",
+    return {"figure": f"GDPA in solve over a plain step, {named(dtype)}",
             "plain_ms": 1e3 * best["plain"], "ours_ms": 1e3 * best["ours"],
             "ratio": best["ours"] / best["plain"]}  # fmt: skip
 
@@ -106,12 +170,14 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.cuda_solve needs a CUDA device; torch sees none")
     rows = [
-        to_tolerance(torch.float64, 1e-5, capture, host=True),
-        to_tolerance(torch.float32, 1e-3, capture, host=True),
-        to_tolerance(torch.float64, 1e-5, capture, host=False),
-        to_tolerance(torch.float32, 1e-3, capture, host=False),
+        to_tolerance(torch.float64, 1e-5, capture),
+        to_tolerance(torch.float32, 1e-3, capture),
+        to_tolerance(torch.float64, 1e-5, capture, device=True),
+        to_tolerance(torch.float32, 1e-3, capture, device=True),
         gdpa_iteration(torch.float64, capture),
         gdpa_iteration(torch.float32, capture),
+        *(step_by_size(d) for d in (1_000, 10_000, 100_000, 1_000_000)),
+        *(rows_over_a_pullback(m) for m in (4, 16, 64)),
     ]
     for row in rows:
         print(*(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), sep="  ", flush=True)

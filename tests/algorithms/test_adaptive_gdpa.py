@@ -20,6 +20,7 @@ from gdpa.algorithms.method import UnsupportedProblemError
 from gdpa.backends.functions import from_functions
 from gdpa.lagrangian import AugmentedLagrangian
 from gdpa.numerics.lbfgs import LBFGS
+from gdpa.numerics.model import ModelStep
 from gdpa.problems import get, names
 from gdpa.sets import Ball, Box, Product, Simplex
 from tests.algorithms.adaptive_cases import INFEASIBLE, walk
@@ -92,12 +93,13 @@ def test_a_stiff_step_along_which_the_model_rises_is_not_taken():
     assert tried.tolist() == plain.tolist()
 
 
-def test_the_change_of_the_model_by_hand():
+@pytest.mark.parametrize("bounds", [None, (-np.ones(1), np.ones(1))], ids=["whole space", "box"])
+def test_the_change_of_the_model_by_hand(bounds):
     # F = f + (([lambda + 10 g]_+)^2 - lambda^2) / 20 with lambda = 5, g = -0.2: (3^2 - 25) / 20. With p = 0.1, c = -1,
-    # B = 1 and J = 2 f changes by -0.1 + 0.005 and g becomes 0: (5^2 - 25) / 20.
+    # B = 1 and J = 2 f changes by -0.1 + 0.005 and g becomes 0: (5^2 - 25) / 20. Bp + c + J'l = 0 for l = 0.45.
     F = AugmentedLagrangian(np.array([5.0]), 10.0, 0.0, 0)
-    model = Model(LBFGS(), -np.ones(1), np.array([[2.0]]), np.array([-0.2]), None, None)
-    assert model.change(F, np.array([0.1])) == pytest.approx(-0.095 + 0.8)
+    model = Model(LBFGS(), -np.ones(1), np.array([[2.0]]), np.array([-0.2]), bounds, None)
+    assert model.change(F, ModelStep(np.array([0.1]), np.array([0.45]))) == pytest.approx(-0.095 + 0.8)
 
 
 def test_wrong_multipliers_do_not_shorten_stiff_steps():

@@ -107,13 +107,18 @@ def model_step(
     xp = namespace(c)
     m, k = J.shape[0], curvature.pairs
     size = 1 + m + 2 * k
-    Z, gram = _span_of(c, J, curvature)
+    new = xp.concat([c[None, :], J])
+    gram = _gram(new, curvature)
     E = np.zeros((size, 2 * k))
     E[1 + m :] = np.diag(np.repeat([curvature.sigma, 1.0], k))
     span = _Span(E, curvature.middle(), curvature.sigma, slice(1, 1 + m), to_float64(r), beta, num_equalities)
     if bounds is None:
         coefficients, multipliers = span.minimize(gram, np.zeros(size))
-        return ModelStep(combine(coefficients, Z), from_numpy(multipliers, c))
+        p = combine(coefficients[: m + 1], new)
+        if curvature.rows is not None:
+            p = p + combine(coefficients[m + 1 :], curvature.rows)
+        return ModelStep(p, from_numpy(multipliers, c))
+    Z = padded(new) if curvature.rows is None else xp.concat([new, curvature.rows])
     lower, upper = bounds
     zero = xp.zeros_like(c)
     at_lower, at_upper = (lower >= 0) & (c > 0), (upper <= 0) & (c < 0)
@@ -140,17 +145,12 @@ def model_step(
     return ModelStep(xp.minimum(xp.maximum(p, lower), upper), from_numpy(multipliers, c))
 
 
-def _span_of(c: Array, J: Array, curvature: LBFGS) -> tuple[Array, Matrix]:
-    """Return Z = [c; J; S; Y] and Z Z^T, of which the matrix knows the products of S and Y."""
-    xp, new = namespace(c), 1 + J.shape[0]
-    first = xp.concat([c[None, :], J])
-    if curvature.rows is None:
-        Z = padded(first)
-        return Z, to_float64(Z @ Z.T)[:new, :new]
-    Z = xp.concat([first, curvature.rows])
-    size = new + 2 * curvature.pairs
+def _gram(new: Array, curvature: LBFGS) -> Matrix:
+    """Return Z Z^T of Z = [c; J; S; Y] with new = [c; J]; the matrix knows the products of S and Y."""
+    n, size = new.shape[0], new.shape[0] + 2 * curvature.pairs
     gram = np.empty((size, size))
-    gram[:new] = to_float64(first @ Z.T)[:, :size]
-    gram[new:, :new] = gram[:new, new:].T
-    gram[new:, new:] = curvature.gram
-    return Z, gram
+    gram[:n, :n] = to_float64(new @ new.T)
+    if curvature.rows is not None:
+        gram[:n, n:] = to_float64(new @ curvature.rows.T)[:, : size - n]
+        gram[n:, :n], gram[n:, n:] = gram[:n, n:].T, curvature.gram
+    return gram

@@ -60,13 +60,21 @@ class Model(NamedTuple):
         """
         if largest_violation(self.g, F.num_equalities) < rules.near and F.beta < rules.largest_beta:
             stiff = self._minimized(F._replace(beta=rules.largest_beta), interior=False)
-            if self.change(F, stiff.direction) < 0:  # false if the step is NaN
+            if self.change(F, stiff) < 0:  # false if the step is NaN
                 return stiff
         return self._minimized(F)
 
-    def change(self, F: AugmentedLagrangian, p: Array) -> float:
-        """Return the change of the model of F_beta along p: grad f'p + p'Bp/2 is added to f, and Jp to g."""
-        f = dot(self.c, p) + dot(p, self._quadratic.product(p)) / 2
+    def change(self, F: AugmentedLagrangian, step: ModelStep) -> float:
+        """Return the change of the model of F_beta along a step p: grad f'p + p'Bp/2 is added to f, and Jp to g.
+
+        The step minimizes a model of another penalty. Without bounds, Bp + grad f + J'l = 0 there gives p'Bp.
+        """
+        p = step.direction
+        if self.bounds is None:
+            curvature = -dot(self.c + matmul(step.multipliers, self.J), p)
+        else:
+            curvature = dot(p, self._quadratic.product(p))
+        f = dot(self.c, p) + curvature / 2
         return f + float(F.value(0.0, self.g + matmul(self.J, p)) - F.value(0.0, self.g))
 
     @property
