@@ -14,6 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,10 @@ def calibrate(opt: Any, net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) 
         opt.calibrate(losses(net, x, y) for _ in range(CALIBRATION))
 
 
+def adamw(fused: bool, parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-4, capturable=True, fused=fused)
+
+
 def captured_steps(width: int, batch: int) -> list[dict[str, Any]]:
     x = torch.randn(batch, 784, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
     y = torch.randint(10, (batch,), device="cuda", generator=torch.Generator("cuda").manual_seed(2))
@@ -95,10 +100,13 @@ def captured_steps(width: int, batch: int) -> list[dict[str, Any]]:
     runs: dict[str, Callable[[], None]] = {}
     kinds: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         "GDPA over SGD": (lambda p: torch.optim.SGD(p, lr=1e-3), lambda p: gdpa.torch.GDPA(p, 2, capturable=True)),
-        "GDPA(AdamW) over AdamW": (
-            lambda p: torch.optim.AdamW(p, lr=1e-4, capturable=True),
-            lambda p: gdpa.torch.constrain(torch.optim.AdamW(p, lr=1e-4, capturable=True), 2, capturable=True),
-        ),
+        **{
+            f"GDPA({name}) over {name}": (
+                partial(adamw, fused),
+                lambda p, fused=fused: gdpa.torch.constrain(adamw(fused, p), 2, capturable=True),
+            )
+            for name, fused in (("fused AdamW", True), ("AdamW", False))
+        },
     }
     size = sum(p.numel() for p in network(width).parameters())
     rows = []

@@ -177,7 +177,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             seen = mask(seen, present)
             vector = vector if on_host else mask(vector, present)
         values = dual.widen(entries, seen)
-        updates, weights = dual.advance(entries, values, present)
+        updates, weights = dual.weigh(entries, values, present)
         w = weights.to(vector.dtype)
         total = f + torch.dot(vector, w)
         if on_host and present is not None and not math.isfinite(total.item()):
@@ -187,6 +187,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if present is not None:
             values.masked_fill_(~present, float("nan"))
         stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, w, present)
+        stage.later = dual.defers
         self._settle(stage)
         return total
 
@@ -273,6 +274,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             self._skipped += 1
             warn_values(stage, self._roster)
             return loss
+        self._dual.catch_up(self._entries, stage)
         skip = self._gradients.nonfinite(self.param_groups, stage.guarded, compiling)
         if stage.guarded:
             if skip is not None:
@@ -337,8 +339,6 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def domain_of(self, params: Sequence[torch.Tensor]) -> ConvexSet:
         """Return the set X that the vector of ``params`` lies in."""
         return product_of_sets(self.param_groups, self._domains, params)
-
-    # What is known.
 
     @property
     def multipliers(self) -> torch.Tensor:

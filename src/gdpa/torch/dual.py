@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.compiler import is_compiling
 
 from gdpa.torch import calibration
+from gdpa.torch.aside import aside, join
 from gdpa.torch.memory import FEW, Rows
-from gdpa.torch.pooling import Group
+from gdpa.torch.pooling import Group, mask
 from gdpa.torch.roster import Roster
 from gdpa.torch.rules.base import Part, Row, Rule, Scalar, Vector, advance, advance_few, advance_rows
 from gdpa.torch.staging import Stage
@@ -81,6 +83,27 @@ class Dual:
         updates, w = (advance_few if sparse else advance)(self.rule, view, values.numpy(), here, p)
         return updates, torch.from_numpy(w)
 
+    @property
+    def defers(self) -> bool:
+        """Whether `step` applies the rule: its weights are known before, and on the device its kernels run aside."""
+        return self.capturable and self.rule.lagged and not is_compiling()
+
+    def weigh(
+        self, entries: Entries, values: torch.Tensor, present: torch.Tensor | None
+    ) -> tuple[Entries, torch.Tensor]:
+        """Return what `advance` returns; without changed entries if `catch_up` finds them later."""
+        if not self.defers:
+            return self.advance(entries, values, present)
+        weights = entries["multipliers"]
+        return {}, weights if present is None else mask(weights, present)
+
+    def catch_up(self, entries: Entries, stage: Stage) -> None:
+        """Apply the rule of a stage that left it for `step`, beside what runs on the device until `commit`."""
+        if stage.later:
+            assert not isinstance(stage.present, list)
+            with aside(stage.values):
+                stage.updates |= self.advance(entries, stage.values, stage.present)[0]
+
     def widen(self, entries: Entries, values: torch.Tensor) -> torch.Tensor:
         """Return a copy of ``values`` in the state's precision, with the state moved to their device.
 
@@ -150,6 +173,8 @@ class Dual:
 
     def commit(self, entries: Entries, stage: Stage) -> None:
         """Write what a stage holds into the state."""
+        if stage.later:
+            join(stage.values)
         if stage.guarded:
             if not isinstance(self.skipped, torch.Tensor):
                 self.skipped = torch.zeros((), dtype=torch.int64, device=stage.check.device)

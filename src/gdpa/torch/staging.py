@@ -54,6 +54,7 @@ class Stage:
         pooled: sums over ranks and micro-batches, if there are several.
         packed: this rank's running sums (``accumulate="stale"``).
         calls: calls of ``lagrangian`` so far.
+        later: `step` applies the dual rule, whose weights do not depend on it.
         guarded: the host does not look at ``check``; if it is False, the kernels of the step change nothing.
     """
 
@@ -62,6 +63,7 @@ class Stage:
     packed: torch.Tensor | None = None
     calls = 1
     guarded = False
+    later = False
     _phase = Phase.STAGED
     _arrived: Any = None
 
