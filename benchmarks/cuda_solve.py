@@ -112,7 +112,7 @@ def rows_over_a_pullback(m: int) -> dict[str, Any]:
         losses = torch.nn.functional.softplus(torch.tanh(x @ W) @ v)
         return losses.mean(), losses[: len(x) // m * m].reshape(m, -1).mean(1)
 
-    oracle = CapturedOracle(function, start)
+    oracle = CapturedOracle(function, start, gdpa.from_torch(function, capture=False).evaluate)
     w, times = torch.ones(m, device="cuda"), {}
     for name, run in (
         ("pullback_ms", lambda: oracle.evaluate(start).pullback(w)),

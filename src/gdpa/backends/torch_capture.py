@@ -21,9 +21,10 @@ _logger = logging.getLogger("gdpa")
 
 #: Eager passes before a capture: lazy initialization of libraries must not be captured.
 WARM_UP = 3
-#: Up to this many rows, all derivatives of a captured function count as one backward pass: they are one batched launch,
-#: and a GPU takes about as long for it as for one row (`benchmarks.cuda_solve` prints both).
-ONE_LAUNCH = 16
+#: All derivatives of a captured function are one batched launch. They count as one backward pass if the batch keeps at
+#: most this many numbers: a kernel on fewer takes about as long as its launch (16 MB at 4 TB/s). The ratios are in
+#: results/cuda: mNPC keeps 0.4 million, and a network that keeps 42 million takes 8 times as long for 4 rows.
+ONE_LAUNCH = 4_000_000
 #: Every CHECK_EVERY-th forward pass is repeated eagerly and compared, so that a function whose values depend on more
 #: than x (random numbers, counters) is noticed.
 CHECK_EVERY = 100
@@ -45,16 +46,47 @@ class CapturedEvaluation(Evaluation):
         values: (f, g) as one vector.
         derivatives: a function without arguments that returns grad f and the rows of J as one matrix.
         ahead: whether the derivatives are being computed already, so that a pullback of them costs nothing.
+        passes: how many backward passes all derivatives cost.
     """
 
     __slots__ = ("ahead", "derivatives", "values")
 
     def __init__(
-        self, values: torch.Tensor, pullback: Any, derivatives: Callable[[], torch.Tensor], ahead: bool
+        self, values: torch.Tensor, pullback: Any, derivatives: Callable[[], torch.Tensor], ahead: bool, passes: int
     ) -> None:
-        m = len(values) - 1
-        super().__init__(values[0], values[1:], pullback, lambda: derivatives()[1:], passes=1 if m <= ONE_LAUNCH else m)
+        super().__init__(values[0], values[1:], pullback, lambda: derivatives()[1:], passes)
         self.values, self.derivatives, self.ahead = values, derivatives, ahead
+
+
+class _Graph:
+    """A function without arguments whose tensor is computed by a captured graph, captured at the first call.
+
+    Args:
+        function: what to capture.
+        pool, stream: shared by the graphs of one oracle.
+        rehearse: call the function once before it is captured, so that it meets what it cannot do outside a capture.
+    """
+
+    def __init__(self, function: Callable[[], torch.Tensor], pool: Any, stream: Any, rehearse: bool = False) -> None:
+        self._function, self._pool, self._stream, self._rehearse = function, pool, stream, rehearse
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._result: torch.Tensor | None = None
+
+    def __call__(self) -> torch.Tensor:
+        """Return the tensor, which the next call overwrites; raise `NotCapturable` if the capture fails."""
+        if self._graph is None or self._result is None:
+            graph = torch.cuda.CUDAGraph()
+            try:
+                if self._rehearse:
+                    self._function()
+                    torch.cuda.synchronize(self._stream.device)
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                    self._result = self._function()
+            except Exception as error:
+                raise NotCapturable(str(error).partition("\n")[0]) from error
+            self._graph = graph
+        self._graph.replay()
+        return self._result
 
 
 class CapturedOracle:
@@ -65,27 +97,28 @@ class CapturedOracle:
     Args:
         function: maps x to (f, g).
         x: a point; fixes shape, dtype and device.
+        eager: the oracle without capture, for derivatives that cannot be captured.
+
+    Attributes:
+        failure: why derivatives could not be captured; None if they could so far.
     """
 
-    def __init__(self, function: Function, x: torch.Tensor) -> None:
-        self._function = function
+    def __init__(self, function: Function, x: torch.Tensor, eager: Callable[[torch.Tensor], Evaluation]) -> None:
+        self._function, self._eager = function, eager
+        self.failure: str | None = None
         self._x = x.detach().clone().requires_grad_(True)
-        self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
-        self._forward = torch.cuda.CUDAGraph()
-        self._rows_of = Rows()
-        self._pullback: torch.cuda.CUDAGraph | None = None
-        self._rows: torch.cuda.CUDAGraph | None = None
         self._asked = False
         self.passes = 0
-        try:
-            self._warm_up()
-            with self._capturing(self._forward):
-                f, g = function(self._x)
-                self._values = torch.cat([f[None], g])
-            self._weights = torch.zeros_like(self._values)
-        except Exception as error:
-            raise NotCapturable(str(error).partition("\n")[0]) from error
+        kept, rows_of = self._warm_up(), Rows()
+        shared = torch.cuda.graph_pool_handle(), self._stream
+        self._forward = _Graph(self._joined, *shared)
+        self._values = self._forward()
+        self._weights = torch.zeros_like(self._values)
+        self._pullback = _Graph(self._differentiate, *shared)
+        self._rows = _Graph(lambda: rows_of(self._values, self._x), *shared, rehearse=True)
+        m = len(self._values) - 1
+        self._passes = 1 if (m + 1) * kept <= ONE_LAUNCH else m
 
     def fits(self, x: torch.Tensor) -> bool:
         """Tell whether ``x`` has the shape, dtype and device of the capture."""
@@ -95,8 +128,8 @@ class CapturedOracle:
         """Return the oracle call at ``x``; raise `NotCapturable` if an eager call there gives other values."""
         point = x.detach().clone()
         number = self._replay_forward(point)
-        known = self._replay_rows() if self._asked else None
         ahead, self._asked = self._asked, False
+        known = self._rows().detach().clone() if ahead else None
         values = self._values.detach().clone()
         if (self.passes - 1) % CHECK_EVERY == 0:
             self._check(point, values)
@@ -108,34 +141,31 @@ class CapturedOracle:
             self._return_to(number, point)
             self._weights[0] = objective
             self._weights[1:] = torch.as_tensor(w, dtype=values.dtype, device=values.device)
-            if self._pullback is None:
-                self._pullback = torch.cuda.CUDAGraph()
-                with self._capturing(self._pullback):
-                    self._gradient = self._differentiate()
-            self._pullback.replay()
-            return self._gradient.detach().clone()
+            try:
+                return self._pullback().detach().clone()
+            except NotCapturable as error:
+                self.failure = str(error)
+                gradient: torch.Tensor = self._eager(point).pullback(self._weights[1:], objective)
+                return gradient
 
         def derivatives() -> torch.Tensor:
             nonlocal known
             self._asked = True
             if known is None:
                 self._return_to(number, point)
-                known = self._replay_rows()
+                try:
+                    known = self._rows().detach().clone()
+                except NotCapturable as error:
+                    self.failure, self._asked = str(error), False
+                    now = self._eager(point)
+                    known = torch.cat([now.gradient()[None], now.jacobian()])
             return known
 
-        return CapturedEvaluation(values, pullback, derivatives, ahead)
-
-    def _replay_rows(self) -> torch.Tensor:
-        if self._rows is None:
-            self._rows = torch.cuda.CUDAGraph()
-            with self._capturing(self._rows):
-                self._derivatives = self._rows_of(self._values, self._x)
-        self._rows.replay()
-        return self._derivatives.detach().clone()
+        return CapturedEvaluation(values, pullback, derivatives, ahead, self._passes)
 
     def _replay_forward(self, point: torch.Tensor) -> int:
         self._x.data.copy_(point)  # by .data: to autograd the captured x never changes
-        self._forward.replay()
+        self._forward()
         self.passes += 1
         return self.passes
 
@@ -144,23 +174,30 @@ class CapturedOracle:
         if number != self.passes:
             self._replay_forward(point)
 
+    def _joined(self) -> torch.Tensor:
+        f, g = self._function(self._x)
+        return torch.cat([f[None], g])
+
     def _differentiate(self) -> torch.Tensor:
         (gradient,) = torch.autograd.grad(
             self._values, self._x, self._weights, retain_graph=True, materialize_grads=True, allow_unused=True
         )
         return gradient
 
-    def _warm_up(self) -> None:
+    def _warm_up(self) -> int:
+        """Call the function as often as a capture needs; return how many numbers it keeps for a backward pass."""
         self._stream.wait_stream(torch.cuda.current_stream(self._x.device))
-        with torch.cuda.stream(self._stream), torch.enable_grad():
-            for _ in range(WARM_UP):
-                f, g = self._function(self._x)
-                values = [v.sum() for v in (f, g) if v.requires_grad and v.numel()]
-                torch.autograd.grad(values, self._x, allow_unused=True)
+        try:
+            with torch.cuda.stream(self._stream), torch.enable_grad():
+                for _ in range(WARM_UP):
+                    f, g = self._function(self._x)
+                    values = [v.sum() for v in (f, g) if v.requires_grad and v.numel()]
+                    torch.autograd.grad(values, self._x, allow_unused=True)
+                kept = numbers_kept(self._function, self._x)
+        except Exception as error:
+            raise NotCapturable(str(error).partition("\n")[0]) from error
         torch.cuda.current_stream(self._x.device).wait_stream(self._stream)
-
-    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Any:
-        return torch.cuda.graph(graph, pool=self._pool, stream=self._stream)
+        return kept
 
     def _check(self, point: torch.Tensor, replayed: torch.Tensor) -> None:
         with torch.no_grad():
@@ -170,6 +207,25 @@ class CapturedOracle:
             same = ((replayed - eager).abs() <= allowed) | (~replayed.isfinite() & ~eager.isfinite())
             if not bool(same.all()):
                 raise NotCapturable("its values depend on more than x (random numbers, a counter, changing data)")
+
+
+def numbers_kept(function: Function, x: torch.Tensor) -> int:
+    """Return how many numbers that depend on x a forward pass keeps for a backward pass.
+
+    >>> x, data = torch.ones(2, requires_grad=True), torch.ones(5, 2)
+    >>> numbers_kept(lambda x: (torch.tanh(data @ x).sum(), x), x)  # tanh keeps its five values, not the data
+    5
+    """
+    total = 0
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal total
+        total += tensor.numel() if tensor.requires_grad else 0
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        function(x)
+    return total
 
 
 def captured(function: Function, eager: Callable[[torch.Tensor], Evaluation], wanted: bool | None) -> Any:
@@ -188,7 +244,9 @@ def captured(function: Function, eager: Callable[[torch.Tensor], Evaluation], wa
             return eager(x)
         try:
             if state["oracle"] is None:
-                state["oracle"] = CapturedOracle(function, x)
+                state["oracle"] = CapturedOracle(function, x, eager)
+            if state["oracle"].failure is not None:
+                raise NotCapturable(state["oracle"].failure)
             if not state["oracle"].fits(x):
                 raise NotCapturable(f"x changed to shape {tuple(x.shape)}, {x.dtype}, {x.device}")
             return state["oracle"].evaluate(x)  # type: ignore[no-any-return]

@@ -277,9 +277,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._dual.catch_up(self._entries, stage)
         skip = self._gradients.nonfinite(self.param_groups, stage.guarded, compiling)
         if stage.guarded:
-            if skip is not None:
-                stage.check = stage.check & (skip == 0).to(stage.check.device)
-            skip = ~stage.check
+            skip = self._dual.guard(stage, skip)
         elif skip is not None and skip.item():
             self._skipped += 1
             self._gradients.warn(self.param_groups)

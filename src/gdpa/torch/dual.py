@@ -10,7 +10,7 @@ import torch
 from torch.compiler import is_compiling
 
 from gdpa.torch import calibration
-from gdpa.torch.aside import aside, join
+from gdpa.torch.aside import aside, fork, join
 from gdpa.torch.memory import FEW, Rows
 from gdpa.torch.pooling import Group, mask
 from gdpa.torch.roster import Roster
@@ -101,8 +101,16 @@ class Dual:
         """Apply the rule of a stage that left it for `step`, beside what runs on the device until `commit`."""
         if stage.later:
             assert not isinstance(stage.present, list)
+            fork(stage.values)
             with aside(stage.values):
                 stage.updates |= self.advance(entries, stage.values, stage.present)[0]
+
+    def guard(self, stage: Stage, nonfinite: torch.Tensor | None) -> torch.Tensor:
+        """Return whether the step is skipped, as a tensor: a value or a gradient is not finite."""
+        if nonfinite is not None:
+            stage.check = stage.check & (nonfinite == 0).to(stage.check.device)
+        fork(stage.check)  # `commit` needs this and no more
+        return ~stage.check  # type: ignore[no-any-return]
 
     def widen(self, entries: Entries, values: torch.Tensor) -> torch.Tensor:
         """Return a copy of ``values`` in the state's precision, with the state moved to their device.
@@ -173,8 +181,14 @@ class Dual:
 
     def commit(self, entries: Entries, stage: Stage) -> None:
         """Write what a stage holds into the state."""
-        if stage.later:
-            join(stage.values)
+        if stage.guarded:
+            with aside(stage.check):
+                self._write(entries, stage)
+            join(stage.check)
+        else:
+            self._write(entries, stage)
+
+    def _write(self, entries: Entries, stage: Stage) -> None:
         if stage.guarded:
             if not isinstance(self.skipped, torch.Tensor):
                 self.skipped = torch.zeros((), dtype=torch.int64, device=stage.check.device)
