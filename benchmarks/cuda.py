@@ -22,7 +22,8 @@ import torch
 
 import gdpa
 import gdpa.torch
-from benchmarks.provenance import Study, markdown, told
+from benchmarks.cuda_report import table
+from benchmarks.provenance import Study
 
 #: Batches that `calibrate` reads before a step is captured.
 CALIBRATION = 8
@@ -30,18 +31,8 @@ CALIBRATION = 8
 
 def keep(study: Study, rows: list[dict[str, Any]]) -> None:
     """Keep the figures of one part and write its table."""
-    full = study.replace([{**row, "device": torch.cuda.get_device_name()} for row in rows])
-    lines = [[row["figure"], _words(row)] for row in full]
-    device = f"On one {torch.cuda.get_device_name()}."
-    study.write(f"{markdown(['figure', 'measured'], lines)}\n\n{device}\n\n{told(full)}", f"{study.part}.md")
-
-
-def _words(row: dict[str, Any]) -> str:
-    numbers = {name: value for name, value in row.items() if name not in ("part", "figure", "device", "about")}
-    return ", ".join(
-        f"{name.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
-        for name, value in numbers.items()
-    )
+    full = study.replace([{**row, "machine": torch.cuda.get_device_name()} for row in rows])
+    study.write(table(full), f"{study.part}.md")
 
 
 def network(width: int) -> torch.nn.Sequential:

@@ -97,7 +97,7 @@ def step_by_size(d: int) -> dict[str, Any]:
                 result = gdpa.solve(problem, start, stop=stop, record=0, observers=observers)
             torch.cuda.synchronize()
             best = min(best, 1e3 * (time.perf_counter() - begin) / max(1, result.steps))
-        row[name] = best
+        row[f"vectors_on_the_{name}"] = best
     return row
 
 

@@ -27,7 +27,7 @@ CORE = (
         for name in ("__init__", "__main__", "cli", "version", "_extras", "_text", "_tables")
     ),
 )
-TORCH = ("src/gdpa/torch", "src/gdpa/backends/torch.py")
+TORCH = ("src/gdpa/torch", ":(glob)src/gdpa/backends/torch*.py")
 CMDP = ("src/gdpa/applications/cmdp",)
 
 
@@ -168,6 +168,12 @@ def banded(results: Path) -> Tables:
     return tables(rows_of(results, "banded", ("solver", "family", "n")))
 
 
+def cuda(results: Path) -> Tables:
+    from benchmarks.cuda_report import table
+
+    return {f"{part}.md": table(rows_of(results, "cuda", part=part)) for part in ("training", "solve")}
+
+
 def mutants(results: Path) -> Tables:
     from benchmarks.mutants import table
 
@@ -213,7 +219,7 @@ STUDIES: dict[str, Declared] = {
     "ablation": Declared((*CORE, "benchmarks/ablation.py", "benchmarks/ablation_cases.py"), ablation),
     "confidence": Declared((*TORCH, "benchmarks/confidence.py"), confidence),
     "front": Declared((*TORCH, "benchmarks/front_page.py"), nothing),
-    "cuda": Declared((*CORE, *TORCH, "benchmarks/cuda.py"), nothing),
+    "cuda": Declared((*CORE, *TORCH, "benchmarks/cuda.py", "benchmarks/cuda_solve.py"), cuda),
     "torch_step": Declared((*TORCH, "benchmarks/torch_step.py"), torch_step),
     "faults": Declared((*CORE, *TORCH, "src/gdpa/experiments", "benchmarks/faults"), faults),
     "mutants": Declared((*CORE, *TORCH, "tests"), mutants),

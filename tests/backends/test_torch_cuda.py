@@ -1,5 +1,7 @@
 """Captured oracles on a CUDA device give the numbers of eager ones. Skipped on a machine without one."""
 
+import functools
+
 import pytest
 import torch
 
@@ -13,8 +15,14 @@ A = torch.arange(35.0, dtype=torch.float64).reshape(7, 5).sin()
 POINT = torch.linspace(-1, 1, 5, dtype=torch.float64)
 
 
+@functools.cache
+def matrix(device):
+    """A on the device: a copy from the host is nothing that a capture allows."""
+    return A.to(device)
+
+
 def function(x):
-    return (x**4).sum(), torch.tanh(A.to(x.device) @ x) * x[0] - 0.5
+    return (x**4).sum(), torch.tanh(matrix(x.device) @ x) * x[0] - 0.5
 
 
 class Unbatched(torch.autograd.Function):

@@ -54,7 +54,7 @@ def from_torch(
         function: fn.
         num_constraints, num_equalities, domain, names: as in `gdpa.Problem`.
         device: run the function on this device and keep x on the host, as a NumPy array or a CPU tensor. With None,
-            x is on the device of x0; if that is CUDA, `gdpa.solve` keeps its own vectors of up to 100,000 variables on
+            x is on the device of x0; if that is CUDA, `gdpa.solve` keeps its own vectors of up to 20,000 variables on
             the host, where its algebra is faster, unless observers or stop rules of yours look on.
         capture: evaluate a single x on CUDA by captured graphs, which launch all kernels of the function at once. The
             default None captures if it can, and compares every 100th replay with an eager call; a function that cannot

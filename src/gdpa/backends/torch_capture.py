@@ -7,9 +7,11 @@ forward pass at its own point.
 
 from __future__ import annotations
 
+import gc
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,6 +60,18 @@ class CapturedEvaluation(Evaluation):
         self.values, self.derivatives, self.ahead = values, derivatives, ahead
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let Python collect no garbage: a graph of an earlier problem that is freed during a capture ends it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class _Graph:
     """A function without arguments whose tensor is computed by a captured graph, captured at the first call.
 
@@ -80,7 +94,7 @@ class _Graph:
                 if self._rehearse:
                     self._function()
                     torch.cuda.synchronize(self._stream.device)
-                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                with _no_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                     self._result = self._function()
             except Exception as error:
                 raise NotCapturable(str(error).partition("\n")[0]) from error
