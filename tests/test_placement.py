@@ -73,6 +73,11 @@ def test_observers_and_rules_of_the_user_keep_their_arrays(monkeypatch):
     assert set(seen) == {torch.Tensor}
 
 
+def test_rules_may_come_from_a_generator():
+    rules = (rule for rule in (gdpa.KKTBelow(1e-6), gdpa.MaxSteps(2)))
+    assert gdpa.solve(gdpa.from_torch(function), START, stop=rules).steps == 2
+
+
 def test_multipliers_and_bounds_come_along(plain, monkeypatch):
     as_if_on_a_device(monkeypatch)
     box = Box(torch.full((3,), -5.0, dtype=torch.float64), torch.full((3,), 5.0, dtype=torch.float64))

@@ -10,15 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._arrays import (
-    all_finite,
-    from_numpy,
-    is_floating,
-    machine_eps,
-    namespace,
-    positive_part,
-    zeros_like,
-)
+from gdpa._arrays import all_finite, from_numpy, is_floating, machine_eps, namespace, positive_part, zeros_like
 from gdpa._caution import go_back, problem_for, trust
 from gdpa._checks import check_count, check_limit
 from gdpa._conclude import conclude
@@ -137,6 +129,7 @@ def solve(
     observers = (observers,) if callable(observers) else tuple(observers)
     if not all(callable(observer) for observer in observers):
         raise TypeError(f"observers must be functions of the Progress of a run, got {observers!r}")
+    stop = tuple(stop) if isinstance(stop, Iterable) else stop
     watched = is_watched(observers, stop)
     observers = (*observers, *displays(disp))
     check_count(0, record=record)

@@ -27,7 +27,7 @@ class TorchProblem(Problem):
     def on_host(self, device: str) -> Problem:
         """Return the problem for NumPy points; its function runs on ``device``."""
         own = {field.name: getattr(self, field.name) for field in fields(Problem)}
-        domain = with_arrays(self.domain, lambda bound: to_numpy(bound))
+        domain = with_arrays(self.domain, to_numpy)
         return Problem(**own | {"evaluate": on_device(self.evaluate, device), "domain": domain})
 
     def to_device(self, array: Any, device: str) -> torch.Tensor:
