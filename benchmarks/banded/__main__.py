@@ -4,13 +4,14 @@ Every solver has the same functions and first derivatives in NumPy, one thread a
 solvers have second derivatives, too; `gdpa` alone finds them by differences. An answer counts as solved if its
 certificate holds at 1e-6. Seconds are processor time, compared in one run.
 
-    python -m benchmarks.banded [--sizes 100 1000] [--families chain] [--solvers gdpa] [--limit 600]
+    python -m benchmarks.banded [--sizes 100 1000] [--families chain] [--solvers gdpa] [--limit 600] [--out FOLDER]
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+from pathlib import Path
 
 from benchmarks.banded.families import FAMILIES
 from benchmarks.banded.report import tables
@@ -28,8 +29,9 @@ def main() -> None:
     parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=list(FAMILIES))
     parser.add_argument("--solvers", nargs="*", default=list(SOLVERS), choices=SOLVERS)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds on the wall for one run")
+    parser.add_argument("--out", type=Path, default=None, help="default: results/banded")
     chosen = parser.parse_args()
-    study = Study("benchmarks.banded", "banded", key=("solver", "family", "n"))
+    study = Study("benchmarks.banded", "banded", key=("solver", "family", "n"), out=chosen.out)
     context = multiprocessing.get_context("spawn")
     for family in chosen.families:
         for n in chosen.sizes:
