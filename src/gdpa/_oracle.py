@@ -86,9 +86,9 @@ class CountingOracle:
             return self._aligned_jacobian(J, now.has_hessian) if isinstance(J, SparseMatrix) else J
 
         def hessian(w: Array, objective: float = 1.0) -> Any:
-            self._account.forwards += now.hessian_passes - 1
-            self._account.backwards += now.hessian_passes
             H = _call(now.hessian, w, objective)
+            self._account.forwards += now.hessian_passes - 1  # known after the call: the first one finds the pattern
+            self._account.backwards += now.hessian_passes
             return None if H is None else self._aligned_hessian(H)
 
         large = now.has_hessian and x.shape[-1] > FEW_COLUMNS

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix, diags_array, random_array
+from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix, diags_array, eye_array, random_array
 
 from gdpa._grouped_differences import GroupedDifferences
 from gdpa._hessian import with_hessian
 from gdpa.backends.functions import from_functions
 from gdpa.numerics.sparse import Pattern, products, read, row_sizes, transposed, union
 from gdpa.numerics.sparse_groups import column_groups
+from gdpa.sets import Box
 
 
 @pytest.fixture
@@ -142,7 +143,41 @@ def test_a_hessian_by_differences_is_the_hessian():
     problem, hessian = rosenbrock(n, hessian_sparsity=band(n, 1).csr)
     x = np.random.default_rng(0).standard_normal(n)
     H = problem.evaluate(x).hessian(np.zeros(0), 2.0)
-    np.testing.assert_allclose(H.toarray(), 2 * hessian(x), atol=1e-4)
+    np.testing.assert_allclose(H.toarray(), 2 * hessian(x), atol=1e-6 * np.abs(hessian(x)).max())
+
+
+@pytest.mark.parametrize(("grid", "sides"), [(1.0, 1), (1e-5, 2)])
+def test_differences_are_central_if_third_derivatives_matter(grid, sides):
+    """f = sum exp(x / h) h^2: its second derivatives exp(x / h) change by the share 1e-7 / h over a difference."""
+    n, calls = 60, []
+    problem = from_functions(
+        lambda x: calls.append(x) or grid**2 * np.sum(np.exp(x / grid)),
+        gradient=lambda x: grid * np.exp(x / grid),
+        hessian_sparsity=eye_array(n, format="csr"),
+    )
+    x = grid * np.linspace(-1, 1, n)
+    now = problem.evaluate(x)
+    now.hessian(np.zeros(0))
+    before = len(calls)
+    H = now.hessian(np.zeros(0))
+    assert len(calls) - before == now.hessian_passes == sides  # one group of columns
+    np.testing.assert_allclose(H.toarray(), np.diag(np.exp(x / grid)), rtol=1e-4)
+
+
+def test_a_guessed_pattern_is_kept_if_the_start_is_on_bounds():
+    n = 60
+    i = np.arange(n - 1)
+    problem = from_functions(
+        lambda x: np.sum(np.cos(x)),
+        lambda x: x[1:] * x[:-1] - 1,
+        gradient=lambda x: -np.sin(x),
+        jacobian=lambda x: csr_array((np.r_[x[1:], x[:-1]], (np.r_[i, i], np.r_[i, i + 1])), shape=(n - 1, n)),
+        domain=Box(0.0, np.inf),
+    )
+    x = np.where(np.arange(n) % 3 == 0, 0.0, 1.0)
+    H = problem.evaluate(x).hessian(np.full(n - 1, 5.0))
+    truth = np.diag(-np.cos(x)) + np.diag(np.full(n - 1, 5.0), 1) + np.diag(np.full(n - 1, 5.0), -1)
+    np.testing.assert_allclose(H.toarray(), truth, atol=1e-5)
 
 
 def test_a_guessed_pattern_that_does_not_hold_is_given_up():
