@@ -8,10 +8,11 @@ from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint, Optimi
 from scipy.sparse import csr_array, diags_array, eye_array
 
 import gdpa
+from benchmarks.ablation_cases import coupled
 from benchmarks.banded.families import FAMILIES, LENGTH
 from benchmarks.banded.solvers import problem_of, symmetric
 from gdpa.numerics.sparse import SparseMatrix
-from gdpa.stopping import MaxSteps
+from gdpa.stopping import KKTBelow, MaxSteps
 
 
 def solved(family, n, **more):
@@ -133,6 +134,33 @@ def test_a_linear_program_agrees_with_highs():
     )
     assert found.success
     assert found.fun == pytest.approx(truth.fun, rel=1e-5)
+
+
+def test_a_hessian_that_does_not_change_is_asked_for_once():
+    """A quadratic objective under linear constraints."""
+    n = 80
+    rng = np.random.default_rng(2)
+    t, calls = rng.standard_normal(n), []
+    A = diags_array([np.ones(n - 1), -np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n), format="csr")
+    problem = gdpa.from_functions(
+        lambda x: (x - t) @ (x - t) / 2,
+        lambda x: A @ x - 0.1,
+        gradient=lambda x: x - t,
+        jacobian=lambda x: A,
+        hessian=lambda x, w: calls.append(x) or eye_array(n, format="csr"),
+    )
+    result = gdpa.solve(problem, np.zeros(n), tolerance=1e-8, record=0)
+    assert result.success
+    assert result.steps > 1
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(("seed", "n"), [(6, 100), (3, 200)])
+def test_concave_variables_do_not_hold_up_the_others(seed, n):
+    """A shift of the whole Hessian by what its most concave variable needs took more than 1,000 and 50 steps."""
+    problem, x0 = coupled(seed, n)
+    result = gdpa.solve(problem, x0, tolerance=1e-6, record=0, stop=(KKTBelow(1e-6), MaxSteps(40)))
+    assert result.success
 
 
 def test_an_exact_hessian_is_used_and_no_other_call_is_made():

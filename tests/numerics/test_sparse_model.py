@@ -7,7 +7,7 @@ from scipy.sparse import csr_array, diags_array, random_array
 
 from gdpa.numerics import sparse_kkt
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.numerics.sparse import read
+from gdpa.numerics.sparse import empty, read
 from gdpa.numerics.sparse_interior import interior_point
 from gdpa.numerics.sparse_kkt import KKT, Augmented, with_low_rank
 from gdpa.numerics.sparse_model import sparse_least_squares, sparse_model_step
@@ -75,6 +75,40 @@ def test_an_indefinite_matrix_is_shifted_until_the_step_descends():
     J = read(csr_array(random_array((20, d), density=0.05, rng=rng)))
     step = sparse_model_step(Quadratic(read(B.tocsr())), c, J, -np.ones(20), 10.0, 0, (np.full(d, -1.0), np.ones(d)))
     assert c @ step.direction < 0
+
+
+def test_a_shift_leaves_curvature_that_is_enough():
+    """B = diag(-1, 5): the second coordinate takes its Newton step -10 / 5, the first one descends."""
+    step = sparse_model_step(Quadratic(read(np.diag([-1.0, 5.0]))), np.array([1.0, 10.0]), empty(2), np.zeros(0), 1.0)
+    assert step.direction[0] < -1
+    assert step.direction[1] == pytest.approx(-2.0, rel=1e-3)
+
+
+def test_no_shift_is_made_if_the_active_rows_make_the_model_convex():
+    """min -2 p - p^2 / 2 with p <= 0.5 penalized by beta: -2 - p + l = 0 and l = beta (p - 0.5)."""
+    beta = 1e3
+    J = read([[1.0]])
+    step = sparse_model_step(Quadratic(read([[-1.0]])), np.array([-2.0]), J, np.array([-0.5]), beta, 0, None)
+    p = (2 + beta / 2) / (beta - 1)
+    assert step.direction.tolist() == pytest.approx([p])
+    assert step.multipliers.tolist() == pytest.approx([2 + p])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_step_nearby_changes_the_way_and_not_the_minimizer(seed):
+    B, c, J, r, beta, bounds = program(seed)
+    given = Quadratic(read(B)), c, read(csr_array(J)), r
+    near = sparse_model_step(*given, beta / 2, 1, bounds)
+    steps = [sparse_model_step(*given, beta, 1, bounds, near=other) for other in (None, near)]
+    np.testing.assert_allclose(steps[1].direction, steps[0].direction, atol=1e-9)
+
+
+def test_long_rows_have_no_part_in_the_test_of_definiteness(monkeypatch):
+    monkeypatch.setattr(sparse_kkt, "LONGEST", 2)
+    H, J = read(np.diag([-1.0, 1.0, 1.0])), read([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    test = Augmented(H.pattern, J.pattern)
+    assert test.is_positive_definite(H, J, np.zeros(3), np.array([0.0, 9.0]))
+    assert not test.is_positive_definite(H, J, np.zeros(3), np.array([9.0, 0.0]))
 
 
 @pytest.mark.parametrize("widest", [60, 0])

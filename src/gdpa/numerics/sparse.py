@@ -85,12 +85,16 @@ class SparseMatrix:
         """(rows, columns)."""
         return self.pattern.shape
 
-    @property
+    @cached_property
     def csr(self) -> Any:
-        """The matrix as a SciPy CSR array."""
+        """The matrix as a SciPy CSR array. Building it takes longer than a product with a short vector."""
         from scipy.sparse import csr_array
 
         return csr_array((self.data, self.pattern.indices, self.pattern.indptr), shape=self.shape)
+
+    @cached_property
+    def _turned(self) -> Any:
+        return self.csr.T
 
     def toarray(self) -> Vector:
         """Return the matrix as a dense array."""
@@ -117,7 +121,7 @@ class SparseMatrix:
         return np.asarray(self.csr @ v)
 
     def __rmatmul__(self, v: Vector) -> Vector:
-        return np.asarray(self.csr.T @ v)
+        return np.asarray(self._turned @ v)
 
     def __mul__(self, factor: Any) -> SparseMatrix:
         """Return the matrix times a number, a row of factors of its columns, or a column of factors of its rows."""

@@ -144,6 +144,7 @@ class AdaptiveGDPA(Method):
         now = state.evaluation or problem.evaluate(state.x)
         if isinstance(state.phase, SQP):
             c, J = state.phase.gradient, state.phase.jacobian
+            state = state.replaced(curvature=state.curvature._replace(matrix=None))  # that of other multipliers
             return outside(sqp_step.plan(problem, state, now, c, J, self.rules), D)
         return outside(phases.to_quasi_newton(problem, state, now), D)
 

@@ -30,13 +30,13 @@ class Model(NamedTuple):
     """The model at x, for any lambda and beta.
 
     Attributes:
-        curvature: B.
+        curvature: B, in the form that the algebra of the step takes.
         c, J, g: grad f', J' and g'.
         bounds: how far each coordinate may move down and up; None for the whole space.
         evaluated: which rows of J were evaluated; None if all were. The others are zero and no part of the model.
     """
 
-    curvature: LBFGS
+    curvature: LBFGS | Quadratic
     c: Array
     J: Array
     g: Array
@@ -49,48 +49,55 @@ class Model(NamedTuple):
         evaluated = to_numpy(sizes) != 0
         evaluated[len(evaluated) - problem.num_equalities :] = True
         part = None if isinstance(J, SparseMatrix) or every(evaluated) else evaluated
-        return cls(state.curvature, c, J, g, step_bounds(problem.domain, state.x), part)
+        B = Quadratic.of(state.curvature, len(c)) if isinstance(J, SparseMatrix) else state.curvature
+        return cls(B, c, J, g, step_bounds(problem.domain, state.x), part)
 
     def step(self, F: AugmentedLagrangian, rules: Rules) -> ModelStep:
-        """Return the step of the model, near the constraints that of a stiff one if F_beta is to fall along it, too.
+        """Return the step of the model, near the constraints that of a stiff one if F_beta is to fall along it, too."""
+        return self.chosen(F, self.stiff(F, rules))
+
+    def stiff(self, F: AugmentedLagrangian, rules: Rules) -> ModelStep | None:
+        """Return the step with beta_max in place of beta, whatever beta is; None if x is not near the constraints.
 
         The weight 1 / beta of the multipliers in the model's dual makes them converge linearly. With beta_max in place
         of beta they converge as those of SQP do (Wright 1998: superlinear convergence asks for a weight that vanishes).
-        A step along which the model of F_beta rises would be cut short, and the multipliers would stay wrong.
         """
         if largest_violation(self.g, F.num_equalities) < rules.near and F.beta < rules.largest_beta:
-            stiff = self._minimized(F._replace(beta=rules.largest_beta), interior=False)
-            if self.change(F, stiff) < 0:  # false if the step is NaN
-                return stiff
-        return self._minimized(F)
+            return self._minimized(F._replace(beta=rules.largest_beta), interior=False)
+        return None
+
+    def chosen(self, F: AugmentedLagrangian, stiff: ModelStep | None, near: ModelStep | None = None) -> ModelStep:
+        """Return the stiff step if the model of F_beta falls along it, the model's own step otherwise.
+
+        A step along which it rises would be cut short, and the multipliers would stay wrong. A sparse model begins
+        at ``near``, its step with a smaller beta.
+        """
+        if stiff is not None and self.change(F, stiff) < 0:  # false if the step is NaN
+            return stiff
+        return self._minimized(F, near)
 
     def change(self, F: AugmentedLagrangian, step: ModelStep) -> float:
         """Return the change of the model of F_beta along a step p: grad f'p + p'Bp/2 is added to f, and Jp to g.
 
-        The step minimizes a model of another penalty. Without bounds, Bp + grad f + J'l = 0 there gives p'Bp.
+        The step minimizes a model of another penalty. Without bounds, Bp + grad f + J'l = 0 there gives p'Bp, unless
+        B of a sparse model was shifted.
         """
         p = step.direction
-        if self.bounds is None:
+        if self.bounds is None and not isinstance(self.curvature, Quadratic):
             curvature = -dot(self.c + matmul(step.multipliers, self.J), p)
         else:
-            curvature = dot(p, self._quadratic.product(p))
+            curvature = dot(p, self.curvature.product(p))
         f = dot(self.c, p) + curvature / 2
         return f + float(F.value(0.0, self.g + matmul(self.J, p)) - F.value(0.0, self.g))
 
-    @property
-    def _quadratic(self) -> LBFGS | Quadratic:
-        """B in the form that the algebra of the step takes."""
-        return Quadratic.of(self.curvature, len(self.c)) if isinstance(self.J, SparseMatrix) else self.curvature
-
-    def _minimized(self, F: AugmentedLagrangian, interior: bool = True) -> ModelStep:
+    def _minimized(self, F: AugmentedLagrangian, near: ModelStep | None = None, interior: bool = True) -> ModelStep:
         """Return the minimizer of the model. A constraint without a row has the multiplier beta [r]_+.
 
         Without ``interior`` it is NaN if the model is sparse and takes an interior-point method.
         """
         r, p = F.shifted(self.g) / F.beta, F.num_equalities
-        if isinstance(self.J, SparseMatrix):
-            B = Quadratic.of(self.curvature, len(self.c))
-            return sparse_model_step(B, self.c, self.J, r, F.beta, p, self.bounds, interior)
+        if isinstance(self.curvature, Quadratic):
+            return sparse_model_step(self.curvature, self.c, self.J, r, F.beta, p, self.bounds, interior, near)
         if self.evaluated is None:
             return model_step(self.curvature, self.c, self.J, r, F.beta, p, self.bounds)
         xp = namespace(self.J)

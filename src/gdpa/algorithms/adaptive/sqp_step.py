@@ -25,9 +25,11 @@ from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, largest_violation
 from gdpa.algorithms.adaptive.units import drifted
 from gdpa.algorithms.base import Probe
 from gdpa.lagrangian import AugmentedLagrangian
+from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import ModelStep
 from gdpa.numerics.qp import WORKING_SET
 from gdpa.numerics.sparse import SparseMatrix, row_sizes
+from gdpa.numerics.sparse_program import predicts
 
 
 def arrive(
@@ -46,15 +48,14 @@ def arrive(
     """
     t, F = old.trial.length, state.lagrangian
     # Second derivatives are those of the Lagrangian with these multipliers: short steps would keep them wrong.
-    known = isinstance(state.curvature.matrix, SparseMatrix)
-    share = 1.0 if known else t
+    share = 1.0 if isinstance(state.curvature.matrix, SparseMatrix) else t
     dual = phase.multipliers if share == 1.0 else (1 - share) * F.multipliers + share * phase.multipliers
     # Too stiff a penalty shortens steps; `plan` undoes a mistake.
     beta = F.beta / rules.beta_factor if t < 1 and F.beta > least_beta else F.beta
     F = AugmentedLagrangian(dual, beta, F.tau / rules.tau_factor, F.num_equalities)
     c, J = state.scaling.gradient(now), scaled_rows(state, now, F)
     change = c + matmul(dual, J) - (phase.gradient + matmul(dual, phase.jacobian))
-    curvature = (state.curvature.spectral if known else state.curvature.updated)(state.x - old.x, change)
+    curvature = _learned(state.curvature, state.x - old.x, change)
     state = state.replaced(
         lagrangian=F,
         multipliers=state.scaling.unscale(dual),
@@ -62,6 +63,14 @@ def arrive(
         monitor=state.monitor._replace(points=state.monitor.points + 1),
     )
     return plan(problem, state, now, c, J, rules)
+
+
+def _learned(curvature: LBFGS, s: Array, y: Array) -> LBFGS:
+    """Return the matrix with the pair; a Hessian that predicts y = grad L(x + s) - grad L(x) is kept."""
+    H = curvature.matrix
+    if not isinstance(H, SparseMatrix):
+        return curvature.updated(s, y)
+    return curvature.spectral(s, y)._replace(matrix=H if predicts(H, s, y) else None)
 
 
 def nearly_active(state: AdaptiveState, F: AugmentedLagrangian) -> Array:
@@ -97,7 +106,7 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
     if change is not None:
         a, b = change
         state, c, J = state.in_units(a, b), a * c, b[:, None] * J
-    if isinstance(J, SparseMatrix) and now.has_hessian:
+    if isinstance(J, SparseMatrix) and now.has_hessian and state.curvature.matrix is None:
         units = state.scaling
         H = now.hessian(units.constraints * state.lagrangian.multipliers, units.objective)
         state = state.replaced(curvature=state.curvature._replace(matrix=H))
@@ -125,7 +134,8 @@ def _penalized(
     model: Model, F: AugmentedLagrangian, violation: float, rules: Rules
 ) -> tuple[AugmentedLagrangian, ModelStep]:
     """Return F_beta and the model's step, with beta raised until the step removes enough of the violation."""
-    step = model.step(F, rules)
+    stiff = model.stiff(F, rules)
+    step = model.chosen(F, stiff)
     for _ in range(rules.raises):
         if violation <= sqrt_eps(model.c) or F.beta >= rules.largest_beta:
             break
@@ -133,7 +143,7 @@ def _penalized(
         if left <= rules.violation_left * violation:
             break
         F = F._replace(beta=rules.beta_factor * F.beta)
-        step = model.step(F, rules)
+        step = model.chosen(F, stiff, step)
     return F, step
 
 
