@@ -52,6 +52,7 @@ SPARSE = (
     ("sparse_kkt", "WIDEST_BAND", 0),
     ("sparse_kkt", "LONGEST", 0),
     ("sparse_program", "PREDICTED", 0.0),
+    ("sparse_program", "STIFFER", 1.0),
     ("sparse_model", "ROUNDS", 0),
     ("sparse_model", "FLOOR", 0.0),
     ("sparse_model", "FIRST_SHIFT", None),

@@ -22,11 +22,11 @@ from gdpa.numerics.sparse_program import Quadratic, SparseModel
 
 #: The number of guesses of the active set.
 ROUNDS = 8
-#: The shape of a shift is what the diagonal of each row lacks, and this share of the largest entry.
+#: The shape of a shift is what the diagonal of each row lacks to outweigh it, and this share of the largest lack.
 FLOOR = 1e-3
 #: The first shift is this share of the shape, and every further one is GROWTH times larger. The larger the shift, the
 #: shorter the step along directions without curvature, so it is not to exceed the least one by much: with 10 in place
-#: of 2, ten `coupled` problems of `benchmarks.ablation_cases` take 24 to 98 steps instead of 12 to 25.
+#: of 2, ten `coupled` problems of `benchmarks.ablation_cases` take 21 to 89 steps instead of 11 to 31.
 FIRST_SHIFT, GROWTH = 1e-2, 2.0
 #: A matrix is tested with this share of the shift it gets, so that what is left is clearly positive.
 CLEARLY = 0.9

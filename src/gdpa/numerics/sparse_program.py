@@ -14,8 +14,11 @@ from gdpa.numerics.sparse_kkt import Solve, analyzed, with_low_rank
 
 #: A Hessian is kept for another step if it predicts the change of the gradient to this share. Values from 0.01 to 0.4
 #: were tried on control problems with 75 to 480 variables and ten `coupled` ones of `benchmarks.ablation_cases`: 0.05
-#: saves a fifth of the passes and hardly adds steps, 0.2 and more add steps.
+#: saves an eighth of the passes and hardly adds steps, 0.2 and more add steps.
 PREDICTED = 0.05
+#: A sparse model whose penalty is the largest has a stiff model with this multiple of it. With 1 the hanging chain of
+#: `benchmarks.banded` takes 102 instead of 41 steps at 10,000 variables, and does not end at 100,000.
+STIFFER = 1e4
 
 
 def predicts(H: SparseMatrix, s: Vector, y: Vector) -> bool:

@@ -23,7 +23,7 @@ from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.sparse import SparseMatrix
 from gdpa.numerics.sparse_model import sparse_model_step
-from gdpa.numerics.sparse_program import Quadratic
+from gdpa.numerics.sparse_program import STIFFER, Quadratic
 
 
 class Model(NamedTuple):
@@ -54,27 +54,38 @@ class Model(NamedTuple):
 
     def step(self, F: AugmentedLagrangian, rules: Rules) -> ModelStep:
         """Return the step of the model, near the constraints that of a stiff one if F_beta is to fall along it, too."""
-        return self.chosen(F, self.stiff(F, rules))
+        return self.chosen(F, self.stiff(F, rules), rules)
 
     def stiff(self, F: AugmentedLagrangian, rules: Rules) -> ModelStep | None:
         """Return the step with beta_max in place of beta, whatever beta is; None if x is not near the constraints.
 
         The weight 1 / beta of the multipliers in the model's dual makes them converge linearly. With beta_max in place
         of beta they converge as those of SQP do (Wright 1998: superlinear convergence asks for a weight that vanishes).
+        The multipliers of a long chain converge slowly with beta_max, too, so a sparse model with that has `STIFFER`
+        times its beta.
         """
-        if largest_violation(self.g, F.num_equalities) < rules.near and F.beta < rules.largest_beta:
-            return self._minimized(F._replace(beta=rules.largest_beta), interior=False)
+        beta = rules.largest_beta
+        if F.beta >= beta and isinstance(self.curvature, Quadratic):
+            beta = STIFFER * F.beta
+        if largest_violation(self.g, F.num_equalities) < rules.near and F.beta < beta:
+            return self._minimized(F._replace(beta=beta), interior=False)
         return None
 
-    def chosen(self, F: AugmentedLagrangian, stiff: ModelStep | None, near: ModelStep | None = None) -> ModelStep:
-        """Return the stiff step if the model of F_beta falls along it, the model's own step otherwise.
+    def chosen(
+        self, F: AugmentedLagrangian, stiff: ModelStep | None, rules: Rules, near: ModelStep | None = None
+    ) -> ModelStep:
+        """Return the stiff step if F_beta is to fall along it, the model's own step otherwise.
 
-        A step along which it rises would be cut short, and the multipliers would stay wrong. A sparse model begins
-        at ``near``, its step with a smaller beta.
+        A step along which the model of F_beta rises would be cut short, and the multipliers would stay wrong. With
+        beta_max a slope down is enough: the multipliers of a sparse model are taken whole however short the step is.
+        A sparse model begins at ``near``, its step with a smaller beta.
         """
-        if stiff is not None and self.change(F, stiff) < 0:  # false if the step is NaN
-            return stiff
-        return self._minimized(F, near)
+        stiffest = F.beta >= rules.largest_beta
+        if stiff is None or (stiffest and not isinstance(self.curvature, Quadratic)):
+            return self._minimized(F, near)
+        slope = self.c + matmul(F.weights(self.g), self.J) if stiffest else None
+        change = self.change(F, stiff) if slope is None else dot(slope, stiff.direction)
+        return stiff if change < 0 else self._minimized(F, near)  # the change along a step that is NaN is not below 0
 
     def change(self, F: AugmentedLagrangian, step: ModelStep) -> float:
         """Return the change of the model of F_beta along a step p: grad f'p + p'Bp/2 is added to f, and Jp to g.

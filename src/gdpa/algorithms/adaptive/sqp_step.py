@@ -135,7 +135,7 @@ def _penalized(
 ) -> tuple[AugmentedLagrangian, ModelStep]:
     """Return F_beta and the model's step, with beta raised until the step removes enough of the violation."""
     stiff = model.stiff(F, rules)
-    step = model.chosen(F, stiff)
+    step = model.chosen(F, stiff, rules)
     for _ in range(rules.raises):
         if violation <= sqrt_eps(model.c) or F.beta >= rules.largest_beta:
             break
@@ -143,7 +143,7 @@ def _penalized(
         if left <= rules.violation_left * violation:
             break
         F = F._replace(beta=rules.beta_factor * F.beta)
-        step = model.chosen(F, stiff, step)
+        step = model.chosen(F, stiff, rules, step)
     return F, step
 
 
