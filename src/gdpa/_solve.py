@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -129,7 +129,7 @@ def solve(
     observers = (observers,) if callable(observers) else tuple(observers)
     if not all(callable(observer) for observer in observers):
         raise TypeError(f"observers must be functions of the Progress of a run, got {observers!r}")
-    stop = tuple(stop) if isinstance(stop, Iterable) else stop
+    stop = tuple(stop) if isinstance(stop, Iterator) else stop  # what yields rules once is asked twice
     watched = is_watched(observers, stop)
     observers = (*observers, *displays(disp))
     check_count(0, record=record)
