@@ -68,6 +68,8 @@ SPARSE = (
     ("sparse_interior", "SHARE", None),
     ("sparse_interior", "LEAST_GRADIENT", 0.0),
 )
+#: Factors of a loop that ends for factors above 1 alone: their exponent is halved and doubled.
+FACTORS = ("sparse_model.GROWTH",)
 #: Runs that one task of a process makes.
 CHUNK = 40
 
@@ -94,8 +96,10 @@ def variants() -> list[Variant]:
         named.append((f"{module}.{name}", getattr(import_module(f"gdpa.numerics.{module}"), name), off))
     for name, value, off in named:
         whole = isinstance(value, int)
-        found.append(Variant(name, "half", max(1, value // 2) if whole else value / 2))
-        found.append(Variant(name, "double", 2 * value))
+        half, double = max(1, value // 2) if whole else value / 2, 2 * value
+        if name in FACTORS:
+            half, double = value**0.5, value**2
+        found += [Variant(name, "half", half), Variant(name, "double", double)]
         if off is not None:
             found.append(Variant(name, "off", off))
     return found
