@@ -83,9 +83,12 @@ class Model(NamedTuple):
         stiffest = F.beta >= rules.largest_beta
         if stiff is None or (stiffest and not isinstance(self.curvature, Quadratic)):
             return self._minimized(F, near)
-        slope = self.c + matmul(F.weights(self.g), self.J) if stiffest else None
-        change = self.change(F, stiff) if slope is None else dot(slope, stiff.direction)
+        change = dot(self.gradient(F), stiff.direction) if stiffest else self.change(F, stiff)
         return stiff if change < 0 else self._minimized(F, near)  # the change along a step that is NaN is not below 0
+
+    def gradient(self, F: AugmentedLagrangian) -> Array:
+        """Return the gradient of F_beta at x, which is also that of its model at p = 0."""
+        return self.c + matmul(F.weights(self.g), self.J)
 
     def change(self, F: AugmentedLagrangian, step: ModelStep) -> float:
         """Return the change of the model of F_beta along a step p: grad f'p + p'Bp/2 is added to f, and Jp to g.

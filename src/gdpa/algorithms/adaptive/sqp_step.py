@@ -118,7 +118,7 @@ def plan(problem: Problem, state: AdaptiveState, now: Evaluation, c: Array, J: A
         # lambda of a constraint that is no longer active falls slowly by lambda + beta g
         F = F._replace(multipliers=estimate)
         step = model.step(F, rules)
-    gradient = c + matmul(F.weights(g), J)
+    gradient = model.gradient(F)
     slope = dot(gradient, step.direction)
     trial = Trial(step.direction, slope)
     if not slope < 0:
