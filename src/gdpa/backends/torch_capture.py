@@ -24,8 +24,8 @@ _logger = logging.getLogger("gdpa")
 #: Eager passes before a capture: lazy initialization of libraries must not be captured.
 WARM_UP = 3
 #: All derivatives of a captured function are one batched launch. They count as one backward pass if the batch keeps at
-#: most this many numbers: a kernel on fewer takes about as long as its launch (16 MB at 4 TB/s). The ratios are in
-#: results/cuda: mNPC keeps 0.4 million, and a network that keeps 42 million takes 8 times as long for 4 rows.
+#: most this many numbers: a kernel on fewer takes about as long as its launch (16 MB at 4 TB/s). That of mNPC keeps 0.4
+#: million. A network that keeps 42 million takes 8 times as long for 4 rows as for one pullback (results/cuda).
 ONE_LAUNCH = 4_000_000
 #: Every CHECK_EVERY-th forward pass is repeated eagerly and compared, so that a function whose values depend on more
 #: than x (random numbers, counters) is noticed.
@@ -78,7 +78,7 @@ class _Graph:
     Args:
         function: what to capture.
         pool, stream: shared by the graphs of one oracle.
-        rehearse: call the function once before it is captured, so that it meets what it cannot do outside a capture.
+        rehearse: call the function once before the capture, so that it learns there what it cannot batch.
     """
 
     def __init__(self, function: Callable[[], torch.Tensor], pool: Any, stream: Any, rehearse: bool = False) -> None:
@@ -126,7 +126,7 @@ class CapturedOracle:
         self.passes = 0
         kept, rows_of = self._warm_up(), Rows()
         shared = torch.cuda.graph_pool_handle(), self._stream
-        self._forward = _Graph(self._joined, *shared)
+        self._forward = _Graph(lambda: self._joined(self._x), *shared)
         self._values = self._forward()
         self._weights = torch.zeros_like(self._values)
         self._pullback = _Graph(self._differentiate, *shared)
@@ -188,8 +188,8 @@ class CapturedOracle:
         if number != self.passes:
             self._replay_forward(point)
 
-    def _joined(self) -> torch.Tensor:
-        f, g = self._function(self._x)
+    def _joined(self, x: torch.Tensor) -> torch.Tensor:
+        f, g = self._function(x)
         return torch.cat([f[None], g])
 
     def _differentiate(self) -> torch.Tensor:
@@ -215,8 +215,7 @@ class CapturedOracle:
 
     def _check(self, point: torch.Tensor, replayed: torch.Tensor) -> None:
         with torch.no_grad():
-            f, g = self._function(point)
-            eager = torch.cat([f[None], g])
+            eager = self._joined(point)
             allowed = ALLOWED * torch.finfo(eager.dtype).eps ** 0.5 * (1 + eager.abs())
             same = ((replayed - eager).abs() <= allowed) | (~replayed.isfinite() & ~eager.isfinite())
             if not bool(same.all()):
