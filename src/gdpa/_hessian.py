@@ -80,13 +80,13 @@ class HessianDifferences:
         def hessian(w: Vector, objective: float = 1.0) -> SparseMatrix | None:
             before = self._calls
             H = self._hessian(x, now, w, objective)
-            out.hessian_passes = max(1, self._calls - before)
+            evaluation.hessian_passes = max(1, self._calls - before)
             return H
 
         whole = now.jacobian if now.has_jacobian else None
         f, g, pullback = now
-        out = Evaluation(f, g, pullback, whole, now.passes, hessian, 1, now.is_sparse)
-        return out
+        evaluation = Evaluation(f, g, pullback, whole, now.passes, hessian, 1, now.is_sparse)
+        return evaluation
 
     def _hessian(self, x: Vector, now: Evaluation, w: Vector, objective: float) -> SparseMatrix | None:
         if self._differences is None and not self._failed:

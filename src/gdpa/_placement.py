@@ -94,11 +94,11 @@ def _is_faster_on_host(problem: Problem, x0: Any, algorithm: Any) -> bool:
     return bool(array_api_compat.is_torch_array(x0) and x0.is_cuda and x0.ndim == 1 and len(x0) <= MOST_VARIABLES)
 
 
-def is_watched(observers: Iterable[Any], stop: Any) -> bool:
+def is_watched(observers: tuple[Any, ...], stop: Any) -> bool:
     """Tell whether observers, or stop rules other than the library's own, look on.
 
     >>> is_watched((), KKTBelow(1e-3)), is_watched((print,), None), is_watched((), [lambda progress: None])
     (False, True, True)
     """
     rules = () if stop is None else stop if isinstance(stop, Iterable) else (stop,)
-    return bool(tuple(observers)) or any(type(rule).__module__ != KKTBelow.__module__ for rule in rules)
+    return bool(observers) or any(type(rule).__module__ != KKTBelow.__module__ for rule in rules)

@@ -93,7 +93,7 @@ class SparseMatrix:
         return csr_array((self.data, self.pattern.indices, self.pattern.indptr), shape=self.shape)
 
     @cached_property
-    def _turned(self) -> Any:
+    def _transpose(self) -> Any:
         return self.csr.T
 
     def toarray(self) -> Vector:
@@ -121,7 +121,7 @@ class SparseMatrix:
         return np.asarray(self.csr @ v)
 
     def __rmatmul__(self, v: Vector) -> Vector:
-        return np.asarray(self._turned @ v)
+        return np.asarray(self._transpose @ v)
 
     def __mul__(self, factor: Any) -> SparseMatrix:
         """Return the matrix times a number, a row of factors of its columns, or a column of factors of its rows."""

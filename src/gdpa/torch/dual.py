@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.compiler import is_compiling
 
+from gdpa._arrays import to_numpy
 from gdpa.torch import calibration
 from gdpa.torch.aside import aside, fork, join
 from gdpa.torch.memory import FEW, Rows
@@ -162,7 +163,7 @@ class Dual:
                 return {}  # the host cannot look at g: call `calibrate` before capturing
             values = values.detach().cpu().double().numpy()
             present, here = (None if t is None else t.cpu().numpy() for t in (present, here))
-            view = {key: _on_host(entry) for key, entry in view.items()}
+            view = {key: to_numpy(e) if isinstance(e, torch.Tensor) else e for key, e in view.items()}
         which = calibration.candidates(self.roster, view, values, present, self.measures_everything)
         params = [p for group in groups for p in group["params"] if p.requires_grad]
         changes = calibration.measure(self.roster, ranks, view, f, g, values, here, which, params) if which else {}
@@ -209,7 +210,3 @@ class Dual:
                 torch.where(stage.check, value.to(entry.dtype), entry, out=entry)
             else:
                 entries[key] = torch.from_numpy(value) if kind is np.ndarray else value
-
-
-def _on_host(entry: Any) -> Any:
-    return entry.detach().cpu().numpy() if isinstance(entry, torch.Tensor) else entry
