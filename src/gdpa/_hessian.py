@@ -31,7 +31,7 @@ MOST_GROUPS = 60
 STEP = 1e-7
 #: A pattern that was guessed is kept if it predicts the change of the gradient along a random direction to this share.
 FORETOLD = 1e-3
-#: If H by differences to one side predicts it to this share, third derivatives do not matter and central differences,
+#: If H by one-sided differences predicts it to this share, third derivatives do not matter and central differences,
 #: at twice the cost, are not needed. Of the problems of `benchmarks.banded`, all control and chain problems pass. The
 #: obstacle problem passes with 100 variables and not with 1,000: its third derivatives grow with the grid.
 STRAIGHT = 1e-5
@@ -97,7 +97,7 @@ class HessianDifferences:
         return H if self._scheme == "2-point" else self._held(H, x)
 
     def _begin(self, x: Vector, now: Evaluation, objective: float) -> None:
-        """Find the pattern, the groups of columns, and whether differences to one side do."""
+        """Find the pattern, the groups of columns, and whether one-sided differences suffice."""
         d = x.shape[-1]
         if self._given is not None:
             if self._given.shape != (d, d):
@@ -138,7 +138,7 @@ class HessianDifferences:
     def _held(self, H: SparseMatrix, x: Vector) -> SparseMatrix:
         """Return H with each diagonal entry at a bound at least as large as the rest of its row.
 
-        The error of a central difference that has become one to one side there may make H indefinite.
+        A central difference becomes one-sided there, and its error may make H indefinite.
         """
         one_sided = self._one_sided(x)
         if not one_sided.any():

@@ -1,7 +1,7 @@
 """Kernels that nothing waits for until the end of a step, on a second stream of their CUDA device.
 
-A dual rule is some sixty kernels on a few numbers, and ten more write its state. In a captured step each takes a
-microsecond or two, one after the other. On a second stream they run beside the gradient check and the base optimizer.
+A dual rule is about sixty kernels on a few numbers, and ten more write its state. In a captured step each waits for the
+one before. On a second stream they run beside the gradient check and the base optimizer's step.
 """
 
 from __future__ import annotations
