@@ -216,11 +216,11 @@ def test_every_way_to_give_a_gradient_walks_the_same_path(jac):
     for r in range(1, 6):
         x = x - 0.1 * r ** (-1 / 3) * 2 * x
     np.testing.assert_allclose(found.result.x_last, x, rtol=1e-14 if jac in (twice, True, "cs") else 1e-6)
-    # 6 iterates, 5 gradients for the steps; the last point's gradient is the certificate's.
+    # 6 iterates, 5 gradients for the steps; the last gradient and two points near x are for the certificates.
     extra = {"2-point": 2, "3-point": 4, "cs": 2}.get(jac if isinstance(jac, str) else "2-point", 2)
     exact = callable(jac) or jac is True
-    assert found.njev == 6
-    assert found.nfev == 6 + (0 if exact else 6 * extra)
+    assert found.njev == 8
+    assert found.nfev == 8 + (0 if exact else 8 * extra)
 
 
 @pytest.mark.parametrize("through_scipy", [False, True])
@@ -376,7 +376,8 @@ def test_limits_and_their_statuses(capsys):
 def test_no_step_at_all_is_a_result_too():
     for limit in ({"maxiter": 0}, {"maxfev": 1}):
         found = minimize(square, [3, 1], jac=twice, method="gdpa", options=limit)
-        assert (found.nit, found.nfev, found.success) == (0, 1, False)
+        assert (found.nit, found.success) == (0, False)
+        assert found.nfev <= 2  # the certificate evaluates a point near x0
         assert found.x.tolist() == [3.0, 1.0]
 
 

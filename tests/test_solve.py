@@ -195,7 +195,7 @@ def test_a_methods_own_verdict_ends_the_run():
 
 
 def test_a_rule_looser_than_the_tolerance_is_no_success():
-    result = solve(bowl(), START, QUICK, stop=KKTBelow(1e-1), tolerance=1e-8)
+    result = solve(bowl(), START, QUICK, stop=lambda run: Status.CONVERGED if run.step == 3 else None, tolerance=1e-8)
     assert result.status is Status.STOPPED
     assert not result.success
 
@@ -337,10 +337,11 @@ def test_user_functions_are_called_once_a_point_certificates_included():
     )
     result = solve(own, np.ones(2), SLOW, stop=MaxSteps(1000))
     assert (result.forwards, result.backwards) == (1001, 1000)
-    # the certificates use the oracle calls that the method has made
-    assert calls["f"] == calls["g"] == 1001
-    assert calls["df"] <= 1001
-    assert (result.measuring.forwards, result.calls.forwards) == (0, 1001)
+    # the certificates use the oracle calls that the method has made, and one more near each certified point
+    more = result.measuring.forwards
+    assert calls["f"] == calls["g"] == result.calls.forwards == 1001 + more
+    assert more <= 2
+    assert calls["df"] <= 1001 + more
 
 
 def test_checking_rarely_leaves_the_iterates_alone():
@@ -402,8 +403,9 @@ def test_a_continued_run_counts_what_both_parts_used(tmp_path):
         rest = solve(bowl(), run=run, stop=MaxSteps(100))
         # the oracle call at the cut is made anew, for measuring: the method has paid for it
         assert (rest.forwards, rest.backwards) == (101, 100)
-        assert straight.measuring.forwards == first.measuring.forwards == 0
-        assert rest.measuring.forwards == 1
+        nearby = first.measuring.forwards  # of the certificates at the end
+        assert straight.measuring.forwards == nearby <= 2
+        assert nearby + 1 <= rest.measuring.forwards <= 2 * nearby + 1
 
 
 def test_a_run_continues_with_the_seconds_it_has_used(monkeypatch):

@@ -35,15 +35,17 @@ EPS = 2.0**-52
     ("start", "x", "expected"),
     [
         ([0.0, 0.0], [1.0, -2.0], [1.0, 2.0]),
-        ([1.0, 5.0], [1.0, 2.0], [1.0, 3.0]),  # |x - x0| = (0, 3)
-        ([0.0, 7.0], [0.0, 7.0], [7.0, 7.0]),  # a coordinate that is 0 and did not move has the largest length
+        ([1.0, 5e9], [1.0, 2.0], [1.0, 2.0]),  # wherever the reference point is
+        ([0.0, 7.0], [0.0, 7.0], [7.0, 7.0]),  # a coordinate that is 0 has the largest length
         ([0.0, 7.0], [1e-8, 7.0], [7.0, 7.0]),  # as has one that is below sqrt(eps) of the largest ...
         ([0.0, 7.0], [2e-7, 7.0], [2e-7, 7.0]),  # ... and none that is above
         ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0]),  # nothing is known
+        ([0.0, 0.0], [1e-10, 0.0], [1.0, 1.0]),  # nor if no coordinate is above ZERO
+        ([0.0, 0.0], [1e-9, 0.0], [1e-9, 1e-9]),
         ([[0.0, 1.0], [0.0, 0.0]], [[0.0, 3.0], [0.0, 0.0]], [[3.0, 3.0], [1.0, 1.0]]),  # each member of a batch
     ],
 )
-def test_the_length_of_a_coordinate_is_its_size_or_how_far_it_has_moved(library, start, x, expected):
+def test_the_length_of_a_coordinate_is_its_size(library, start, x, expected):
     own = Start(library.array(start), library.array(start))
     assert to_numpy(own.lengths(library.array(x))).tolist() == expected
 
@@ -92,7 +94,7 @@ def test_the_units_of_the_constraints_by_hand(library, whole):
     units = units_at(start, library.array(X), flat(library, [4.0, 0.5], ROWS), whole=whole)
     # n = (0.1 + 0.05 * 2, 3 + 1 * 2, 0) = (0.2, 5, 0)
     assert to_numpy(units.violations) == pytest.approx([5.0, 1.0, 1.0])
-    assert to_numpy(units.slacks) == pytest.approx([5.0, 0.2, 1.0])  # g at the start is not known: 1 / n
+    assert to_numpy(units.slacks) == pytest.approx([5.0, 1.0, 1.0])  # g at the reference point is not known
     assert to_numpy(units.rounding) == pytest.approx([ROUNDINGS * EPS * 0.2, ROUNDINGS * EPS * 5, 0.0])
     # with w = (0.25, 0.5): max(0.025, 0.025), max(0.75, 0.5), 0
     assert to_numpy(units.pushes) == pytest.approx([0.025, 0.75, 0.0])
@@ -101,13 +103,13 @@ def test_the_units_of_the_constraints_by_hand(library, whole):
 @pytest.mark.parametrize(
     ("values", "slacks"),
     [
-        ([0.0, 0.0, 9.0], [5e3, 200.0, 1.0]),  # zero at the start: n / 1000
-        ([0.5, -0.5, 9.0], [5.0, 2.0, 1.0]),  # min(n, 0.5) = 0.5 for the second, of n = 5
-        ([7.0, -2.0, 9.0], [5.0, 0.5, 1.0]),
-        ([7.0, 70.0, 9.0], [5.0, 0.2, 1.0]),  # n = 5 is less than 70
+        # n = (0.2, 5, 0), and J (x' - x) = (0.1, -2, 0) by first order
+        ([0.1, -2.0, 9.0], [5.0, 1.0, 1.0]),  # g is linear: 1 / min(n, 1)
+        ([0.05, -0.1, 9.0], [10.0, 4.0, 1.0]),  # a half and a twentieth of the first-order change
+        ([7.0, 70.0, 9.0], [5.0, 1.0, 1.0]),  # more than the first-order change
     ],
 )
-def test_a_slack_is_measured_by_the_value_at_the_start_or_by_the_slope(library, values, slacks):
+def test_a_slack_is_measured_by_the_slope_as_far_as_g_follows_it(library, values, slacks):
     start = Start(library.array(X0), library.array([3.0, 8.0]), constraints=library.array(values))
     units = units_at(start, library.array(X), flat(library, [4.0, 0.5], ROWS))
     assert to_numpy(units.slacks) == pytest.approx(slacks)
@@ -205,9 +207,11 @@ def test_a_start_nearby_is_nearer_if_the_gradient_is_not_finite_there():
     assert np.isfinite(start.gradient).all()
 
 
-def test_a_start_where_no_gradient_is_finite_comes_back_all_the_same():
+def test_without_a_finite_gradient_nearby_the_reference_has_no_sizes():
     nowhere = Problem(lambda x: Evaluation(x[0], x, lambda w, objective=1.0: x * np.nan))
-    assert np.isnan(nearby_start(nowhere, np.ones(1)).gradient).all()
+    start = nearby_start(nowhere, np.ones(1))
+    assert start.gradient.tolist() == [0.0]
+    assert start.constraints is None
 
 
 def test_the_direction_without_symmetry_is_the_sines_of_squares(library):

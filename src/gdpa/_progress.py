@@ -7,24 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._arrays import all_finite, largest, max_norm, namespace
+from gdpa._arrays import all_finite, largest, max_norm, namespace, top
 from gdpa._oracle import CountingOracle
 from gdpa._problem import Evaluation
 from gdpa._result import History
 from gdpa._run import Run
 from gdpa._state import Probe, State
 from gdpa._typing import Array
-from gdpa.kkt import JACOBIAN_LIMIT, Certificate, Residuals, absolute_residuals, certify, relative_residuals
-from gdpa.units import units_at
+from gdpa.kkt import (
+    JACOBIAN_LIMIT,
+    Certificate,
+    Residuals,
+    absolute_residuals,
+    certify,
+    relative_residuals,
+    violation,
+)
+from gdpa.units import loosest_start, units_at
 
 #: An iterate this much larger than the start (or than 1) has left every reasonable range.
 DIVERGED = 1e15
 #: A certificate is attempted, whatever the method's own multipliers say, at steps that grow by this factor ...
 ATTEMPT_GROWTH = 1.5
-#: ... from this step on ...
+#: ... from the start and from this step on ...
 FIRST_ATTEMPT = 20
 #: ... unless each of its rows is a backward pass and there are more than this many.
 ATTEMPT_ROWS = 100
+#: A point whose residuals in the loosest units are this far above the tolerance is not certified: the best multipliers
+#: depend a little on the units.
+MARGIN = 10.0
 
 
 class Progress:
@@ -34,7 +45,7 @@ class Progress:
         problem: the problem; what observers and stop rules ask of it is charged to measuring.
         step, forwards, backwards, seconds: what the method has used so far.
         state: the algorithm's state after this step.
-        start: the recorded start.
+        start: x0 with grad f and g there, the reference for ``residuals``.
         residuals: the relative residuals of the last probe.
         kkt: the largest of them (over the batch, too).
         units: the weights they were measured with; None before the first.
@@ -236,20 +247,28 @@ class Progress:
             return False
         if now.constraints.shape[-1] > ATTEMPT_ROWS and not now.has_cheap_jacobian:
             return False
+        x, multipliers = self.state.x, self.state.multipliers
         if probe is not None:
-            certificate = self.certify(probe.x, probe.multipliers, probe.evaluation)
-        else:
-            certificate = self.certify(self.state.x, self.state.multipliers, now)
-        if certificate.holds(tolerance):
+            x, multipliers, now = probe.x, probe.multipliers, probe.evaluation
+        if self._may_hold(x, multipliers, now, tolerance) and self.certify(x, multipliers, now).holds(tolerance):
             return True
         self._next_attempt = max(FIRST_ATTEMPT, math.ceil(ATTEMPT_GROWTH * self.step))
         return False
 
+    def _may_hold(self, x: Array, multipliers: Array, now: Evaluation | None, tolerance: float) -> bool:
+        """Return whether a certificate of x could hold, from the oracle call at x alone."""
+        if now is None:
+            return True
+        if not largest(top(violation(now.constraints, self.problem.num_equalities))) <= tolerance:
+            return False
+        start = loosest_start(x, now, self.problem.x_scale)
+        loosest = certify(self.problem, x, multipliers, start=start, evaluation=now)
+        return loosest.holds(MARGIN * tolerance)
+
     def certify(self, x: Array, multipliers: Array, evaluation: Evaluation | None = None) -> Certificate:
-        """Return the certificate of a point in the units of this run; the last one is kept and not computed twice."""
+        """Return the certificate of a point; the last one is kept and not computed twice."""
         if self.certificate is None or self._judged is not x:
-            self.certificate = certify(self.problem, x, multipliers, start=self.start, evaluation=evaluation)
-            self._judged = x
+            self.certificate, self._judged = certify(self.problem, x, multipliers, evaluation=evaluation), x
         return self.certificate
 
 

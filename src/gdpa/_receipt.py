@@ -19,13 +19,12 @@ from gdpa.storage.arrays import num_bytes, pack, unpack
 from gdpa.storage.errors import DamagedFileError, NewerFormatError
 from gdpa.version import __version__
 
-FORMAT, VERSION = "gdpa receipt", 1
+FORMAT, VERSION = "gdpa receipt", 2
 RESIDUALS = ("stationarity", "feasibility", "slackness")
-START = ("x", "gradient", "x_scale", "constraints")
 #: What a receipt says beside its format and its checksums, in the order of `Receipt`.
 _KEYS = (
     "gdpa", "library", "dtype", "device", "tolerance", "equalities", "names", "x", "multipliers", "objective",
-    "constraints", "residuals", "relative", "start",
+    "constraints", "residuals", "relative",
 )  # fmt: skip
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -44,7 +43,6 @@ class Receipt:
         x, multipliers: the point and its multipliers, arrays of the library, precision and device that wrote them.
         objective, constraints: f and g there, in double precision on the host.
         residuals, relative: the residuals by name.
-        start: the recorded start by the names of `gdpa.units.Start`; None for what it does not have.
         sha256: the checksums of the point, the values, the names and the whole receipt.
     """
 
@@ -59,7 +57,6 @@ class Receipt:
     constraints: Numbers
     residuals: Mapping[str, Any]
     relative: Mapping[str, Any]
-    start: Mapping[str, Array | None]
     sha256: Mapping[str, str]
 
 
@@ -70,7 +67,6 @@ def write_receipt(
     tolerance: float | None,
     equalities: int,
     names: tuple[str, ...] | None,
-    start: Mapping[str, Array | None],
     residuals: tuple[Any, ...],
     relative: tuple[Any, ...],
     **numbers: Any,
@@ -87,7 +83,6 @@ def write_receipt(
         **{name: _plain(value) for name, value in numbers.items()},
         "residuals": dict(zip(RESIDUALS, map(_plain, residuals), strict=True)),
         "relative": dict(zip(RESIDUALS, map(_plain, relative), strict=True)),
-        "start": {name: _plain(value) for name, value in start.items()},
     }
     document = {"format": FORMAT, "version": VERSION, **content, "sha256": _checksums(content)}
     write_whole(path, (json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
@@ -120,7 +115,8 @@ def load_receipt(path: str | os.PathLike[str]) -> Receipt:
     if type(version) is int and version > VERSION:
         raise NewerFormatError(f"{source} has version {version}; this gdpa reads receipts up to {VERSION}: update it")
     content = {key: value for key, value in document.items() if key not in ("format", "version", "sha256")}
-    if version != VERSION or set(content) != set(_KEYS):
+    keys = {*_KEYS, "start"} if version == 1 else set(_KEYS)  # version 1 also had the start of the run
+    if version not in (1, VERSION) or set(content) != keys:
         raise DamagedFileError(f"{source} is damaged: it does not have the entries of a receipt")
     if document.get("sha256") != _checksums(content):
         raise DamagedFileError(f"{source} is damaged: its checksums do not fit its content; it was changed or cut")
@@ -139,9 +135,7 @@ def _read(source: str, content: dict[str, Any], sha256: dict[str, str]) -> Recei
         num_bytes(entry, source)  # refuses what pack does not write
         return unpack(entry, data, source)
 
-    names, start = content["names"], content["start"]
-    if set(start) != set(START):
-        raise ValueError(f"its start has the entries {', '.join(start)}")
+    names = content["names"]
     return Receipt(
         source=source,
         gdpa=content["gdpa"],
@@ -154,7 +148,6 @@ def _read(source: str, content: dict[str, Any], sha256: dict[str, str]) -> Recei
         constraints=_numbers(content["constraints"]),
         residuals=content["residuals"],
         relative=content["relative"],
-        start={name: None if values is None else array(values) for name, values in start.items()},
         sha256=sha256,
     )
 

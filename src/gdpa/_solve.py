@@ -20,7 +20,7 @@ from gdpa._observers import Recorder, displays, finish
 from gdpa._oracle import CountingOracle
 from gdpa._placement import is_watched, placed
 from gdpa._problem import Evaluation, Problem, WithStart
-from gdpa._progress import FIRST_ATTEMPT, Progress
+from gdpa._progress import Progress
 from gdpa._result import Result, Status
 from gdpa._run import NO_TROUBLE, Run
 from gdpa._saving import Saver, newest_run
@@ -31,7 +31,7 @@ from gdpa.feasible import SHARE, restored
 from gdpa.methods import as_algorithm, default_method
 from gdpa.signals import finishing_the_step
 from gdpa.stopping import KKTBelow, MaxSteps, StopRule
-from gdpa.units import nearby_start, start_at
+from gdpa.units import start_at
 
 #: The most rounding of a dtype to optimize in: float32 has 1e-7, float16 and bfloat16 have 1e-3 and more.
 MOST_ROUNDING = 1e-4
@@ -251,11 +251,9 @@ def _begin(
     with oracle.off_account():
         now = state.evaluation or oracle.problem.evaluate(state.x)
         _check_finite(oracle.problem, now)
-        if multipliers0 is None:
-            start = start_at(now, state.x, oracle.problem.x_scale)
-        else:  # x0 is believed to be near a solution, so its own gradient may say nothing about units
+        start = start_at(now, state.x, oracle.problem.x_scale)
+        if multipliers0 is not None:
             state = _with_multipliers(algorithm, oracle, state, multipliers0)
-            start = nearby_start(oracle.problem, state.x)
     return Run(
         algorithm=algorithm,
         state=state,
@@ -265,7 +263,6 @@ def _begin(
         backwards=oracle.method.backwards,
         seconds=seconds,
         measuring=(oracle.measuring.forwards, oracle.measuring.backwards),
-        next_attempt=FIRST_ATTEMPT if multipliers0 is None else 0,
         caution=trust(NO_TROUBLE, algorithm, state),
         device=device,
     )

@@ -1,7 +1,7 @@
 """How good is a point? The paper's residuals, their unit-free form, and the certificate every method shares.
 
-All are functions of the problem, the point, the multipliers and the recorded start alone, so any point of any method
-is judged alike, also after an interruption.
+All are functions of the problem and the point, so any point of any method is judged alike, from any start and after any
+interruption.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Certificate:
             (positive at an upper bound, negative at a lower one).
         residuals: as the paper prints them (absolute).
         relative: without units; what tolerances are compared with. NaN if a value or a derivative is not finite.
-        start: the recorded start that the units were read off.
+        start: the reference that the units were read off, see `gdpa.units.nearby_start`.
         units: the weights that the relative residuals were measured with.
         num_equalities: how many of the last constraints are equalities.
         names: the names of the constraints, if the problem has any.
@@ -223,7 +223,7 @@ class Certificate:
     def save(self, path: str | os.PathLike[str], tolerance: float | None = None) -> None:
         """Write a receipt to ``path``: JSON from which `gdpa.verify` computes the certificate again.
 
-        It holds the point, the multipliers, f and g there, the residuals, the recorded start, and SHA-256 checksums.
+        It holds the point, the multipliers, f and g there, the residuals, and SHA-256 checksums.
 
         Args:
             path: the file; it appears whole or not at all.
@@ -235,7 +235,6 @@ class Certificate:
             tolerance=tolerance,
             equalities=self.num_equalities,
             names=self.names,
-            start=self.start._asdict(),
             residuals=self.residuals,
             relative=self.relative,
             multipliers=self.multipliers,
@@ -280,8 +279,8 @@ def certify(
         problem: the problem.
         x: any point, of any method.
         multipliers: a method's own estimate. Above `JACOBIAN_LIMIT` entries of J it is taken as it is.
-        start: the recorded start, e.g. ``result.certificate.start``, or ``gdpa.units.start_at(problem.evaluate(x0),
-            x0)``. Default: a point at a tenth of the lengths of ``x`` away, one more oracle call.
+        start: the reference for sizes, e.g. ``result.certificate.start``. Default: `gdpa.units.nearby_start`, one more
+            oracle call at a tenth of the lengths of ``x`` away.
         snap: how near the boundary of X counts as on it; default: the square root of the machine precision.
         evaluation: the oracle call at ``x``, if it has been made.
 
@@ -292,7 +291,10 @@ def certify(
         >>> certificate.multipliers.round(6).tolist(), certificate.holds(1e-8)
         ([0.5], True)
     """
-    start = nearby_start(problem, x) if start is None else start
+    if start is None:
+        evaluation = problem.evaluate(x) if evaluation is None else evaluation
+        evaluation.gradient()  # before another point is evaluated: SciPy's functions remember one
+        start = nearby_start(problem, x, evaluation)
 
     def at(point: Array) -> Certificate:
         known = None if evaluation is None or some(point != x) else evaluation

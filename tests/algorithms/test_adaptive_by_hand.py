@@ -117,7 +117,14 @@ def test_the_unit_of_f(f, slope, enlarge, factor):
 
 @pytest.mark.parametrize(
     ("g", "slope", "factor"),
-    [(-7.0, 4.0, 1 / 4), (3.0, 0.0, 1.0), (-5.0, 1e-4, 100.0), (-0.004, 1e-4, 250.0), (0.0, 1e-4, 1e4)],
+    [
+        (-7.0, 4.0, 1 / 4),
+        (3.0, 0.0, 1 / 3),
+        (0.0, 0.0, 1.0),
+        (-5.0, 1e-4, 100.0),
+        (-0.004, 1e-4, 250.0),
+        (0.0, 1e-4, 1e4),
+    ],
 )
 def test_the_unit_of_a_constraint(g, slope, factor):
     J = np.array([[slope, 0.0]])
@@ -193,33 +200,43 @@ def found_lengths(x0, g=(), J=None, domain=REALS, x_scale=None, rules=RULES):
     return None if found is None else found.tolist()
 
 
-def test_lengths_are_powers_of_two_near_the_start():
-    assert found_lengths([1000.0, 1.0]) == [1024.0, 1.0]
-    assert found_lengths([-1000.0, 0.0]) == [1024.0, 1024.0]  # 0 tells nothing
-    assert found_lengths([8.0, 1 / 8]) is None  # within a factor of 10
-    assert found_lengths([16.0, 1 / 16]) == [16.0, 1 / 16]
+def test_all_coordinates_have_one_length_a_power_of_two():
+    assert found_lengths([1000.0, 1.0]) == [1024.0, 1024.0]
+    assert found_lengths([-1000.0, 0.0]) == [1024.0, 1024.0]
+    assert found_lengths([90.0, 1e-9]) is None  # the largest is within a factor of 100 of 1
+    assert found_lengths([1e-3, 0.0]) == [2.0**-10, 2.0**-10]
     assert found_lengths([1e300]) == [2.0**255]
     assert found_lengths([1000.0], domain=Ball(1e4)) is None
-    assert found_lengths([1000.0, 1.0], domain=Box(0.0, 1e4)) == [1024.0, 1.0]
+    assert found_lengths([1000.0, 1.0], domain=Box(0.0, 1e4)) == [1024.0, 1024.0]
+    assert found_lengths([1000.0, 1.0], x_scale=np.array([256.0, 1.0])) == [256.0, 1.0]  # stated
 
 
-def test_many_coordinates_have_one_length():
-    start = [1000.0] + [1.0] * 99
-    assert found_lengths(start) == [1024.0] + [1.0] * 99
-    assert found_lengths([*start, 1.0]) == [1024.0] * 101
-    assert found_lengths(start, x_scale=np.array([64.0] + [1.0] * 99)) == [64.0] + [1.0] * 99
-    assert found_lengths([*start, 1.0], x_scale=np.array([64.0] + [1.0] * 100)) == [64.0] + [1.0] * 100
-
-
-def test_at_zero_the_nearest_constraint_tells_the_length():
-    # distances 640 / 10 and 512 / 2
-    assert found_lengths([0.0, 0.0], [-640.0, 512.0], [[10.0, 1.0], [0.0, -2.0]]) == [64.0, 64.0]
-    assert found_lengths([0.0], [-640.0, 0.0], [[10.0], [1.0]]) == [64.0]  # the second is on its boundary
-    assert found_lengths([0.0], [-640.0, -1.0], [[10.0], [0.0]]) == [64.0]  # the second has no slope
+def test_at_zero_the_nearest_constraint_supplies_the_length():
+    # distances 6600 / 11 and 512 / 2
+    assert found_lengths([0.0, 0.0], [-6600.0, 512.0], [[10.0, 1.0], [0.0, -2.0]]) == [256.0, 256.0]
+    assert found_lengths([0.0], [-2560.0, 0.0], [[10.0], [1.0]]) == [256.0]  # the second is on its boundary
+    assert found_lengths([0.0], [-2560.0, -1.0], [[10.0], [0.0]]) == [256.0]  # the second has no slope
     assert found_lengths([0.0], [-1.0], [[0.0]]) is None
     assert found_lengths([0.0]) is None
-    assert found_lengths([0.0], [-640.0] * 31, [[10.0]] * 31) is None  # 31 rows are not worth their passes
-    assert found_lengths([0.0], x_scale=64.0) == [64.0]
+    assert found_lengths([0.0], [-2560.0] * 31, [[10.0]] * 31) is None  # 31 rows are not worth their passes
+    assert found_lengths([0.0], x_scale=256.0) == [256.0]
+
+
+def test_lengths_follow_the_iterates_and_keep_the_step():
+    # min (x - 1)^2 subject to x >= 0.5, from afar: D is 2^27 at first and 1 in the end
+    far = from_functions(
+        lambda x: (x[0] - 1) ** 2,
+        lambda x: 0.5 - x,
+        gradient=lambda x: 2 * (x - 1),
+        jacobian=lambda x: -np.ones((1, 1)),
+    )
+    method = AdaptiveGDPA()
+    state = method.init(far, np.array([1e8]))
+    assert state.lengths.tolist() == [2.0**27]
+    while state.lengths is not None:
+        state = method.update(far, state)
+        assert state.step < 20
+    assert abs(state.x[0]) <= 100
 
 
 def test_a_problem_in_other_lengths():

@@ -1,7 +1,8 @@
-"""The change of variables x = D z that gives every coordinate a length near 1.
+"""The change of variables x = D z that gives x a length near 1.
 
-D is diagonal with powers of two, so the change is exact in floating point: bounds stay bounds to the last bit, and a
-problem in other units of x takes the same steps.
+D is a power of two for all coordinates, or one for each if the user states their lengths, so the change is exact in
+floating point: bounds stay bounds to the last bit, and a problem in other units of x takes the same steps. It follows
+the iterates: a far start does not fix the units of the run.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from gdpa._arrays import every, from_numpy, namespace, to_numpy
+from gdpa._arrays import every, from_numpy, max_norm, namespace
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
+from gdpa.algorithms.adaptive.merit import Correction
 from gdpa.algorithms.adaptive.rules import Rules
-from gdpa.algorithms.adaptive.state import AdaptiveState, sqrt_eps
-from gdpa.algorithms.adaptive.units import measures_rows
-from gdpa.numerics.sparse import SparseMatrix, row_sizes
+from gdpa.algorithms.adaptive.state import SQP, AdaptiveState
+from gdpa.numerics.sparse import SparseMatrix
 from gdpa.sets import Box, Reals
+from gdpa.units import length_at_zero
 
 
 class _InLengths(Evaluation):
@@ -60,40 +62,58 @@ class _InLengths(Evaluation):
         return None if H is None else self.D * (self.D[:, None] * H)
 
 
-def lengths(problem: Problem, x0: Array, now: Evaluation, rules: Rules) -> Array | None:
-    """Return D for a run from ``x0``, or None if the coordinates stay as they are.
+def lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> Array | None:
+    """Return D for a run at ``x``, or None if the coordinates stay as they are.
 
-    The length of x_j is ``problem.x_scale``, or |x0_j|, or the largest of these if that is 0. If x0 = 0 all have the
-    distance to the nearest constraint, min_i |g_i| / max_j |dg_i/dx_j|, or 1 if there is none.
-    With more than `Rules.few_variables` variables x0 is likely drawn at random, so all have the largest length. A
-    length near 1 leaves its coordinate as it is.
-
-    Args:
-        problem: the problem.
-        x0: the start.
-        now: the oracle call there.
-        rules: for what is near 1, and what tells no length.
+    The length of x_j is ``problem.x_scale``, or max_k |x_k| for all, or `gdpa.units.length_at_zero`. Lengths within
+    `Rules.ordinary` of 1 are left as they are.
     """
     if not isinstance(problem.domain, (Reals, Box)):
         return None
     if problem.x_scale is not None:
-        known = np.asarray(problem.x_scale) * np.ones(x0.shape[-1])
+        known = np.asarray(problem.x_scale) * np.ones(x.shape[-1])
     else:
-        known = np.abs(np.asarray(to_numpy(x0), dtype=float))
-        if not known.any() and measures_rows(now, rules):
-            g = np.abs(np.asarray(to_numpy(now.constraints), dtype=float))
-            slopes = np.asarray(to_numpy(row_sizes(now.jacobian())), dtype=float)
-            telling = (slopes > sqrt_eps(x0) * g) & (g > 0)
-            known[:] = np.min(g[telling] / slopes[telling], initial=np.inf) if telling.any() else 1.0
-        known = np.where(known > 0, known, known.max() if known.any() else 1.0)
-    many = problem.x_scale is None and len(known) > rules.few_variables
-    known = np.full_like(known, known.max()) if many else known
+        known = np.full(x.shape[-1], float(max_norm(x)) or length_at_zero(now, x))
     powers = np.rint(np.log2(known))
     ordinary = np.abs(powers) <= np.log2(rules.ordinary)
     if every(ordinary):
         return None
-    most = -math.log2(float(namespace(x0).finfo(x0.dtype).smallest_normal)) // 4  # products stay finite
-    return from_numpy(2.0 ** np.where(ordinary, 0.0, np.clip(powers, -most, most)), x0)
+    most = -math.log2(float(namespace(x).finfo(x.dtype).smallest_normal)) // 4  # products stay finite
+    return from_numpy(2.0 ** np.where(ordinary, 0.0, np.clip(powers, -most, most)), x)
+
+
+def are_outgrown(problem: Problem, state: AdaptiveState, rules: Rules) -> bool:
+    """Return whether the largest |x_j| has left the length that D gives it.
+
+    A first small step from 0 does not measure x: a length of 1 is shortened after `Rules.patience` points or not at all,
+    and a shorter one is not shortened.
+    """
+    if problem.x_scale is not None or not isinstance(problem.domain, (Reals, Box)):
+        return False
+    size, D = float(max_norm(state.x)), 1.0 if state.lengths is None else float(state.lengths[0])
+    shortened = D > 1 or (D == 1 and state.step == rules.patience)
+    return size > rules.ordinary * D or (shortened and 0 < size < D / rules.ordinary)
+
+
+def relabeled(state: AdaptiveState, D: Array | None) -> AdaptiveState:
+    """Return the state in other common lengths: the same point, merit and step."""
+    new, old = (1.0 if lengths is None else float(lengths[0]) for lengths in (D, state.lengths))
+    c, trial, phase = new / old, state.trial, state.phase
+    if isinstance(phase, SQP):
+        phase = phase._replace(gradient=c * phase.gradient, jacobian=c * phase.jacobian)
+    if isinstance(trial, Correction):
+        refused = trial.refused._replace(direction=trial.refused.direction / c)
+        trial = Correction(trial.step / c, refused)
+    else:
+        trial = trial._replace(direction=trial.direction / c)
+    curvature = state.curvature.rescaled(c * c)
+    return state.replaced(
+        lengths=D,
+        gradient=c * state.gradient,
+        trial=trial,
+        phase=phase,
+        curvature=curvature._replace(length=curvature.length / c),
+    )
 
 
 def inside(problem: Problem, state: AdaptiveState) -> tuple[Problem, AdaptiveState]:

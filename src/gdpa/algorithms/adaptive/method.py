@@ -13,10 +13,18 @@ from gdpa._checks import check_count, check_positive, check_share
 from gdpa._problem import Evaluation, Problem
 from gdpa._typing import Array
 from gdpa.algorithms.adaptive import al_step, phases, sqp_step
-from gdpa.algorithms.adaptive.lengths import evaluation_in_lengths, in_lengths, inside, lengths, outside
+from gdpa.algorithms.adaptive.lengths import (
+    are_outgrown,
+    evaluation_in_lengths,
+    in_lengths,
+    inside,
+    lengths,
+    outside,
+    relabeled,
+)
 from gdpa.algorithms.adaptive.merit import Reference, Trial, sufficient
 from gdpa.algorithms.adaptive.rules import Rules
-from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, Monitor, QuasiNewton
+from gdpa.algorithms.adaptive.state import SQP, AdaptiveState, Monitor, QuasiNewton, Restoration
 from gdpa.algorithms.adaptive.units import measures_rows, scaling_from
 from gdpa.algorithms.method import Method, MethodCard
 from gdpa.lagrangian import AugmentedLagrangian
@@ -97,11 +105,14 @@ class AdaptiveGDPA(Method):
             raise TypeError(f"rules must be a Rules of gdpa.algorithms.adaptive, got {self.rules!r}")
 
     def init(self, problem: Problem, x0: Array) -> AdaptiveState:
-        now = self.begin(problem, x0)
-        D = lengths(problem, x0, now, self.rules)
+        return self._at(problem, x0, self.begin(problem, x0))
+
+    def _at(self, problem: Problem, x: Array, now: Evaluation) -> AdaptiveState:
+        """Return the state before the first update from x, in lengths that suit x."""
+        D = lengths(problem, x, now, self.rules)
         if D is None:
-            return self._begin(problem, x0, now)
-        return outside(self._begin(in_lengths(problem, D), x0 / D, evaluation_in_lengths(now, D)), D)
+            return self._begin(problem, x, now)
+        return outside(self._begin(in_lengths(problem, D), x / D, evaluation_in_lengths(now, D)), D)
 
     def _begin(self, problem: Problem, x0: Array, now: Evaluation) -> AdaptiveState:
         """Return the state before the first update."""
@@ -150,7 +161,7 @@ class AdaptiveGDPA(Method):
 
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
-        D, rules = state.lengths, self.rules
+        D, rules, original = state.lengths, self.rules, problem
         problem, old = inside(problem, state.replaced(step=state.step + 1, probe=None))  # x = D z with D fixed
         x = phases.on_bounds(problem.domain, old, old.trial.point(old.x), rules)
         now = problem.evaluate(x)  # 1. one forward pass at the trial point
@@ -161,10 +172,29 @@ class AdaptiveGDPA(Method):
             # 3. multipliers, penalty and curvature; the next phase; its trial, or a verdict
             new = phases.arrive(problem, old, there, now, self.step, rules, self.beta)
             if math.isfinite(new.trial.slope):
-                return outside(new, D)
+                return self._in_suitable_lengths(original, outside(new, D))
             rise = math.nan  # the gradient there is not finite
         # 4. second-order correction, shorter step, projected gradient, or a verdict
         return outside(phases.refuse(problem, old, now, outcome.reference.constraints[-1], rise, rules), D)
+
+    def _in_suitable_lengths(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
+        """Return the state in new lengths if x has outgrown the old ones."""
+        if isinstance(state.phase, Restoration) or not are_outgrown(problem, state, self.rules):
+            return state
+        now = state.evaluation or problem.evaluate(state.x)
+        D = lengths(problem, state.x, now, self.rules)
+        grown = D is not None and (state.lengths is None or D[0] > state.lengths[0])
+        if isinstance(state.phase, SQP) or grown:
+            return relabeled(state, D)
+        # f and g have shrunk, and the quasi-Newton phase does not renew their units
+        again = self._at(problem, state.x, now)
+        again = again.replaced(
+            lagrangian=again.lagrangian._replace(beta=state.lagrangian.beta),
+            step=state.step,
+            phase_since=state.step,
+            monitor=state.monitor,
+        )
+        return self.with_multipliers(problem, again, state.multipliers).replaced(probe=state.probe)
 
 
 class _Outcome(NamedTuple):

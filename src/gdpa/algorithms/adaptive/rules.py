@@ -57,8 +57,7 @@ class Rules:
         100.0, r"s_{\max}", "a function that is flat at the start is enlarged by at most this", off=1.0
     )
     drift: float = _rule(10.0, r"\delta", "units are renewed if a gradient has changed by this factor", off=math.inf)
-    ordinary: float = _rule(10.0, r"\ell", "lengths of variables within this factor of 1 are left alone", off=math.inf)
-    few_variables: int = _rule(100, r"d_0", "with more variables than this, all get one length")
+    ordinary: float = _rule(100.0, r"\ell", "a length of x within this factor of 1 or of D is left alone", off=math.inf)
     # Rows of the Jacobian
     few_rows: int = _rule(30, "m_0", "up to this many rows are worth a backward pass each", off=0)
     trial_points: int = _rule(

@@ -54,9 +54,9 @@ def scaling_from(
 ) -> Scaling:
     """Return ``s_f = 1 / |grad f|`` and ``s_i = 1 / |grad g_i|`` by largest components.
 
-    A function whose gradient vanishes keeps its units. A small gradient beside a small value is a matter of units.
-    Beside a larger value it belongs to a function that is flat here and may be steep elsewhere. So |grad g_i| counts
-    as at least min(1/100, |g_i|), and |grad f| as at least min(1, 100 |f|).
+    A function whose gradient vanishes keeps its units, and such a constraint is divided by |g_i|. A small gradient
+    with a small value is a matter of units. With a larger value it belongs to a function that is flat here and may be
+    steep elsewhere. So |grad g_i| counts as at least min(1/100, |g_i|), and |grad f| as at least min(1, 100 |f|).
 
     Args:
         values: f and g.
@@ -83,7 +83,8 @@ def scaling_from(
         return Scaling(objective, ones)
     slopes = row_sizes(J)
     sizes = xp.maximum(slopes, xp.minimum(ones / rules.enlargement, xp.abs(g)))
-    return Scaling(objective, ones / xp.where(slopes > 0, sizes, ones))
+    vanishing = xp.where(xp.abs(g) > 0, xp.abs(g), ones)
+    return Scaling(objective, ones / xp.where(slopes > 0, sizes, vanishing))
 
 
 def drifted(
