@@ -9,7 +9,6 @@ import pytest
 from gdpa import (
     GDPA,
     FeasibleBelow,
-    KKTBelow,
     MaxOracleCalls,
     MaxSteps,
     MaxTime,

@@ -109,10 +109,12 @@ AWKWARD = [
     Case("a fourfold root", lambda x: (x[1] ** 2 - x[0], [x[0] ** 4]), [1.0, 1.0]),
     Case("start between two sides", lambda x: (x @ x, [1 - x[0] ** 2]), [0.0, 1.0]),
     Case(
-        "touching discs", lambda x: (x[1], [(x[0] - 1) ** 2 + x[1] ** 2 - 1, (x[0] + 1) ** 2 + x[1] ** 2 - 1]), [0.5, 2]
+        "touching discs",
+        lambda x: (x[1], [(x[0] - 2) ** 2 + (x[1] - 1) ** 2 - 1, x[0] ** 2 + (x[1] - 1) ** 2 - 1]),
+        [1.5, 3],
     ),
     Case("one equality twice", lambda x: (x @ x, [x[0] + x[1] - 1, 2 * x[0] + 2 * x[1] - 2]), [0.0, 0.0], equalities=2),
-    Case("cusp", lambda x: (x[0], [x[1] - x[0] ** 3, -x[1]]), [1.0, 1.0]),
+    Case("cusp", lambda x: (x[0], [x[1] - 1 - (x[0] - 1) ** 3, 1 - x[1]]), [2.0, 2.0]),
     Case("a quartic that pulls", lambda x: (-(x[0] ** 4), [x[0] ** 2 - 1]), [0.5]),
     Case("an exponential that pulls", lambda x: (-torch.exp(x[0]), [x[0] - 3]), [0.0]),
     Case("a tiny disc", lambda x: (x[0] + x[1], [(x - 3) @ (x - 3) - 1e-6]), [-5.0, 8.0]),

@@ -85,7 +85,7 @@ def lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> Array 
 def are_outgrown(problem: Problem, state: AdaptiveState, rules: Rules) -> bool:
     """Return whether the largest |x_j| has left the length that D gives it.
 
-    A first small step from 0 does not measure x: a length of 1 is shortened after `Rules.patience` points or not at all,
+    A first small step from 0 does not measure x: a length of 1 is shortened at `Rules.patience` points or not at all,
     and a shorter one is not shortened.
     """
     if problem.x_scale is not None or not isinstance(problem.domain, (Reals, Box)):
