@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import RESULTS, ROOT
-from gdpa.experiments.provenance import DIRTY, LIBRARIES
-from gdpa.experiments.record_file import NAME, RecordFile, Row, unseal
-from gdpa.experiments.records import Folder
+from gdpa.paper.records.file import NAME, RecordFile, Row, unseal
+from gdpa.paper.records.folder import Folder
+from gdpa.paper.records.provenance import DIRTY, LIBRARIES
 
 POINTS = ("last", "average")
 PINNED = "Versions are those pinned at the commit."

@@ -23,9 +23,9 @@ import torch
 import gdpa
 from benchmarks.cuda import keep
 from benchmarks.provenance import Study
-from gdpa import _placement
-from gdpa.backends.torch_capture import CapturedOracle
-from gdpa.experiments.data import load as load_images
+from gdpa.oracles.torch_capture import CapturedOracle
+from gdpa.paper.data.images import load as load_images
+from gdpa.run import placement as _placement
 
 CLASSES, PIXELS, LIMIT = (1, 2, 3, 4), 784, 0.1
 Tensor = torch.Tensor

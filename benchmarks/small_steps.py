@@ -41,8 +41,8 @@ from benchmarks.nonlinear import suite
 from benchmarks.nonlinear.judge import is_kkt
 from benchmarks.nonlinear.solvers import ipopt
 from benchmarks.provenance import Study, markdown, told
-from gdpa.experiments.record_file import Row
 from gdpa.numerics import small_qp
+from gdpa.paper.records.file import Row
 
 TOLERANCE, FTOL = 1e-6, 1e-8
 STEP_PROBLEMS = ("HS12", "HS43", "HS100", "HS113")

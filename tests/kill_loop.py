@@ -16,8 +16,8 @@ import warnings
 
 import numpy as np
 
-from gdpa.checkpoints import Checkpoints
-from gdpa.storage import load
+from gdpa.files import load
+from gdpa.files.checkpoints import Checkpoints
 
 KEEP = 3
 #: Numbers in a file: writing them takes a while, so that kills strike there, too.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gdpa
-from gdpa._extras import EXTRAS, needed_by
+from gdpa.base.extras import EXTRAS, needed_by
 
 PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 

@@ -93,7 +93,7 @@ def public_names():
 def test_each_plugin_has_its_effect(site):
     algorithm, methods = (site / "algorithm.html").read_text(), (site / "benchmarks.html").read_text()
     assert '<math display="block">' in algorithm  # formulas
-    assert 'id="gdpa.algorithms.gdpa.GDPA"' in algorithm  # docstrings
+    assert 'id="gdpa.methods.gdpa.GDPA"' in algorithm  # docstrings
     assert not re.search(r"(?m)^\s*\.\. math::|:math:`", re.sub(r"(?s)<code.*?</code>", "", algorithm))
     assert "<td>AdaptiveGDPA</td>" in methods.replace(' style="text-align: left;"', "")  # a table from results/
     assert "--8&lt;--" not in methods

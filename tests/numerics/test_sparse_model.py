@@ -5,13 +5,13 @@ import pytest
 from scipy.optimize import lsq_linear
 from scipy.sparse import csr_array, diags_array, random_array
 
-from gdpa.numerics import sparse_kkt
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.numerics.sparse import empty, read
-from gdpa.numerics.sparse_interior import interior_point
-from gdpa.numerics.sparse_kkt import KKT, Augmented, with_low_rank
-from gdpa.numerics.sparse_model import sparse_least_squares, sparse_model_step
-from gdpa.numerics.sparse_program import Quadratic, SparseModel
+from gdpa.numerics.sparse.factor import KKT, Augmented, with_low_rank
+from gdpa.numerics.sparse.interior import interior_point
+from gdpa.numerics.sparse.matrix import empty, read
+from gdpa.numerics.sparse.matrix import factor as sparse_kkt
+from gdpa.numerics.sparse.model import sparse_least_squares, sparse_model_step
+from gdpa.numerics.sparse.program import Quadratic, SparseModel
 
 
 def program(seed, d=8, m=5):

@@ -1,4 +1,4 @@
-"""Each private interface of torch does what `gdpa.torch._compat` says it does, on the torch that is installed."""
+"""Each private interface of torch does what `gdpa.torch.compat` says it does, on the torch that is installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gdpa.torch import _compat
+from gdpa.torch import compat as _compat
 
 
 def test_profiler_enabled():

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import from_numpy, namespace
-from gdpa._typing import Array
+from gdpa.base.arrays import from_numpy, namespace
+from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix, combine, padded, solve_symmetric, to_float64
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.qp import WORKING_SET, nonnegative_qp

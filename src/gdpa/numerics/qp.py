@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._arrays import all_finite
+from gdpa.base.arrays import all_finite
 from gdpa.numerics.dense import Matrix, cholesky_divided, diagonal_sizes, solve_symmetric
 
 #: With more multipliers than this, solve on a working set that grows by this many at a time. daqp is used up to this

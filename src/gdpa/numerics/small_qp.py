@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import all_finite
+from gdpa.base.arrays import all_finite
 from gdpa.numerics.dense import Matrix
 from gdpa.numerics.qp import WORKING_SET
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gdpa.torch import _compat
+from gdpa.torch import compat as _compat
 
 #: Decay of the exponential average a step: it looks back about 200 steps. Measured on seven tasks (last, tail average,
 #: .995): docs/torch.md.

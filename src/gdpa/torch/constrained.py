@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gdpa.torch import _compat
+from gdpa.torch import compat as _compat
 from gdpa.torch.averaging import EVERY, Averages
 from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.finish import Finished, finish
@@ -36,7 +36,7 @@ def constrain(
 
     Args:
         optimizer: takes the primal steps, e.g. ``torch.optim.AdamW(model.parameters())``. A parameter group's
-            ``domain`` (a set of `gdpa.sets`) is projected on after every step.
+            ``domain`` (a set of `gdpa.base.sets`) is projected on after every step.
         constraints: `Limits`, or names, or how many there are. `Limits` also tell the rule the size of each limit.
         dual_rate: k, the one knob (default 1): larger is sooner feasible, and over-tightens more.
         rule: how multipliers follow the constraints: "feedback" (ours, scales itself), "damped", "paper", "nupi",

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from gdpa.sets import ConvexSet
-from gdpa.torch import _compat
+from gdpa.base.sets import ConvexSet
+from gdpa.torch import compat as _compat
 from gdpa.torch import state as dual_state
 from gdpa.torch.dual import Dual
 from gdpa.torch.gradients import GradientCheck

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gdpa.torch import _compat
+from gdpa.torch import compat as _compat
 from gdpa.torch.staging import warn_skipped
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdpa.torch import _compat
+from gdpa.torch import compat as _compat
 from gdpa.torch.rules.base import Row, Rule
 
 #: Up to this many constraints on the CPU the dual update goes number by number.

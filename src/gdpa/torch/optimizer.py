@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from gdpa._checks import is_number
-from gdpa.sets import ConvexSet
-from gdpa.torch import _compat
+from gdpa.base.checks import is_number
+from gdpa.base.sets import ConvexSet
+from gdpa.torch import compat as _compat
 from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.roster import Constraints
 from gdpa.torch.rules import Paper
@@ -35,7 +35,7 @@ class GDPA(MultiplierOptimizer):
     `gdpa.torch.constrain`.
 
     Args:
-        params: parameters or parameter groups. A group may have a ``domain`` (a set of `gdpa.sets`): each parameter's
+        params: parameters or parameter groups. A group may have a ``domain`` (a `gdpa.ConvexSet`): each parameter's
             rows (last axis) are projected on it after every step.
         constraints: how many there are, or their names, or `Limits`.
         lr: alpha_0, a number or a tensor.
@@ -215,7 +215,7 @@ def _fusable(p: torch.Tensor, g: torch.Tensor) -> bool:
 def check_domain(domain: Any) -> ConvexSet | None:
     """Return ``domain`` if it is a set or None."""
     if domain is not None and not isinstance(domain, ConvexSet):
-        raise TypeError(f"domain must be a ConvexSet of gdpa.sets or None, got {domain!r}")
+        raise TypeError(f"domain must be a ConvexSet of gdpa.base.sets or None, got {domain!r}")
     return domain
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gdpa.torch import _compat
+from gdpa.torch import compat as _compat
 from gdpa.torch.pooling import Pooled
 from gdpa.torch.roster import Roster
 from gdpa.torch.rules.base import Row
