@@ -17,7 +17,7 @@ from gdpa import (
     problems,
 )
 from gdpa.oracles.derivative_check import contradiction
-from gdpa.run.messages import advice
+from gdpa.run.result import advice
 
 SOLVABLE = problems.names("solvable")
 

@@ -7,7 +7,7 @@ import pytest
 
 from gdpa import GDPA, Evaluation, MaxSteps, Problem, Status, certify, from_functions, minimize, solve
 from gdpa.base.text import number, vector
-from gdpa.run.tables import MOST_ROWS, constraint_rows, html_table, most_violated, text_table
+from gdpa.run.result import MOST_ROWS, constraint_rows, html_table, most_violated, text_table
 
 
 def lines_in(A, b, names=None, num_equalities=0):

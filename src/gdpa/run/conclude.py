@@ -12,12 +12,10 @@ from gdpa.core.detach import detached
 from gdpa.core.problem import Evaluation
 from gdpa.core.units import Units
 from gdpa.methods.base import Probe
-from gdpa.run.messages import advice, message
 from gdpa.run.observers import Recorder
 from gdpa.run.oracle import CountingOracle
 from gdpa.run.progress import Progress
-from gdpa.run.result import Result
-from gdpa.run.tables import most_violated
+from gdpa.run.result import Result, advice, message, most_violated
 
 
 def conclude(oracle: CountingOracle, progress: Progress, status: Status, detail: str, recorder: Recorder) -> Result:
