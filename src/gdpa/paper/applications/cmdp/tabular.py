@@ -126,10 +126,6 @@ class TabularCMDP:
         """Return the same process with other thresholds."""
         return replace(self, thresholds=thresholds)
 
-    def uniform_policy(self) -> Vector:
-        """Return the policy of shape (S, A) that takes every action with the same probability."""
-        return np.full((self.num_states, self.num_actions), 1 / self.num_actions)
-
     def under(self, policy: Vector) -> PolicyEvaluation:
         """Return the exact evaluation of ``policy`` of shape (..., S, A); one factorization serves every question."""
         return PolicyEvaluation(self, np.asarray(policy, dtype=float))
