@@ -70,6 +70,7 @@ SPARSE = (
 )
 #: Where the constants of these names are, in `gdpa.numerics`.
 PLACES = {
+    "small_qp": "qp",
     "sparse": "sparse.matrix",
     "sparse_kkt": "sparse.factor",
     "sparse_program": "sparse.program",

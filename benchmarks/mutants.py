@@ -1,6 +1,6 @@
 """Mutation testing of the core: change one operator, comparison, constant or condition, and see whether a test fails.
 
-    python -m benchmarks.mutants [--jobs 2] [--sample 0] [--files lagrangian certificate] [--seed 0] [--out results/mutants]
+    python -m benchmarks.mutants [--jobs 2] [--sample 0] [--files lagrangian certificate] [--seed 0] [--out FOLDER]
 
 The tests of a file are those named beside it in `TESTS` and the file's own examples. They run once without a mutant;
 that tells which of them execute a line, and how long each takes. A mutant then runs in a copy of the package of its

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from gdpa.base.signals import StopRequest
+from gdpa import StopRequest
 from gdpa.paper.applications.cmdp.cartpole import CostlyCartPole
 from gdpa.paper.applications.cmdp.neural import ActorCritic
 from gdpa.paper.figures.chart import save

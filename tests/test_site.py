@@ -21,7 +21,7 @@ CHROMIUM = Path("/usr/bin/chromium")
 SOURCES = ("docs", "src", "results", "README.md", "CHANGELOG.md", "zensical.toml")
 #: Widths of a phone and of a laptop in pixels.
 WIDTHS = (390, 1280)
-PUBLIC = ("gdpa", "gdpa.torch", "gdpa.torch.terms", "gdpa.sklearn", "gdpa.problems", "gdpa.theory")
+PUBLIC = ("gdpa", "gdpa.torch", "gdpa.torch.terms", "gdpa.sklearn", "gdpa.oracles.library", "gdpa.paper.theory")
 
 #: The number of formulas that are wider than their column.
 CLIPPED = """[...document.querySelectorAll("article div.arithmatex")]

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 from gdpa.base.arrays import namespace
 from gdpa.base.checks import check_at_least, check_inside, check_positive, check_share
 from gdpa.base.extras import needed_by
-from gdpa.base.schedules import Constant, Power, StepSize
+from gdpa.base.schedules import Constant, Power, StepSize, Theoretical
 from gdpa.base.sets import REALS, Ball, Box, ConvexSet, NonNegative, Product, Simplex
 from gdpa.base.signals import StopRequest
 from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, Residuals, certify
+from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem, unit_vector
+from gdpa.core.slack import add_slacks
+from gdpa.core.units import start_at
 from gdpa.files.checkpoints import Checkpoints
 from gdpa.files.receipt import Receipt, load_receipt
 from gdpa.methods import class_names, get_method, method_names, register
@@ -62,6 +65,7 @@ __all__ = [
     "from_torch",
     "from_module",
     "from_jax",
+    "add_slacks",
     "Result",
     "Status",
     "History",
@@ -69,6 +73,7 @@ __all__ = [
     "check_derivatives",
     "Certificate",
     "Residuals",
+    "start_at",
     "verify",
     "Verification",
     "Receipt",
@@ -94,6 +99,8 @@ __all__ = [
     "StepSize",
     "Constant",
     "Power",
+    "Theoretical",
+    "AugmentedLagrangian",
     "Array",
     "namespace",
     "unit_vector",

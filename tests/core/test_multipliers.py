@@ -5,7 +5,6 @@ import pytest
 from scipy.optimize import minimize
 
 from gdpa import REALS, Box
-from gdpa.core import multipliers as _multipliers
 from gdpa.core.multipliers import best_multipliers
 
 
@@ -53,7 +52,7 @@ def test_no_multipliers_fit_better_in_a_box(seed, p, held, monkeypatch):
     domain, x, gradient, J, g = problem(seed, 8, 5, p, held)
     best = least(domain, x, gradient, J, g, p)
     for few in (20, 0):  # bounds among the unknowns, and Newton's iteration
-        monkeypatch.setattr(_multipliers, "FEW_BOUNDS", few)
+        monkeypatch.setattr("gdpa.core.multipliers.FEW_BOUNDS", few)
         fitted = best_multipliers(domain, x, gradient, J, g, p)
         assert (fitted[: 5 - p] >= 0).all()
         assert sum_of_squares(domain, x, gradient, J, g, p, fitted) == pytest.approx(best, rel=1e-5, abs=1e-7)

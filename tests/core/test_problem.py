@@ -35,7 +35,7 @@ BAD = [
         ValueError,
         "num_equalities must be an integer between 0 and num_constraints=1, got 2",
     ),
-    ({"domain": "reals"}, TypeError, r"domain must be a ConvexSet of gdpa\.sets, got 'reals'"),
+    ({"domain": "reals"}, TypeError, r"domain must be a gdpa\.ConvexSet, such as gdpa\.Box, got 'reals'"),
     ({"num_constraints": 2, "names": ("a",)}, ValueError, "names has 1 entries for 2 constraints; give one name each"),
     ({"names": ("a", "a")}, ValueError, r"names must differ from each other, got \('a', 'a'\)"),
     ({"x_scale": 0.0}, ValueError, r"x_scale must be one positive length or one for each coordinate of x, got 0\.0"),

@@ -17,6 +17,7 @@ from gdpa import (
     Box,
     Constant,
     History,
+    MaxSteps,
     Power,
     Residuals,
     State,
@@ -24,6 +25,7 @@ from gdpa import (
     get_method,
     method_names,
     problems,
+    save_run,
     solve,
 )
 from gdpa.base import stored as registry
@@ -197,7 +199,7 @@ def test_what_holds_itself_is_refused_and_what_is_deep_enough_is_not():
 
 
 def test_a_structure_that_is_too_large_is_refused_on_writing(monkeypatch):
-    monkeypatch.setattr("gdpa.files.LARGEST_STRUCTURE", 1000)
+    monkeypatch.setattr("gdpa.files.format.LARGEST_STRUCTURE", 1000)
     with pytest.raises(ValueError, match="keep long lists of numbers in arrays"):
         encode([0.123456789] * 100)
 
@@ -206,7 +208,8 @@ def test_a_structure_that_is_too_large_is_refused_on_writing(monkeypatch):
 
 
 def test_own_classes_are_registered_by_hand(monkeypatch):
-    monkeypatch.setattr(registry, "_registered", {})
+    registry.class_called("Own")  # the methods register their classes now, not in the copy
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
     @register
     class Own(NamedTuple):
@@ -234,10 +237,21 @@ def test_own_classes_are_registered_by_hand(monkeypatch):
         register(NamedTuple("State", []))
 
 
-def test_two_classes_of_one_name_are_noticed(monkeypatch):
-    monkeypatch.setattr(registry, "MODULES", ("gdpa.core.certificate", "gdpa.core.certificate"))
-    with pytest.raises(RuntimeError, match="share a name"):
-        registry._own_classes.__wrapped__()
+LOAD = """
+import sys
+from gdpa import load_run
+print(type(load_run(sys.argv[1]).state).__name__)
+"""
+
+
+@pytest.mark.parametrize(("name", "state"), [("iqrc", "IQRCState"), ("adaptive-gdpa", "AdaptiveState")])
+def test_a_new_process_knows_the_classes_of_every_method(name, state, tmp_path):
+    hs = problems.get("HS12")
+    save_run(tmp_path / "run", solve(hs.problem, hs.x0, name, stop=MaxSteps(3)).run)
+    ended = subprocess.run(
+        [sys.executable, "-c", LOAD, str(tmp_path / "run")], capture_output=True, text=True, timeout=300
+    )
+    assert ended.stdout.strip() == state, ended.stderr
 
 
 # States
@@ -288,7 +302,7 @@ def test_every_state_class_is_known():
         cls = todo.pop()
         states.add(cls)
         todo.extend(cls.__subclasses__())
-    own = {cls for cls in states if cls.__module__.startswith(("gdpa.methods", "gdpa.methods.base"))}
+    own = {cls for cls in states if cls.__module__.startswith("gdpa.methods")}
     # dataclass(slots=True) makes a second class; the first lives on as a subclass of State without its slots.
     own = {cls for cls in own if getattr(sys.modules[cls.__module__], cls.__name__) is cls}
     assert len(own) >= 12

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 import gdpa
-from gdpa import GDPA, PDD, MaxSteps, methods, problems, solve
+from gdpa import GDPA, PDD, MaxSteps, problems, solve
+from gdpa.methods import registry as table
 
 
 @pytest.fixture
 def registry(monkeypatch):
     """The registry, put back after the test."""
-    monkeypatch.setattr(methods, "_METHODS", dict(methods._METHODS))
+    monkeypatch.setattr(table, "_METHODS", dict(table._METHODS))
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def test_a_method_without_a_probe_ends_by_a_certificate():
 
 
 def test_the_registry_and_the_typed_imports_name_the_same_classes():
-    source = ast.parse(Path(methods.__file__).read_text())
+    source = ast.parse(Path(table.__file__).read_text())
     (block,) = [node for node in source.body if isinstance(node, ast.If)]
     typed = {getattr(import_module(line.module), line.names[0].asname) for line in block.body}
     assert typed == {gdpa.get_method(name) for name in gdpa.method_names()}

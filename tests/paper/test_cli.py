@@ -280,7 +280,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, capsys):
 
 def test_a_broken_installation_of_gdpa_itself_is_not_called_a_missing_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "gdpa.paper.cli", None)
-    with pytest.raises(ModuleNotFoundError, match=r"gdpa\.cli"):
+    with pytest.raises(ModuleNotFoundError, match=r"gdpa\.paper\.cli"):
         run_main(monkeypatch, "versions")
 
 

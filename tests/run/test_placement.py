@@ -9,7 +9,7 @@ import torch
 import gdpa
 from gdpa import Ball, Box
 from gdpa.oracles.torch import TorchProblem
-from gdpa.run import placement as _placement
+from gdpa.run import placement
 from gdpa.run.placement import placed
 
 START = torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64)
@@ -21,7 +21,7 @@ def function(x):
 
 def as_if_on_a_device(monkeypatch):
     """Let the CPU stand in for the device: every tensor counts as one to take from there."""
-    monkeypatch.setattr(_placement, "_is_faster_on_host", lambda problem, x0, algorithm: isinstance(x0, torch.Tensor))
+    monkeypatch.setattr(placement, "_is_faster_on_host", lambda problem, x0, algorithm: isinstance(x0, torch.Tensor))
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_multipliers_and_bounds_come_along(plain, monkeypatch):
 
 @dataclass
 class OnCuda:
-    """What `_placement` asks of a tensor on CUDA."""
+    """What `placement` asks of a tensor on CUDA."""
 
     size: int
     ndim: int = 1
@@ -107,14 +107,14 @@ class OnCuda:
         (OnCuda(3), gdpa.GDPA(), gdpa.base.sets.REALS, False),
         (OnCuda(3, is_cuda=False), gdpa.AdaptiveGDPA(), gdpa.base.sets.REALS, False),
         (OnCuda(3, ndim=2), gdpa.AdaptiveGDPA(), gdpa.base.sets.REALS, False),
-        (OnCuda(_placement.MOST_VARIABLES + 1), gdpa.AdaptiveGDPA(), gdpa.base.sets.REALS, False),
+        (OnCuda(placement.MOST_VARIABLES + 1), gdpa.AdaptiveGDPA(), gdpa.base.sets.REALS, False),
     ],
 )
 def test_which_runs_take_their_algebra_to_the_host(x0, algorithm, domain, expected, monkeypatch):
-    monkeypatch.setattr(_placement.array_api_compat, "is_torch_array", lambda x: True)
+    monkeypatch.setattr(placement.array_api_compat, "is_torch_array", lambda x: True)
     problem = replace(gdpa.from_torch(function), domain=domain)
     assert isinstance(problem, TorchProblem)
-    assert _placement._is_faster_on_host(problem, x0, algorithm) is expected
+    assert placement._is_faster_on_host(problem, x0, algorithm) is expected
 
 
 def test_other_problems_stay_as_they_are():

@@ -42,13 +42,13 @@ def register(cls: C) -> C:
 
 
 def load_on_demand(load: Callable[[], object]) -> None:
-    """Have ``load`` called, once, before a name counts as unknown; it imports modules that define stored classes."""
+    """Have ``load`` called before a name counts as unknown; it imports modules that define stored classes."""
     _loaders.append(load)
 
 
 def _load_all() -> None:
-    while _loaders:
-        _loaders.pop()()
+    for load in _loaders:
+        load()
 
 
 def class_called(name: str) -> type[Any] | None:

@@ -158,7 +158,7 @@ class Problem:
         if not is_count(p) or (m is not None and p > m):
             raise ValueError(f"num_equalities must be an integer between 0 and num_constraints={m!r}, got {p!r}")
         if not isinstance(self.domain, ConvexSet):
-            raise TypeError(f"domain must be a ConvexSet of gdpa.base.sets, got {self.domain!r}")
+            raise TypeError(f"domain must be a gdpa.ConvexSet, such as gdpa.Box, got {self.domain!r}")
         if self.x_scale is not None:
             lengths = np.asarray(to_numpy(self.x_scale), dtype=float)
             if lengths.ndim > 1 or not ((lengths > 0) & np.isfinite(lengths)).all():

@@ -63,7 +63,7 @@ class Writer:
         if packed is None:
             raise TypeError(
                 f"{where} is of {type(value)!r}, which cannot be stored; numbers, str, tuples, lists, dicts, arrays "
-                "and the classes known to gdpa.files can"
+                "and the classes known to gdpa.storage can"
             )
         entry, data = packed
         self.entries.append(entry)

@@ -321,7 +321,7 @@ def _rules(stop: StopRule | Iterable[StopRule] | None, tolerance: float) -> tupl
         return (KKTBelow(tolerance), MaxSteps(MAX_STEPS))
     rules = tuple(stop) if isinstance(stop, Iterable) else (stop,)
     if not rules or not all(callable(rule) for rule in rules):
-        raise TypeError(f"stop must be a stop rule or several, got {stop!r}; see gdpa.run.stopping")
+        raise TypeError(f"stop must be a stop rule or several, got {stop!r}; such as gdpa.MaxSteps(100)")
     return rules
 
 

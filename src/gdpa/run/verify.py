@@ -17,8 +17,8 @@ from gdpa.core.certificate import JACOBIAN_LIMIT, Certificate, certificate_from
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import ROUNDINGS, Start, units_at
 from gdpa.files.receipt import Receipt, load_receipt
+from gdpa.run.result import constraint_rows, text_table
 from gdpa.run.solve import default_tolerance
-from gdpa.run.tables import constraint_rows, text_table
 
 #: Values that differ by more roundings of their terms than this are others: another machine may add up differently.
 MOST_ROUNDINGS = 1e4
@@ -185,10 +185,10 @@ def import_problem(name: str) -> Problem:
 
     Modules of the current folder can be named.
 
-    >>> import_problem("gdpa.problems:nonsense")
+    >>> import_problem("gdpa.oracles.library:nonsense")
     Traceback (most recent call last):
     ...
-    ValueError: gdpa.problems has no attribute 'nonsense'
+    ValueError: gdpa.oracles.library has no attribute 'nonsense'
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gdpa.torch import compat as _compat
+from gdpa.torch import compat
 from gdpa.torch.averaging import EVERY, Averages
 from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.finish import Finished, finish
@@ -106,7 +106,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         if rule.name == "spbm" and self._roster.num_equalities:
             raise ValueError('the rule "spbm" has no equalities; use another one, or two inequalities')
         self._domains = [check_domain(group.pop("domain", None)) for group in base.param_groups]
-        _compat.restore_hooks(self)
+        compat.restore_hooks(self)
         self._averages = Averages() if (not capturable if average is None else average) else None
         self._install()
 
@@ -161,7 +161,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
 
     def _descend(self, stage: Stage | None, skip: torch.Tensor | None, compiling: bool) -> None:
         if skip is None:
-            _compat.take_step(self.base, compiling)
+            compat.take_step(self.base, compiling)
         elif all(group.get("fused") for group in self.param_groups):
             base: Any = self.base
             base.found_inf = skip.float()  # the switch that fused kernels have

@@ -49,7 +49,7 @@ class ProximalADMM(Method):
 
     Only linear equality constraints and boxes (or the whole space, or products of these) are accepted. Linearity is
     tested at the start, with two more oracle calls: the constraints at three points on a line and the pullbacks of two
-    of them must fit one affine function. For linear inequalities, add slacks first (`gdpa.core.slack.add_slacks`).
+    of them must fit one affine function. For linear inequalities, add slacks first (`gdpa.add_slacks`).
 
     Example:
         >>> import numpy as np
@@ -91,7 +91,7 @@ class ProximalADMM(Method):
         if p < m:
             return (
                 f"{m - p} of its {m} constraints are inequalities and the method is for linear equalities; "
-                "turn linear inequalities into equalities with gdpa.core.slack.add_slacks"
+                "turn linear inequalities into equalities with gdpa.add_slacks"
             )
         if not _polyhedral(problem.domain):
             return f"X is {type(problem.domain).__name__} and the method is for boxes; choose another method"

@@ -1,7 +1,7 @@
 """Kill a process again and again while it saves, and check after every kill what is on the disk.
 
-Usage: python tests/kill_loop.py FOLDER KILLS. Prints one JSON object. A program of its own, because it forks: torch and
-JAX, which the tests load, do not survive that.
+Usage: python tests/files/kill_loop.py FOLDER KILLS. Prints one JSON object. A program of its own, because it forks:
+torch and JAX, which the tests load, do not survive that.
 """
 
 from __future__ import annotations
