@@ -16,7 +16,7 @@ BENCHMARKS := $(sort $(subst /,.,$(patsubst benchmarks/%.py,%,$(patsubst %/__mai
 # One thread per process: tests and experiments run side by side in processes, and small problems lose by more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup integrations test lint format reproduce docs check-results lock audit bench faults clean
+.PHONY: help setup integrations test test-fast lint format reproduce docs check-results lock audit bench faults clean
 .DEFAULT_GOAL := help
 # Stamps of installed extras stay, also if only a rule for bench-NAME asks for them.
 .SECONDARY:
@@ -25,8 +25,9 @@ help:
 	@echo "make setup         a virtual environment in $(VENV) with everything the tests need"
 	@echo "make integrations  add Lightning, Transformers, Accelerate, TRL and TensorBoard, whose examples the tests then run"
 	@echo "make test          ruff, mypy, tests and doctests, line and branch coverage of at least $(COVERAGE) %"
+	@echo "make test-fast     the tests that take about a minute: no lint, no coverage, none that are slow or start processes"
 	@echo "make reproduce     run every experiment and write $(OUT)/report.html"
-	@echo "make lint          ruff and mypy alone"
+	@echo "make lint          ruff, mypy and import-linter alone"
 	@echo "make docs          build the documentation in site/, warnings are errors"
 	@echo "make check-results every table of the pages names commit, command and versions, and comes from its records"
 	@echo "make bench         print the speed figures quoted in the documentation"
@@ -55,6 +56,9 @@ test: $(VENV)/.test lint
 	$(BIN)/python -m pytest -n 2 -rs --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE)
 	@echo "== all passed: lint, types, tests, doctests, coverage"
 
+test-fast: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 -m "not slow and not process"
+
 lint: $(VENV)/.test
 	@echo "== ruff check"
 	$(BIN)/ruff check .
@@ -62,6 +66,8 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	@echo "== mypy --strict"
 	$(BIN)/mypy
+	@echo "== import-linter"
+	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
@@ -96,4 +102,4 @@ audit: $(VENV)/.lock
 	.ci/audit $(BIN)/python
 
 clean:
-	rm -rf $(VENV) $(OUT) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) $(OUT) site dist build .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis .coverage .coverage.*

@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.ablation_cases import Case, all_cases
 from benchmarks.provenance import Study, markdown, told
 from gdpa import AdaptiveGDPA, KKTBelow, MaxOracleCalls, MaxSteps, solve
-from gdpa.algorithms.adaptive import Rules
+from gdpa.methods.adaptive import Rules
 
 #: Parameters of the method, and what switches them off.
 PARAMETERS = {"beta": None, "tau": 0.0, "memory": 1}
@@ -68,6 +68,15 @@ SPARSE = (
     ("sparse_interior", "SHARE", None),
     ("sparse_interior", "LEAST_GRADIENT", 0.0),
 )
+#: Where the constants of these names are, in `gdpa.numerics`.
+PLACES = {
+    "small_qp": "qp",
+    "sparse": "sparse.matrix",
+    "sparse_kkt": "sparse.factor",
+    "sparse_program": "sparse.program",
+    "sparse_model": "sparse.model",
+    "sparse_interior": "sparse.interior",
+}
 #: Factors of a loop that ends for factors above 1 alone: their exponent is halved and doubled.
 FACTORS = ("sparse_model.GROWTH",)
 #: Runs that one task of a process makes.
@@ -87,13 +96,18 @@ class Variant(NamedTuple):
         return self.rule.startswith("sparse")
 
 
+def constant_of(place: str, name: str) -> Any:
+    """Return a constant of `gdpa.numerics`."""
+    return getattr(import_module(f"gdpa.numerics.{PLACES.get(place, place)}"), name)
+
+
 def variants() -> list[Variant]:
     """Return all variants of all rules."""
     found = [Variant()]
     named: list[tuple[str, Any, Any]] = [(rule.name, rule.default, rule.metadata["off"]) for rule in fields(Rules)]
     named += [(name, getattr(AdaptiveGDPA, name), off) for name, off in PARAMETERS.items()]
     for module, name, off in NUMERICS + SPARSE:
-        named.append((f"{module}.{name}", getattr(import_module(f"gdpa.numerics.{module}"), name), off))
+        named.append((f"{module}.{name}", constant_of(module, name), off))
     for name, value, off in named:
         whole = isinstance(value, int)
         half, double = max(1, value // 2) if whole else value / 2, 2 * value
@@ -117,7 +131,7 @@ def method(variant: Variant) -> Iterator[AdaptiveGDPA]:
         yield AdaptiveGDPA(rules=replace(Rules(), **{name: value}))
     else:
         place, constant = name.split(".")
-        before = getattr(import_module(f"gdpa.numerics.{place}"), constant)
+        before = constant_of(place, constant)
         users = [  # the module itself, and those that import the constant from it
             module for path, module in sys.modules.items()
             if path.startswith("gdpa.") and vars(module).get(constant) is before

@@ -17,9 +17,8 @@ from scipy.sparse import csr_array
 
 from benchmarks.banded.families import FAMILIES
 from benchmarks.banded.solvers import problem_of
-from gdpa import Box, Evaluation, Problem, Result, Status, from_functions
-from gdpa._problem import row_by_row
-from gdpa.problems import get, names
+from gdpa import Box, Evaluation, Problem, Result, Status, from_functions, problems
+from gdpa.core.problem import row_by_row
 
 #: Statuses that are never right if the problem has a solution.
 FALSE_ALARMS = (Status.LOCALLY_INFEASIBLE, Status.DIVERGING, Status.INVALID_NUMBER)
@@ -59,8 +58,8 @@ def in_units(problem: Problem, x0: Any, f: float = 1.0, g: float = 1.0, x: float
 
 def hock_schittkowski() -> Iterator[Case]:
     """The certified problems: from three starts, in other units, and by both steps."""
-    for i, name in enumerate(names("solvable")):
-        case = get(name)
+    for i, name in enumerate(problems.names("solvable")):
+        case = problems.get(name)
         for k in range(3):
             move = 0.5 * k * (1 + np.abs(case.x0)) * np.random.default_rng([i, k]).standard_normal(len(case.x0))
             start = case.problem.domain.project(case.x0 + move)
@@ -258,8 +257,8 @@ def banded() -> Iterator[Case]:
 
 
 def verdicts() -> Iterator[Case]:
-    """The problems of tests/algorithms/test_adaptive_verdicts.py, by both steps."""
-    from tests.algorithms import adaptive_cases as known
+    """The problems of tests/methods/test_adaptive_verdicts.py, by both steps."""
+    from tests.methods import adaptive_cases as known
 
     expected: list[tuple[Any, Callable[[Result], bool], int]] = [
         (known.INFEASIBLE, lambda result: result.status is Status.LOCALLY_INFEASIBLE, 500),

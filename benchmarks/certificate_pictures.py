@@ -3,7 +3,7 @@
     python -m benchmarks.certificate_pictures          write the records to results/certificate/ and draw them
     python -m benchmarks.certificate_pictures --draw   draw the saved records again
 
-The measure before it, here the *product form*, with s_f as in `gdpa.units.Units` (s there)::
+The measure before it, here the *product form*, with s_f as in `gdpa.core.units.Units` (s there)::
 
     s_g          = ||g(x0)||_inf, clipped to [1e-3, 1]
     stationarity = ||grad f + J^T lambda||_inf / s_f
@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.provenance import ROOT, Study, told
-from gdpa._problem import Evaluation, Problem
-from gdpa.experiments.record_file import Row
-from gdpa.kkt import relative_residuals
-from gdpa.units import start_at, units_at
+from gdpa import Evaluation, Problem
+from gdpa.core.certificate import relative_residuals
+from gdpa.core.units import start_at, units_at
+from gdpa.paper.records.file import Row
 
 STUDY = Study("benchmarks.certificate_pictures", "certificate", ("picture",))
 PICTURES = ROOT / "docs" / "assets"
@@ -57,8 +57,8 @@ def in_units(problem: Problem, by: Change) -> Problem:
     """Return the problem with f, g and x multiplied by the factors of ``by``.
 
     >>> from gdpa import certify
-    >>> from gdpa.problems import get
-    >>> hs = get("HS12")
+    >>> from gdpa import problems
+    >>> hs = problems.get("HS12")
     >>> moved = in_units(hs.problem, Change(f=10.0, x=2.0))
     >>> certify(moved, 2 * hs.solution).multipliers.round(6).tolist()  # 10 times those of HS12
     [5.0]
@@ -158,7 +158,7 @@ def draw() -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from gdpa.experiments.figures.chart import COLORS
+    from gdpa.paper.figures.chart import COLORS
 
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     draw_disc(plt, COLORS)

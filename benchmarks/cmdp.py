@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.provenance import Study, cells
-from gdpa import GDPA, KKTBelow, MaxSteps, solve
-from gdpa.applications.cmdp import (
+from gdpa import GDPA, KKTBelow, MaxSteps, get_method, method_names, solve
+from gdpa.paper.applications.cmdp import (
     NaturalPolicyGradient,
     TabularCMDP,
     as_problem,
@@ -29,7 +29,6 @@ from gdpa.applications.cmdp import (
     solve_linear_program,
     start_of,
 )
-from gdpa.methods import get_method, method_names
 
 Parametrization = Literal["softmax", "direct"]
 STEPS = 1000

@@ -4,7 +4,7 @@
 
 All MNIST images of the digits 1 to 4 with unit noise (24,673 x 784, d = 3136, m = 3): seconds and passes to a relative
 KKT residual of 1e-5 in float64 and of 1e-3 in float32, and an iteration of GDPA beside a plain gradient step. Then the
-figures that chose `_placement.MOST_VARIABLES` and `torch_capture.ONE_LAUNCH`.
+figures that chose `placement.MOST_VARIABLES` and `torch_capture.ONE_LAUNCH`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import torch
 import gdpa
 from benchmarks.cuda import keep
 from benchmarks.provenance import Study
-from gdpa import _placement
-from gdpa.backends.torch_capture import CapturedOracle
-from gdpa.experiments.data import load as load_images
+from gdpa.oracles.torch_capture import CapturedOracle
+from gdpa.paper.data.images import load as load_images
+from gdpa.run import placement
 
 CLASSES, PIXELS, LIMIT = (1, 2, 3, 4), 784, 0.1
 Tensor = torch.Tensor
@@ -93,7 +93,7 @@ def step_by_size(d: int) -> dict[str, Any]:
         for _ in range(2):
             torch.cuda.synchronize()
             begin = time.perf_counter()
-            with mock.patch.object(_placement, "MOST_VARIABLES", d):
+            with mock.patch.object(placement, "MOST_VARIABLES", d):
                 result = gdpa.solve(problem, start, stop=stop, record=0, observers=observers)
             torch.cuda.synchronize()
             best = min(best, 1e3 * (time.perf_counter() - begin) / max(1, result.steps))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.provenance import Study, told
-from gdpa.experiments.adult import Adult, load_adult
+from gdpa.paper.data.adult import Adult, load_adult
 from gdpa.sklearn import ConstrainedClassifier, demographic_parity, equalized_odds
 
 STUDY = Study("benchmarks.fair_adult", "fair_adult", ("notion", "bound", "method"))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.provenance import ROOT, Study
-from gdpa.experiments.figures.chart import Chart, Panel, Series, save
+from gdpa.paper.figures.chart import Chart, Panel, Series, save
 
 NONLINEAR = Study("benchmarks.nonlinear", "nonlinear", key=("problem", "solver"))
 FRONT = Study("benchmarks.front_page", "front", key=("limited", "seed"))

@@ -14,16 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._problem import row_by_row
-from gdpa.algorithms.gda import GDA
-from gdpa.algorithms.hibsa import HiBSA
-from gdpa.algorithms.ialm_li import IALMLi
-from gdpa.algorithms.ialm_sahin import IALMSahin
-from gdpa.algorithms.smoothed_gda import SmoothedGDA
-from gdpa.comparison import compare, tuned
-from gdpa.methods import method_names
-from gdpa.problems import get, names
-from gdpa.slack import add_slacks
+from gdpa import GDA, HiBSA, IALMLi, IALMSahin, SmoothedGDA, compare, method_names, problems
+from gdpa.core.problem import row_by_row
+from gdpa.core.slack import add_slacks
+from gdpa.run.compare import tuned
 
 TOLERANCES = (1e-2, 1e-3)
 #: Beside the tuned presets: the plain Lagrangian for the min-max methods, explicit slacks for the IALMs.
@@ -39,8 +33,8 @@ VARIANTS: dict[str, Any] = {
 def run(label: str, algorithm: Any, passes: int, slacks: bool = False) -> str:
     taken, solved = 0, dict.fromkeys(TOLERANCES, 0)
     price: list[int] = []
-    for name in names("solvable"):
-        known = get(name)
+    for name in problems.names("solvable"):
+        known = problems.get(name)
         assert known.multipliers is not None
         own = row_by_row(known.problem)  # every row is a pass, for whoever asks for it
         form, z0 = add_slacks(own, known.x0)

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from gdpa import GDPA
-from gdpa.applications.neyman_pearson import NeymanPearson, neyman_pearson
-from gdpa.experiments.data import load
+from gdpa.paper.applications.neyman_pearson import NeymanPearson, neyman_pearson
+from gdpa.paper.data.images import load
 
 LIMITS = {"plain gradient step": 1.05, "two bare products": 1.5}
 

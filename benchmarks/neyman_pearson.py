@@ -17,8 +17,8 @@ import numpy as np
 from sklearn.metrics import confusion_matrix
 
 from benchmarks.provenance import ROOT, Study, told
-from gdpa.experiments.adult import load_adult
-from gdpa.experiments.data import load
+from gdpa.paper.data.adult import load_adult
+from gdpa.paper.data.images import load
 from gdpa.sklearn import Frontier, FrontierPoint, NeymanPearsonClassifier
 
 STUDY = Study("benchmarks.neyman_pearson", "neyman_pearson")

@@ -5,7 +5,7 @@
 
 The noisy oracle adds N(0, sigma^2) to every component of grad f, J and g, in the problem's own units, drawn anew at
 each forward pass from a seeded generator. Points are judged on the problem without noise, with the best multipliers
-for them (`gdpa.certify`), in the units `gdpa.units` reads off the start. In the noisy table every method is
+for them (`gdpa.certify`), in the units `gdpa.core.units` reads off the start. In the noisy table every method is
 judged at its last iterate and at its tail average, the mean of x_r with weights r^8, which `DampedGDPA` keeps itself
 and the benchmark keeps for the others. A run that leaves the finite numbers has failed.
 
@@ -23,14 +23,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.provenance import Study, cells, markdown, told
-from gdpa import GDPA, certify
-from gdpa._problem import Evaluation, Problem
-from gdpa.algorithms.damped_gdpa import DampedGDPA
-from gdpa.experiments.record_file import Row
-from gdpa.problems import TestProblem, get, names
-from gdpa.units import Start, start_at
+from gdpa import GDPA, DampedGDPA, Evaluation, Problem, certify, problems
+from gdpa.core.units import Start, start_at
+from gdpa.paper.records.file import Row
 
-PROBLEMS = names("solvable")
+PROBLEMS = problems.names("solvable")
 SIGMAS = (0.0, 0.1, 1.0)
 TAIL = 8.0
 
@@ -81,7 +78,7 @@ def noisy(problem: Problem, sigma: float, seed: int) -> Problem:
     return replace(problem, evaluate=evaluate)
 
 
-def judge(own: TestProblem, start: Start, x: Any) -> float:
+def judge(own: problems.TestProblem, start: Start, x: Any) -> float:
     """Return the relative KKT residual of x on the problem without noise; infinity for a point that ran away."""
     if not np.isfinite(x).all() or np.abs(x).max() > 1e8:
         return float("inf")
@@ -136,7 +133,7 @@ def noise_table(runs: list[Row]) -> str:
 def end(task: tuple[str, float, str, int, int]) -> tuple[float, float]:
     """Return the true residuals of the last point and of the tail average of one run."""
     title, sigma, name, steps, seed = task
-    own, method = get(name), SETTINGS[title]
+    own, method = problems.get(name), SETTINGS[title]
     problem = noisy(own.problem, sigma, seed) if sigma else own.problem
     state = method.init(problem, own.x0)
     average, total = own.x0, 0.0
@@ -181,7 +178,7 @@ def steps_to(task: tuple[str, str], tolerance: float = 1e-3, limit: int = 10_000
     within 1e-2 (1 + |f*|).
     """
     title, name = task
-    own, method = get(name), SETTINGS[title]
+    own, method = problems.get(name), SETTINGS[title]
     state = method.init(own.problem, own.x0)
     start = start_at(state.evaluation, own.x0)
     for r in range(1, limit + 1):

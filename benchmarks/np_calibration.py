@@ -25,8 +25,8 @@ import numpy as np
 
 from benchmarks.neyman_pearson import DIGITS, NOISE, TASKS
 from benchmarks.provenance import Study, told
-from gdpa.experiments.adult import load_adult
-from gdpa.experiments.data import load
+from gdpa.paper.data.adult import load_adult
+from gdpa.paper.data.images import load
 from gdpa.sklearn import NeymanPearsonClassifier
 
 STUDY = Study("benchmarks.np_calibration", "np_calibration")

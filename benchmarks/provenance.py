@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gdpa._files import write_whole
-from gdpa.experiments.provenance import about, commit_named, versions_named
-from gdpa.experiments.record_file import NAME, RecordFile, Row, latest
+from gdpa.base.writing import write_whole
+from gdpa.paper.records.file import NAME, RecordFile, Row, latest
+from gdpa.paper.records.provenance import about, commit_named, versions_named
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

@@ -21,9 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.provenance import RESULTS, ROOT, Study, markdown
-from gdpa._files import write_whole
-from gdpa.experiments.provenance import about, commit_named
-from gdpa.experiments.record_file import Row
+from gdpa.base.writing import write_whole
+from gdpa.paper.records.file import Row
+from gdpa.paper.records.provenance import about, commit_named
 
 README = ROOT / "README.md"
 BEGIN, END = "<!-- rows: made by python -m benchmarks.readme_rows -->\n", "\n<!-- end of rows -->"
@@ -106,9 +106,9 @@ def units(results: Path) -> list[Sequence[str]]:
 
 def figures(results: Path) -> list[Sequence[str]]:
     """Return the rows of the paper's Figures 1 and 2."""
-    from gdpa.experiments.claims import chosen, reached
-    from gdpa.experiments.contestants import METHODS, UNTUNED
-    from gdpa.experiments.records import Folder
+    from gdpa.paper.claims import chosen, reached
+    from gdpa.paper.contestants import METHODS, UNTUNED
+    from gdpa.paper.records.folder import Folder
 
     found: list[Sequence[str]] = []
     for figure, name in ((1, "mnpc"), (2, "budget")):

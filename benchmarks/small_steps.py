@@ -41,8 +41,8 @@ from benchmarks.nonlinear import suite
 from benchmarks.nonlinear.judge import is_kkt
 from benchmarks.nonlinear.solvers import ipopt
 from benchmarks.provenance import Study, markdown, told
-from gdpa.experiments.record_file import Row
-from gdpa.numerics import small_qp
+from gdpa.numerics import qp
+from gdpa.paper.records.file import Row
 
 TOLERANCE, FTOL = 1e-6, 1e-8
 STEP_PROBLEMS = ("HS12", "HS43", "HS100", "HS113")
@@ -139,7 +139,7 @@ def _no_library() -> None:
 
 def library(used: bool) -> AbstractContextManager[Any]:
     """Return a context in which the C library for quadratic programs is used, or is not."""
-    return nullcontext() if used else mock.patch.object(small_qp, "_library", _no_library)
+    return nullcontext() if used else mock.patch.object(qp, "_library", _no_library)
 
 
 def timed(function: Callable[[], Any]) -> float:

@@ -11,24 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.provenance import RESULTS, Study, cells
-from gdpa._files import write_whole
-from gdpa.experiments.record_file import Row
+from gdpa.base.writing import write_whole
+from gdpa.paper.records.file import Row
 
 #: Name of a table's file -> its text.
 Tables = dict[str, str]
 
 #: The solver of `solve` and `minimize`, as git's path patterns.
 CORE = (
-    ":(glob)src/gdpa/*.py",
-    "src/gdpa/algorithms",
-    "src/gdpa/numerics",
-    *(
-        f":(exclude)src/gdpa/{name}.py"
-        for name in ("__init__", "__main__", "cli", "version", "_extras", "_text", "_tables")
-    ),
+    *(f"src/gdpa/{folder}" for folder in ("base", "core", "methods", "numerics", "run", "scipy")),
+    *(f"src/gdpa/oracles/{name}.py" for name in ("functions", "hessian", "derivative_check")),
+    *(f":(exclude)src/gdpa/base/{name}.py" for name in ("extras", "text")),
 )
-TORCH = ("src/gdpa/torch", ":(glob)src/gdpa/backends/torch*.py")
-CMDP = ("src/gdpa/applications/cmdp",)
+TORCH = ("src/gdpa/torch", ":(glob)src/gdpa/oracles/torch*.py")
+CMDP = ("src/gdpa/paper/applications/cmdp",)
 
 
 @dataclass(frozen=True)
@@ -57,8 +53,8 @@ def experiment(name: str) -> Callable[[Path], Tables]:
     """Return how the summary of an experiment of `gdpa reproduce` is drawn."""
 
     def draw(results: Path) -> Tables:
-        from gdpa.experiments.records import Folder
-        from gdpa.experiments.report import summary
+        from gdpa.paper.records.folder import Folder
+        from gdpa.paper.report import summary
 
         return {"summary.md": summary(Folder(results), name)}
 
@@ -190,17 +186,19 @@ SKLEARN = (*CORE, "src/gdpa/sklearn")
 COMPARISON = (
     *CORE,
     *TORCH[1:],
-    *(f"src/gdpa/experiments/{name}.py" for name in ("comparison", "contestants")),
+    *(f"src/gdpa/paper/{name}.py" for name in ("comparison", "contestants")),
 )
 STUDIES: dict[str, Declared] = {
     "mnpc": Declared(
-        (*COMPARISON, "src/gdpa/experiments/mnpc.py", "src/gdpa/applications/neyman_pearson.py"), experiment("mnpc")
+        (*COMPARISON, "src/gdpa/paper/studies/mnpc.py", "src/gdpa/paper/applications/neyman_pearson.py"),
+        experiment("mnpc"),
     ),
     "budget": Declared(
-        (*COMPARISON, "src/gdpa/experiments/budget.py", "src/gdpa/applications/budget_nets.py"), experiment("budget")
+        (*COMPARISON, "src/gdpa/paper/studies/budget.py", "src/gdpa/paper/applications/budget_nets.py"),
+        experiment("budget"),
     ),
     "energy": Declared(
-        (*TORCH, "src/gdpa/experiments/energy.py", "src/gdpa/applications/energy_budget"), experiment("energy")
+        (*TORCH, "src/gdpa/paper/studies/energy.py", "src/gdpa/paper/applications/energy_budget"), experiment("energy")
     ),
     "nonlinear": Declared((*CORE, "benchmarks/nonlinear"), nonlinear),
     "large": Declared((*CORE, "benchmarks/large"), large),
@@ -213,7 +211,10 @@ STUDIES: dict[str, Declared] = {
     "choice": Declared((*CORE, "benchmarks/choice.py", "benchmarks/large/cases.py"), choice),
     "small_steps": Declared((*CORE, "benchmarks/small_steps.py"), small_steps),
     "certificate": Declared(
-        (*(f"src/gdpa/{name}.py" for name in ("kkt", "units", "_problem")), "benchmarks/certificate_pictures.py"),
+        (
+            *(f"src/gdpa/core/{name}.py" for name in ("certificate", "units", "problem")),
+            "benchmarks/certificate_pictures.py",
+        ),
         certificate,
     ),
     "ablation": Declared((*CORE, "benchmarks/ablation.py", "benchmarks/ablation_cases.py"), ablation),
@@ -221,7 +222,7 @@ STUDIES: dict[str, Declared] = {
     "front": Declared((*TORCH, "benchmarks/front_page.py"), nothing),
     "cuda": Declared((*CORE, *TORCH, "benchmarks/cuda.py", "benchmarks/cuda_solve.py"), cuda),
     "torch_step": Declared((*TORCH, "benchmarks/torch_step.py"), torch_step),
-    "faults": Declared((*CORE, *TORCH, "src/gdpa/experiments", "benchmarks/faults"), faults),
+    "faults": Declared((*CORE, *TORCH, "src/gdpa/paper", "benchmarks/faults"), faults),
     "mutants": Declared((*CORE, *TORCH, "tests"), mutants),
     "fair_adult": Declared((*SKLEARN, "benchmarks/fair_adult.py"), fair_adult),
     "neyman_pearson": Declared((*SKLEARN, "benchmarks/neyman_pearson.py"), neyman_pearson),

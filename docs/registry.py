@@ -10,8 +10,8 @@ from typing import Any
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 
-from gdpa.comparison import table1
-from gdpa.methods import get_method, method_names
+from gdpa import get_method, method_names
+from gdpa.run.compare import table1
 
 
 def entries() -> str:

@@ -11,12 +11,12 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from gdpa.comparison import compare, draw, report
-from gdpa.problems import get
+from gdpa import compare, problems
+from gdpa.run.compare import draw, report
 
 
 def main(name: str = "HS29", folder: str = "out/compare", passes: str = "20000") -> None:
-    known = get(name)
+    known = problems.get(name)
     rows = compare(known.problem, known.x0, passes=int(passes))
     print(f"{name}: passes (forward + backward) to a relative KKT residual of\n{report(rows)}")
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")

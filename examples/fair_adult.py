@@ -2,7 +2,7 @@
 
 import sys
 
-from gdpa.experiments.adult import load_adult
+from gdpa.paper.data.adult import load_adult
 from gdpa.sklearn import ConstrainedClassifier, demographic_parity, equalized_odds, recall_at_least
 
 data = load_adult()

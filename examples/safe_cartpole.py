@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
-from gdpa.applications.cmdp.cartpole import CostlyCartPole
-from gdpa.applications.cmdp.neural import ActorCritic
-from gdpa.experiments.figures.chart import save
-from gdpa.experiments.figures.learning import learning_chart
-from gdpa.experiments.provenance import about
-from gdpa.experiments.record_file import RecordFile
-from gdpa.signals import StopRequest
+from gdpa import StopRequest
+from gdpa.paper.applications.cmdp.cartpole import CostlyCartPole
+from gdpa.paper.applications.cmdp.neural import ActorCritic
+from gdpa.paper.figures.chart import save
+from gdpa.paper.figures.learning import learning_chart
+from gdpa.paper.records.file import RecordFile
+from gdpa.paper.records.provenance import about
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--updates", type=int, default=400)

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa._problem import Evaluation, Problem
-from gdpa.sets import REALS, ConvexSet
+from gdpa import REALS, ConvexSet, Evaluation, Problem
 
 LIBRARIES = ("numpy", "torch", "jax")
 
@@ -48,13 +47,13 @@ class Library:
         if self.name == "torch":
             import torch
 
-            from gdpa.backends.torch import from_torch
+            from gdpa import from_torch
 
             return from_torch(lambda x: function(lambda parts: torch.stack(parts, dim=-1), x), **kinds)
         if self.name == "jax":
             import jax.numpy as jnp
 
-            from gdpa.backends.jax import from_jax
+            from gdpa import from_jax
 
             return from_jax(lambda x: function(lambda parts: jnp.stack(parts, axis=-1), x), **kinds)
 

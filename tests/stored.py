@@ -12,7 +12,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from gdpa.storage import load, save
+from gdpa.files import load, save
 
 MAGIC = b"\x89gdpa\r\n\x1a"
 

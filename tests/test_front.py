@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gdpa
-from gdpa._extras import EXTRAS, needed_by
+from gdpa.base.extras import EXTRAS, needed_by
 
 PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
@@ -31,7 +31,7 @@ def run(code):
 
 def test_parts_load_by_their_name_alone():
     code = "import gdpa; print(gdpa.problems.get('HS12').x0.shape, gdpa.theory.__name__, hasattr(gdpa, 'nothing'))"
-    assert run(code) == ["(2,) gdpa.theory False"]
+    assert run(code) == ["(2,) gdpa.paper.theory False"]
 
 
 def test_every_method_is_exported_by_its_class():

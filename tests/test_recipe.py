@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-METHOD = Path("src/gdpa/algorithms/switching_gradient.py")
-REGISTRY = Path("src/gdpa/methods.py")
-TABLE = Path("tests/algorithms/test_conformance.py")
+METHOD = Path("src/gdpa/methods/baselines/switching_gradient.py")
+REGISTRY = Path("src/gdpa/methods/registry.py")
+TABLE = Path("tests/methods/test_conformance.py")
 
 
 def blocks():
@@ -36,8 +36,10 @@ def repository(tmp_path_factory):
     shutil.copy(ROOT / "pyproject.toml", copy)
     method, name, typed, row = blocks()
     (copy / METHOD).write_text(method)
-    insert_after(copy / REGISTRY, '    "linearized-alm": "gdpa.algorithms.linearized_alm:LinearizedALM",\n', name)
-    imported = "    from gdpa.algorithms.smoothed_gda import SmoothedGDA as SmoothedGDA\n"
+    insert_after(
+        copy / REGISTRY, '    "linearized-alm": "gdpa.methods.baselines.linearized_alm:LinearizedALM",\n', name
+    )
+    imported = "    from gdpa.methods.baselines.smoothed_gda import SmoothedGDA as SmoothedGDA\n"
     insert_after(copy / REGISTRY, imported, typed)
     insert_after(copy / TABLE, "TABLE = {\n", row)
     return copy
@@ -53,7 +55,7 @@ def run(repository, *command):
 
 
 def test_the_method_passes_the_tests_of_all_methods(repository):
-    tests = [str(TABLE), "tests/test_methods.py", "tests/test_one_place.py", "tests/test_architecture.py"]
+    tests = [str(TABLE), "tests/methods/test_registry.py", "tests/test_one_place.py", "tests/test_architecture.py"]
     chosen = "switching or row or registry or written_once"
     out = run(repository, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *tests)
     assert out.count(".") > 30
@@ -75,13 +77,13 @@ print(row.result.success, row.passes_to(1e-2) < 4000)
 
 def test_every_api_knows_the_method(repository):
     found = run(repository, "-c", USE).splitlines()
-    assert found == ["gdpa.algorithms.switching_gradient", "True", "True SwitchingGradient", "True True"]
+    assert found == ["gdpa.methods.baselines.switching_gradient", "True", "True SwitchingGradient", "True True"]
 
 
 def test_the_pages_know_the_method(repository):
     pytest.importorskip("markdown")
     out = run(repository, "-c", "import registry; print(registry.entries()); print(registry.table1())")
-    assert "::: gdpa.algorithms.switching_gradient.SwitchingGradient" in out
+    assert "::: gdpa.methods.baselines.switching_gradient.SwitchingGradient" in out
     assert "| Switching gradient (Polyak, 1967) | `switching-gradient` | primal |" in out
 
 

@@ -21,7 +21,7 @@ CHROMIUM = Path("/usr/bin/chromium")
 SOURCES = ("docs", "src", "results", "README.md", "CHANGELOG.md", "zensical.toml")
 #: Widths of a phone and of a laptop in pixels.
 WIDTHS = (390, 1280)
-PUBLIC = ("gdpa", "gdpa.torch", "gdpa.torch.terms", "gdpa.sklearn", "gdpa.problems", "gdpa.theory")
+PUBLIC = ("gdpa", "gdpa.torch", "gdpa.torch.terms", "gdpa.sklearn", "gdpa.oracles.library", "gdpa.paper.theory")
 
 #: The number of formulas that are wider than their column.
 CLIPPED = """[...document.querySelectorAll("article div.arithmatex")]
@@ -93,7 +93,7 @@ def public_names():
 def test_each_plugin_has_its_effect(site):
     algorithm, methods = (site / "algorithm.html").read_text(), (site / "benchmarks.html").read_text()
     assert '<math display="block">' in algorithm  # formulas
-    assert 'id="gdpa.algorithms.gdpa.GDPA"' in algorithm  # docstrings
+    assert 'id="gdpa.methods.gdpa.GDPA"' in algorithm  # docstrings
     assert not re.search(r"(?m)^\s*\.\. math::|:math:`", re.sub(r"(?s)<code.*?</code>", "", algorithm))
     assert "<td>AdaptiveGDPA</td>" in methods.replace(' style="text-align: left;"', "")  # a table from results/
     assert "--8&lt;--" not in methods

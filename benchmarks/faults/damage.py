@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.faults.line import Line, Row, total
-from gdpa.experiments.record_file import NAME, SEAL, seal
+from gdpa.paper.records.file import NAME, SEAL, seal
 
 #: The line that is damaged, by its index: the first is the plan, the others are units.
 LINE_INDEX = 2
@@ -109,10 +109,10 @@ KINDS: dict[str, Damage] = {
 @cache
 def whole() -> Path:
     """Return a folder with the records of four units."""
-    from gdpa.experiments import rate
-    from gdpa.experiments.base import Settings
-    from gdpa.experiments.records import Folder
-    from gdpa.experiments.runner import run_units
+    from gdpa.paper.base import Settings
+    from gdpa.paper.records.folder import Folder
+    from gdpa.paper.runner import run_units
+    from gdpa.paper.studies import rate
 
     path = Path(mkdtemp(prefix="gdpa-records-"))
     units = [unit for unit in rate.units(Settings(steps=10)) if unit.setting == "disc-product"]
@@ -125,8 +125,8 @@ def whole() -> Path:
 def run(case: str, folder: Path) -> Row:
     from typer.testing import CliRunner
 
-    from gdpa.cli import app
-    from gdpa.experiments.records import Folder
+    from gdpa.paper.cli import app
+    from gdpa.paper.records.folder import Folder
 
     shutil.copytree(whole(), folder / "out")
     before = {record.unit.name: record for record in Folder(folder / "out").read("rate")}
@@ -138,7 +138,7 @@ def run(case: str, folder: Path) -> Row:
     lines[LINE_INDEX] = damaged
     path.write_bytes(b"\n".join(lines) + b"\n")
 
-    with patch("gdpa.experiments.report.save", lambda chart, folder: []):  # figures take long and are not the matter
+    with patch("gdpa.paper.report.save", lambda chart, folder: []):  # figures take long and are not the matter
         done = CliRunner().invoke(app, ["report", str(folder / "out")])
     said = done.output + done.stderr
     traceback = done.exit_code not in (0, 1, 2, 3, 4) or "Traceback" in said or not _quiet(done.exception)

@@ -19,7 +19,7 @@ def run(case: str, folder: Path) -> Row:
     """Judge the mutants that have no record yet, and count all of them."""
     out = RESULTS / "mutants" if case == "all" else folder
     jobs = str(os.cpu_count() or 1)
-    few = [] if case == "all" else ["--sample", "2", "--files", "algorithms/gdpa"]
+    few = [] if case == "all" else ["--sample", "2", "--files", "methods/gdpa"]
     words = [sys.executable, "-m", "benchmarks.mutants", "--jobs", jobs, "--out", str(out), *few]
     subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=LIMIT)
     return counted(out)

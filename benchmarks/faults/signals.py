@@ -99,13 +99,13 @@ def train(folder: Path) -> None:
 
 def reproduce(folder: Path) -> None:
     """`gdpa reproduce`, three units and their report, without figures: they take long and save nothing."""
-    from gdpa.cli import app
-    from gdpa.experiments.records import Folder
+    from gdpa.paper.cli import app
+    from gdpa.paper.records.folder import Folder
 
     words = ["reproduce", "rate", "--only", "disc-product", "--steps", "150", "--jobs", "1", "--out", str(folder)]
     say("ready")
     try:
-        with patch("gdpa.experiments.report.save", lambda chart, folder: []):
+        with patch("gdpa.paper.report.save", lambda chart, folder: []):
             app(words)
     except SystemExit as ended:
         if ended.code:
@@ -123,7 +123,7 @@ PROGRAMS: dict[str, Callable[[Path], None]] = {
 }
 #: The libraries that a program needs, loaded before the first fork.
 NEEDED = {"minimize": ("scipy.optimize",), "train": ("torch.distributed", "gdpa.torch")}
-NEEDED["reproduce"] = ("gdpa.cli", "gdpa.experiments.rate", "gdpa.experiments.report", "matplotlib.pyplot")
+NEEDED["reproduce"] = ("gdpa.paper.cli", "gdpa.paper.studies.rate", "gdpa.paper.report", "matplotlib.pyplot")
 
 
 @dataclass

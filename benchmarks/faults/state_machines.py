@@ -36,9 +36,9 @@ from scipy.optimize import Bounds, NonlinearConstraint
 
 import gdpa
 from benchmarks.faults.line import Row
-from gdpa.checkpoints import Checkpoints
-from gdpa.problems import get
-from gdpa.storage import DamagedFileError, load
+from gdpa import problems
+from gdpa.files import DamagedFileError, load
+from gdpa.files.checkpoints import Checkpoints
 
 #: Operations of one sequence, and how many sequences are drawn at a time.
 LENGTH, SEQUENCES = 40, 5
@@ -75,7 +75,7 @@ class SolveMachine(Machine):
         method=st.sampled_from([gdpa.AdaptiveGDPA(), gdpa.GDPA(alpha=0.01, beta=2.0), gdpa.DampedGDPA()]),
     )
     def begin(self, name: str, method: Any) -> None:
-        self.known, self.method = get(name), method
+        self.known, self.method = problems.get(name), method
         self.run: Any = None
         self.folder = Path(tempfile.mkdtemp(prefix="gdpa-machine-"))
 

@@ -18,9 +18,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from gdpa._problem import Problem
-from gdpa.applications.neyman_pearson import neyman_pearson
-from gdpa.experiments.data import load as load_images
+from gdpa import Problem
+from gdpa.paper.applications.neyman_pearson import neyman_pearson
+from gdpa.paper.data.images import load as load_images
 
 Tensor = torch.Tensor
 

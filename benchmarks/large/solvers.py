@@ -16,7 +16,7 @@ from benchmarks.large.judge import LEVELS, Finished, Judge, _Counted
 Constants = Mapping[str, Any]
 Run = Callable[[Judge, Constants], Mapping[str, Any] | None]
 
-#: The paper's methods as `gdpa.experiments.contestants` names them. They need constants, see `benchmarks.large.tuning`.
+#: The paper's methods as `gdpa.paper.contestants` names them. Their constants: `benchmarks.large.tuning`.
 PAPER = ("GDPA", "IALM (Sahin)", "IALM (Li)", "IPPP", "IQRC")
 #: Forward passes no method here needs more of; the budget of time ends a run before.
 STEPS = 10_000_000
@@ -111,7 +111,7 @@ def as_problem(judge: Judge) -> Any:
 def _adaptive(judge: Judge, constants: Constants) -> Mapping[str, Any]:
     """Runs until the library itself certifies the tightest level; the judge's own findings are apart from that."""
     import gdpa
-    from gdpa.methods import get_method
+    from gdpa import get_method
 
     judge.end_at_tightest = False
     result = gdpa.solve(
@@ -132,7 +132,7 @@ def _adaptive(judge: Judge, constants: Constants) -> Mapping[str, Any]:
 
 def _paper(name: str, judge: Judge, constants: Constants) -> None:
     import gdpa
-    from gdpa.experiments.contestants import build
+    from gdpa.paper.contestants import build
 
     gdpa.solve(as_problem(judge), judge.case.x0, build(name, constants), stop=gdpa.MaxSteps(STEPS), record=0)
 

@@ -28,7 +28,7 @@ def tuned(trials: Study, family: str, method: str) -> dict[str, Any] | None:
 
 def tune(trials: Study, family: str, method: str) -> None:
     """Try what of the grid was not tried yet; one line a trial."""
-    from gdpa.experiments.contestants import grid
+    from gdpa.paper.contestants import grid
 
     done = [r["constants"] for r in trials.rows() if r["family"] == family and r["solver"] == method]
     for constants in grid(method, STEPS, PENALTIES, TOLERANCES):

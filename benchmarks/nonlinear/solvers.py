@@ -133,7 +133,7 @@ def as_problem(judge: Judge) -> Any:
 def _ours(name: str, options: dict[str, Any], judge: Judge) -> None:
     """One of the library's methods, driven by `gdpa.solve` without any stop rule of its own but the step limit."""
     import gdpa
-    from gdpa.methods import get_method
+    from gdpa import get_method
 
     method = get_method(name)
     algorithm = method(**options) if options else getattr(method, "tuned", method)()

@@ -25,8 +25,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gdpa.torch
-from gdpa.checkpoints import Checkpoints
-from gdpa.signals import StopRequest
+from gdpa import Checkpoints, StopRequest
 
 BATCH, EVERY = 16, 20
 TIMEOUT = timedelta(seconds=40)  # of a start or a step without the other ranks

@@ -8,44 +8,52 @@ Sign convention everywhere: ``g(x) <= 0`` is feasible, multipliers are ``>= 0``.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from gdpa._derivative_check import check_derivatives
-from gdpa._differences import FiniteDifferenceWarning
-from gdpa._extras import needed_by
-from gdpa._minimize import minimize
-from gdpa._observers import ProgressDisplay
-from gdpa._problem import Evaluation, Problem
-from gdpa._progress import Progress
-from gdpa._receipt import Receipt, load_receipt
-from gdpa._result import History, Result, Status
-from gdpa._run import Run
-from gdpa._saving import load_run, save_run
-from gdpa._solve import solve
-from gdpa._state import Probe, State
-from gdpa._verify import Verification, verify
-from gdpa.algorithms.base import Algorithm
-from gdpa.algorithms.method import Method, MethodCard, UnsupportedProblemError
-from gdpa.comparison import compare
-from gdpa.kkt import Certificate, Residuals, certify
+from gdpa.base.arrays import namespace
+from gdpa.base.checks import check_at_least, check_inside, check_positive, check_share
+from gdpa.base.extras import needed_by
+from gdpa.base.schedules import Constant, Power, StepSize, Theoretical
+from gdpa.base.sets import REALS, Ball, Box, ConvexSet, NonNegative, Product, Simplex
+from gdpa.base.signals import StopRequest
+from gdpa.base.status import Status
+from gdpa.base.typing import Array
+from gdpa.core.certificate import Certificate, Residuals, certify
+from gdpa.core.lagrangian import AugmentedLagrangian
+from gdpa.core.problem import Evaluation, Problem, unit_vector
+from gdpa.core.slack import add_slacks
+from gdpa.core.units import start_at
+from gdpa.files.checkpoints import Checkpoints
+from gdpa.files.receipt import Receipt, load_receipt
 from gdpa.methods import class_names, get_method, method_names, register
-from gdpa.schedules import Constant, Power, StepSize
-from gdpa.sets import REALS, Ball, Box, ConvexSet, NonNegative, Product, Simplex
-from gdpa.stopping import FeasibleBelow, KKTBelow, MaxOracleCalls, MaxSteps, MaxTime, StopRule
+from gdpa.methods.base import Algorithm, Probe, State
+from gdpa.methods.method import Method, MethodCard, UnsupportedProblemError
+from gdpa.numerics.differences import FiniteDifferenceWarning
+from gdpa.oracles.derivative_check import check_derivatives
+from gdpa.run.compare import compare
+from gdpa.run.observers import ProgressDisplay
+from gdpa.run.progress import Progress
+from gdpa.run.result import History, Result
+from gdpa.run.run import Run
+from gdpa.run.saving import load_run, save_run
+from gdpa.run.solve import solve
+from gdpa.run.stopping import FeasibleBelow, KKTBelow, MaxOracleCalls, MaxSteps, MaxTime, StopRule
+from gdpa.run.verify import Verification, verify
+from gdpa.scipy.minimize import minimize
 from gdpa.version import __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; `__getattr__` loads them
-    from gdpa import applications as applications
-    from gdpa import problems as problems
+    from gdpa import files as storage  # noqa: F401
+    from gdpa import paper as experiments  # noqa: F401
     from gdpa import sklearn as sklearn
-    from gdpa import storage as storage
-    from gdpa import theory as theory
     from gdpa import torch as torch
-    from gdpa.backends.functions import from_functions
-    from gdpa.backends.jax import from_jax
-    from gdpa.backends.torch import from_module, from_torch
-    from gdpa.methods import *  # noqa: F403 - the classes of the methods
+    from gdpa.methods.registry import *  # noqa: F403 - the classes of the methods
+    from gdpa.oracles import library as problems  # noqa: F401
+    from gdpa.oracles.functions import from_functions
+    from gdpa.oracles.jax import from_jax
+    from gdpa.oracles.torch import from_module, from_torch
+    from gdpa.paper import applications as applications
+    from gdpa.paper import theory as theory
 
 __all__ = [
     "solve",
@@ -57,6 +65,7 @@ __all__ = [
     "from_torch",
     "from_module",
     "from_jax",
+    "add_slacks",
     "Result",
     "Status",
     "History",
@@ -64,6 +73,7 @@ __all__ = [
     "check_derivatives",
     "Certificate",
     "Residuals",
+    "start_at",
     "verify",
     "Verification",
     "Receipt",
@@ -79,6 +89,8 @@ __all__ = [
     "Run",
     "save_run",
     "load_run",
+    "Checkpoints",
+    "StopRequest",
     "Algorithm",
     "Method",
     "MethodCard",
@@ -87,6 +99,15 @@ __all__ = [
     "StepSize",
     "Constant",
     "Power",
+    "Theoretical",
+    "AugmentedLagrangian",
+    "Array",
+    "namespace",
+    "unit_vector",
+    "check_positive",
+    "check_at_least",
+    "check_inside",
+    "check_share",
     "get_method",
     "method_names",
     "register",
@@ -103,21 +124,29 @@ __all__ = [
 ]
 __all__ += class_names()  # AdaptiveGDPA, GDPA, DampedGDPA and the others of `gdpa.methods`
 
-#: Parts of the library that are loaded on first use.
-_PARTS = ("applications", "experiments", "problems", "sklearn", "storage", "theory", "torch")
+#: Parts of the library that are loaded on first use, with their modules.
+_PARTS = {
+    "applications": "gdpa.paper.applications",
+    "experiments": "gdpa.paper",
+    "problems": "gdpa.oracles.library",
+    "sklearn": "gdpa.sklearn",
+    "storage": "gdpa.files",
+    "theory": "gdpa.paper.theory",
+    "torch": "gdpa.torch",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Load parts that need another library, and further parts of this one, on first use."""
     if name in ("from_functions", "from_torch", "from_module", "from_jax"):
-        from gdpa import backends
+        from gdpa import oracles
 
-        return getattr(backends, name)
+        return getattr(oracles, name)
     if name in class_names():
         return get_method(class_names()[name])
-    if name in _PARTS and find_spec(f"gdpa.{name}") is not None:
+    if name in _PARTS:
         with needed_by(f"gdpa.{name}"):
-            return import_module(f"gdpa.{name}")
+            return import_module(_PARTS[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command line, or say which extra it needs."""
     try:
-        from gdpa.cli import app
+        from gdpa.paper.cli import app
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "gdpa":
             raise

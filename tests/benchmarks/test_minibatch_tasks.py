@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.minibatch import shapes
 from benchmarks.minibatch.task import group_means
-from gdpa.experiments.data import cache_folder
+from gdpa.paper.data.images import cache_folder
 
 #: The tasks whose data is drawn, not fetched.
 DRAWN = ("finetune-kl", "groups-loss", "narrow-limit")

@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks import mutant_runs, mutants
 
-SOURCE = (mutants.PACKAGE / "lagrangian.py").read_text()
+SOURCE = (mutants.PACKAGE / "core/lagrangian.py").read_text()
 
 
 def test_every_mutant_parses_and_differs_in_one_place():
-    found = list(mutants.mutants_of("lagrangian.py", SOURCE))
+    found = list(mutants.mutants_of("core/lagrangian.py", SOURCE))
     assert len(found) > 30
     plain = ast.unparse(ast.parse(SOURCE))
     for mutant in found:
@@ -21,19 +21,19 @@ def test_every_mutant_parses_and_differs_in_one_place():
 
 
 def one(change):
-    return next(m for m in mutants.mutants_of("lagrangian.py", SOURCE) if change in m.change)
+    return next(m for m in mutants.mutants_of("core/lagrangian.py", SOURCE) if change in m.change)
 
 
 def judged(mutant, tests):
     return mutants.judged(mutant, tests, Counter())
 
 
-TESTS = ["tests/test_lagrangian.py", "-k", "equalities_keep or residual_violation"]
+TESTS = ["tests/core/test_lagrangian.py", "-k", "equalities_keep or residual_violation"]
 
 
 @pytest.fixture(scope="module")
 def tests():
-    return mutants.measured(TESTS, ["lagrangian.py"])
+    return mutants.measured(TESTS, ["core/lagrangian.py"])
 
 
 def test_a_wrong_weight_is_killed_and_the_right_source_survives(tests):
@@ -51,11 +51,11 @@ def test_a_mutant_that_does_not_import_or_loops_forever_is_killed(tests):
 
 
 def test_a_mutant_runs_the_tests_that_execute_its_line(tests):
-    gated = tests.executing("lagrangian.py", one("q > 0 ->").statement)
-    assert gated == ["tests/test_lagrangian.py::test_equalities_keep_their_sign_and_always_pass_the_gate"]
+    gated = tests.executing("core/lagrangian.py", one("q > 0 ->").statement)
+    assert gated == ["tests/core/test_lagrangian.py::test_equalities_keep_their_sign_and_always_pass_the_gate"]
     seconds = list(tests.seconds.values())
     assert seconds == sorted(seconds)
-    assert tests.executing("lagrangian.py", range(1, 2)) == []
+    assert tests.executing("core/lagrangian.py", range(1, 2)) == []
 
 
 def test_a_change_that_no_test_executes_survives(tests):
@@ -67,7 +67,7 @@ def test_a_budget_leaves_the_slow_tests_out(tests):
     wrong = one("self.beta * constraints ->")._replace(at_import=True)
     killer = mutants.judged(wrong, tests, Counter())
     assert killer is not None
-    slow = tests._replace(seconds={"gdpa.lagrangian.AugmentedLagrangian.residual_violation": 1.0, killer: 10.0})
+    slow = tests._replace(seconds={"gdpa.core.lagrangian.AugmentedLagrangian.residual_violation": 1.0, killer: 10.0})
     assert mutants.judged(wrong, slow, Counter(), budget=11.0) == killer
     assert mutants.judged(wrong, slow, Counter(), budget=10.9) is None
     assert mutants.judged(wrong, slow, Counter({killer: 99}), budget=10.9) == killer  # it comes first now
@@ -98,11 +98,11 @@ class C:
 
 def test_a_mutant_is_a_package_of_links_but_for_its_own_file(tmp_path):
     package = Path(mutant_runs._compiled().name)
-    mutant_runs._link(package, tmp_path / "gdpa", Path("algorithms/adaptive/units.py"))
-    changed = tmp_path / "gdpa" / "algorithms" / "adaptive"
+    mutant_runs._link(package, tmp_path / "gdpa", Path("methods/adaptive/units.py"))
+    changed = tmp_path / "gdpa" / "methods" / "adaptive"
     assert not (changed / "units.py").exists()
     assert not list((changed / "__pycache__").glob("units.*"))
-    assert (changed / "state.py").resolve() == package / "algorithms" / "adaptive" / "state.py"
+    assert (changed / "state.py").resolve() == package / "methods" / "adaptive" / "state.py"
     assert list((changed / "__pycache__").glob("state.*"))
     for folder in (changed, changed / "__pycache__", changed.parent, changed.parent.parent):
         assert not folder.is_symlink()  # what is written there reaches no other package

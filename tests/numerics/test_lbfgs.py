@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gdpa._arrays import to_numpy
+from gdpa.base.arrays import to_numpy
 from gdpa.numerics.dense import solve_symmetric
 from gdpa.numerics.lbfgs import LBFGS
 

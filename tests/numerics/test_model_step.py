@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from gdpa._arrays import positive_part, to_numpy
+from gdpa.base.arrays import positive_part, to_numpy
 from gdpa.numerics.dense import padded
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix, diags_array, eye_array, random_array
 
-from gdpa._grouped_differences import GroupedDifferences
-from gdpa._hessian import with_hessian
-from gdpa.backends.functions import from_functions
-from gdpa.numerics.sparse import Pattern, products, read, row_sizes, transposed, union
-from gdpa.numerics.sparse_groups import column_groups
-from gdpa.sets import Box
+from gdpa import Box, from_functions
+from gdpa.numerics.grouped_differences import GroupedDifferences
+from gdpa.numerics.sparse.groups import column_groups
+from gdpa.numerics.sparse.matrix import Pattern, products, read, row_sizes, transposed, union
+from gdpa.oracles.hessian import with_hessian
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import pytest
 from scipy.optimize import lsq_linear
 from scipy.sparse import csr_array, diags_array, random_array
 
-from gdpa.numerics import sparse_kkt
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.numerics.sparse import empty, read
-from gdpa.numerics.sparse_interior import interior_point
-from gdpa.numerics.sparse_kkt import KKT, Augmented, with_low_rank
-from gdpa.numerics.sparse_model import sparse_least_squares, sparse_model_step
-from gdpa.numerics.sparse_program import Quadratic, SparseModel
+from gdpa.numerics.sparse import factor
+from gdpa.numerics.sparse.factor import KKT, Augmented, with_low_rank
+from gdpa.numerics.sparse.interior import interior_point
+from gdpa.numerics.sparse.matrix import empty, read
+from gdpa.numerics.sparse.model import sparse_least_squares, sparse_model_step
+from gdpa.numerics.sparse.program import Quadratic, SparseModel
 
 
 def program(seed, d=8, m=5):
@@ -104,7 +104,7 @@ def test_a_step_nearby_changes_the_way_and_not_the_minimizer(seed):
 
 
 def test_long_rows_have_no_part_in_the_test_of_definiteness(monkeypatch):
-    monkeypatch.setattr(sparse_kkt, "LONGEST", 2)
+    monkeypatch.setattr(factor, "LONGEST", 2)
     H, J = read(np.diag([-1.0, 1.0, 1.0])), read([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
     test = Augmented(H.pattern, J.pattern)
     assert test.is_positive_definite(H, J, np.zeros(3), np.array([0.0, 9.0]))
@@ -114,7 +114,7 @@ def test_long_rows_have_no_part_in_the_test_of_definiteness(monkeypatch):
 @pytest.mark.parametrize("widest", [60, 0])
 def test_factorizations_agree_with_dense_algebra(widest, monkeypatch):
     """By the banded factorization and, with no band allowed, by SuperLU."""
-    monkeypatch.setattr(sparse_kkt, "WIDEST_BAND", widest)
+    monkeypatch.setattr(factor, "WIDEST_BAND", widest)
     rng = np.random.default_rng(3)
     d, m = 30, 12
     H = diags_array([rng.standard_normal(d - 1), 4 + rng.random(d)], offsets=[-1, 0])

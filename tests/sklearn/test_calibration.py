@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from gdpa.sklearn._calibration import apply_cuts, excesses, held_out_cut, samples_needed, training_cut
+from gdpa.sklearn.calibration import apply_cuts, excesses, held_out_cut, samples_needed, training_cut
 
 
 def test_the_rule_of_cuts_is_the_one_described(rng):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gdpa.experiments.adult import load_adult
-from gdpa.experiments.data import DataNotAvailableError
+from gdpa.paper.data.adult import load_adult
+from gdpa.paper.data.images import DataNotAvailableError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import sparse
 
-from gdpa.sklearn._network import Network
-from gdpa.sklearn._oracle import RateProblem, SoftDecision, cells_of, logistic, pairwise_sigmoid
+from gdpa.sklearn.network import Network
+from gdpa.sklearn.oracle import RateProblem, SoftDecision, cells_of, logistic, pairwise_sigmoid
 
 
 def data(rng, n=40, features=3, cells=3):

@@ -7,9 +7,9 @@ import torch
 
 import gdpa
 import gdpa.torch
-from gdpa.backends.torch import from_module
+from gdpa import from_module
+from gdpa.core.units import Start
 from gdpa.torch import Limits, at_most, certify, choose
-from gdpa.units import Start
 from tests.torch.helpers import NAMES, batch, make, network, terms, train
 
 DTYPE = torch.float64

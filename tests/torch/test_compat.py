@@ -1,4 +1,4 @@
-"""Each private interface of torch does what `gdpa.torch._compat` says it does, on the torch that is installed."""
+"""Each private interface of torch does what `gdpa.torch.compat` says it does, on the torch that is installed."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gdpa.torch import _compat
+from gdpa.torch import compat
 
 
 def test_profiler_enabled():
-    assert not _compat.profiler_enabled()
+    assert not compat.profiler_enabled()
     with torch.autograd.profiler.profile():
-        assert _compat.profiler_enabled()
+        assert compat.profiler_enabled()
 
 
 def test_set_grad_enabled():
-    _compat.set_grad_enabled(False)
+    compat.set_grad_enabled(False)
     try:
         assert not torch.is_grad_enabled()
     finally:
-        _compat.set_grad_enabled(True)
+        compat.set_grad_enabled(True)
     assert torch.is_grad_enabled()
 
 
 def test_step_is_watched():
     opt = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    assert not _compat.step_is_watched(opt)
+    assert not compat.step_is_watched(opt)
     for register in (opt.register_step_pre_hook, opt.register_step_post_hook, register_optimizer_step_pre_hook):
         handle = register(lambda *_: None)
-        assert _compat.step_is_watched(opt)
+        assert compat.step_is_watched(opt)
         handle.remove()
-    assert not _compat.step_is_watched(opt)
+    assert not compat.step_is_watched(opt)
 
 
 def test_take_step():
@@ -48,7 +48,7 @@ def test_take_step():
 
         def both(grad, mine=mine, theirs=theirs, ours=ours, other=other):
             mine.grad, theirs.grad = torch.full((2,), grad), torch.full((2,), grad)
-            _compat.take_step(ours)
+            compat.take_step(ours)
             other.step()
             assert torch.equal(mine, theirs)
 
@@ -69,29 +69,29 @@ def test_take_step():
 def test_restore_hooks():
     opt = torch.optim.SGD.__new__(torch.optim.SGD)
     opt.defaults, opt.param_groups = {}, []
-    _compat.restore_hooks(opt)
+    compat.restore_hooks(opt)
     assert not opt._optimizer_step_pre_hooks
     assert not opt._optimizer_step_post_hooks
 
 
 def test_is_unshared():
     value = torch.ones(2)
-    assert _compat.is_unshared(value)
+    assert compat.is_unshared(value)
     graph = torch.dot(torch.ones(2, requires_grad=True), value)
-    assert not _compat.is_unshared(value)
+    assert not compat.is_unshared(value)
     graph.backward(retain_graph=True)
-    assert not _compat.is_unshared(value)
+    assert not compat.is_unshared(value)
     graph.backward()
-    assert _compat.is_unshared(value)
+    assert compat.is_unshared(value)
 
 
 def test_graph_partly_freed():
     x = torch.ones(2, requires_grad=True)
     y = x.exp()
     f, loss = y.sum(), y.sum() + torch.dot(y, torch.ones(2))
-    assert not _compat.graph_partly_freed(loss)
+    assert not compat.graph_partly_freed(loss)
     f.backward()
-    assert _compat.graph_partly_freed(loss)
+    assert compat.graph_partly_freed(loss)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -102,7 +102,7 @@ def test_add_nonfinite(dtype, bad):
         grads[0][1, 1] = bad
     kept = [g.clone() for g in grads]
     found = torch.zeros(())
-    _compat.add_nonfinite_(grads, found)
+    compat.add_nonfinite_(grads, found)
     assert found.item() == (bad is not None)
     assert all(torch.equal(g.nan_to_num(), k.nan_to_num()) for g, k in zip(grads, kept, strict=True))
 
@@ -112,24 +112,24 @@ def test_multi_tensor_kernels():
         return [torch.tensor([1.0, 2.0]), torch.tensor([3.0])], [torch.tensor([10.0, 20.0]), torch.tensor([30.0])]
 
     params, grads = pair()
-    _compat.multi_tensor_add_(params, grads, -0.125)
+    compat.multi_tensor_add_(params, grads, -0.125)
     assert [p.tolist() for p in params] == [[-0.25, -0.5], [-0.75]]
     params, grads = pair()
-    _compat.multi_tensor_sub_(params, grads, torch.tensor(0.125))
+    compat.multi_tensor_sub_(params, grads, torch.tensor(0.125))
     assert [p.tolist() for p in params] == [[-0.25, -0.5], [-0.75]]
     for dtype in (torch.float32, torch.float64):
         params, grads = pair()
         params[1], grads[1] = params[1].to(dtype), grads[1].to(dtype)
-        _compat.multi_tensor_lerp_(params, grads, 0.5)
+        compat.multi_tensor_lerp_(params, grads, 0.5)
         assert [p.tolist() for p in params] == [[5.5, 11.0], [16.5]]
 
 
 @pytest.mark.parametrize("skip", [0.0, 1.0])
 def test_fused_sgd(skip):
     params, grads = [torch.ones(2)], [torch.full((2,), float("nan") if skip else 1.0)]
-    _compat.fused_sgd_(params, grads, torch.tensor(0.5), torch.tensor(skip))
+    compat.fused_sgd_(params, grads, torch.tensor(0.5), torch.tensor(skip))
     assert params[0].tolist() == ([1.0, 1.0] if skip else [0.5, 0.5])
 
 
 def test_uncompiled():
-    assert _compat.uncompiled(lambda x: x + 1)(2) == 3
+    assert compat.uncompiled(lambda x: x + 1)(2) == 3

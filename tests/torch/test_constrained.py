@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gdpa.torch
-from gdpa.sets import Box
+from gdpa import Box
 from gdpa.torch import calibration
 from gdpa.torch.rules import Feedback
 from tests.torch.helpers import NAMES, advance_each, batch, flat, make, network, terms

@@ -10,8 +10,7 @@ import torch
 
 import gdpa
 import gdpa.torch
-from gdpa.backends.torch import from_torch
-from gdpa.sets import Ball, Box, NonNegative, Simplex
+from gdpa import Ball, Box, NonNegative, Simplex, from_torch
 
 DOUBLE = torch.float64
 

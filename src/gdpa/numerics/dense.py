@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_jax_array
 
-from gdpa._arrays import from_numpy, namespace, to_numpy
-from gdpa._typing import Array
+from gdpa.base.arrays import from_numpy, namespace, to_numpy
+from gdpa.base.typing import Array
 
 #: JAX compiles anew for every shape, so `padded` fills matrices up to multiples of this many rows.
 JAX_BLOCK = 8

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import dot, from_numpy, machine_eps, matmul, max_norm, namespace
-from gdpa._typing import Array
+from gdpa.base.arrays import dot, from_numpy, machine_eps, matmul, max_norm, namespace
+from gdpa.base.stored import stored
+from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix, cholesky_divided, combine, padded, solve_symmetric, strictly_lower, to_float64
-from gdpa.numerics.sparse import SparseMatrix
+from gdpa.numerics.sparse.matrix import SparseMatrix
 
 #: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
 POWELL = 0.2
@@ -21,6 +22,7 @@ FLAT = 1e-6
 DENSE = 50
 
 
+@stored
 class LBFGS(NamedTuple):
     """A limited-memory BFGS matrix.
 

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa._arrays import from_numpy, namespace
-from gdpa._typing import Array
+from gdpa.base.arrays import from_numpy, namespace
+from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix, combine, padded, solve_symmetric, to_float64
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.numerics.qp import WORKING_SET, nonnegative_qp
-from gdpa.numerics.small_qp import elastic_qp
+from gdpa.numerics.qp import WORKING_SET, elastic_qp, nonnegative_qp
 
 #: The number of guesses of the active bounds; the last one is clipped.
 ROUNDS = 12

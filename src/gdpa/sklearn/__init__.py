@@ -8,10 +8,10 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("gdpa.sklearn needs scikit-learn; install it by pip install 'gdpa[sklearn]'") from error
 
-from gdpa.sklearn._constrained import ConstrainedClassifier
-from gdpa.sklearn._estimator import UnmetLimitWarning
-from gdpa.sklearn._frontier import Frontier, FrontierPoint
-from gdpa.sklearn._limits import (
+from gdpa.sklearn.constrained import ConstrainedClassifier
+from gdpa.sklearn.estimator import UnmetLimitWarning
+from gdpa.sklearn.frontier import Frontier, FrontierPoint
+from gdpa.sklearn.limits import (
     Limit,
     demographic_parity,
     equal_opportunity,
@@ -19,7 +19,7 @@ from gdpa.sklearn._limits import (
     false_positive_rate_at_most,
     recall_at_least,
 )
-from gdpa.sklearn._neyman_pearson import NeymanPearsonClassifier
+from gdpa.sklearn.neyman_pearson import NeymanPearsonClassifier
 
 __all__ = [
     "NeymanPearsonClassifier",

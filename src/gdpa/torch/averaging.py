@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gdpa.torch import _compat
+from gdpa.torch import compat
 
 #: Decay of the exponential average a step: it looks back about 200 steps. Measured on seven tasks (last, tail average,
 #: .995): docs/torch.md.
@@ -43,7 +43,7 @@ class Averages:
                     params.append(p)
         if averages:
             share = max(1 - DECAY**EVERY, 2 / (step // EVERY + 1))
-            _compat.multi_tensor_lerp_(averages, params, share)
+            compat.multi_tensor_lerp_(averages, params, share)
 
     def pairs(self, groups: list[dict[str, Any]], state: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return (parameter, average) for every parameter that has one."""

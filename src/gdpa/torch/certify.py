@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-import gdpa.kkt
-from gdpa._problem import Evaluation, Problem
-from gdpa.kkt import Certificate
-from gdpa.sets import REALS
+import gdpa.core.certificate
+from gdpa.base.sets import REALS
+from gdpa.core.certificate import Certificate
+from gdpa.core.problem import Evaluation, Problem
+from gdpa.core.units import Start
 from gdpa.torch.confidence import NewData, estimate, judge
 from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.limits import Limits, at_most, equal_to
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster
 from gdpa.torch.terms.term import Term, has_terms, proxy
-from gdpa.units import Start
 
 #: What ``losses(model, batch)`` returns: (f, g), or (f, g, counts), or (f, g, counts, samples).
 Losses = Callable[[torch.nn.Module, Any], tuple[Any, ...]]
@@ -128,7 +128,7 @@ def certify(
             problem = Problem(whole.evaluate, roster.size, roster.num_equalities, domain)
             point = whole.point()
             start = Start(torch.zeros_like(point), torch.ones_like(point))  # gradients count as at least 1
-            certificate = gdpa.kkt.certify(problem, point, lam, start=start)
+            certificate = gdpa.core.certificate.certify(problem, point, lam, start=start)
     finally:
         model.train(training)
     shown = lam if certificate is None else certificate.multipliers

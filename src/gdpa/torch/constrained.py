@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gdpa.torch import _compat
+from gdpa.torch import compat
 from gdpa.torch.averaging import EVERY, Averages
 from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.finish import Finished, finish
@@ -36,7 +36,7 @@ def constrain(
 
     Args:
         optimizer: takes the primal steps, e.g. ``torch.optim.AdamW(model.parameters())``. A parameter group's
-            ``domain`` (a set of `gdpa.sets`) is projected on after every step.
+            ``domain`` (a set of `gdpa.base.sets`) is projected on after every step.
         constraints: `Limits`, or names, or how many there are. `Limits` also tell the rule the size of each limit.
         dual_rate: k, the one knob (default 1): larger is sooner feasible, and over-tightens more.
         rule: how multipliers follow the constraints: "feedback" (ours, scales itself), "damped", "paper", "nupi",
@@ -106,7 +106,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         if rule.name == "spbm" and self._roster.num_equalities:
             raise ValueError('the rule "spbm" has no equalities; use another one, or two inequalities')
         self._domains = [check_domain(group.pop("domain", None)) for group in base.param_groups]
-        _compat.restore_hooks(self)
+        compat.restore_hooks(self)
         self._averages = Averages() if (not capturable if average is None else average) else None
         self._install()
 
@@ -161,7 +161,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
 
     def _descend(self, stage: Stage | None, skip: torch.Tensor | None, compiling: bool) -> None:
         if skip is None:
-            _compat.take_step(self.base, compiling)
+            compat.take_step(self.base, compiling)
         elif all(group.get("fused") for group in self.param_groups):
             base: Any = self.base
             base.found_inf = skip.float()  # the switch that fused kernels have

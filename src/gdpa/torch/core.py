@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from gdpa.sets import ConvexSet
-from gdpa.torch import _compat
+from gdpa.base.sets import ConvexSet
+from gdpa.torch import compat
 from gdpa.torch import state as dual_state
 from gdpa.torch.dual import Dual
 from gdpa.torch.gradients import GradientCheck
@@ -238,14 +238,14 @@ class MultiplierOptimizer(torch.optim.Optimizer):
 
         ``closure`` is evaluated once, with gradients on, before the step; it may call `lagrangian` itself.
         """
-        if _compat.step_is_watched(self):
+        if compat.step_is_watched(self):
             return self._watched_step(closure)
         enabled = torch.is_grad_enabled()
-        _compat.set_grad_enabled(False)
+        compat.set_grad_enabled(False)
         try:
             return self._step(closure)
         finally:
-            _compat.set_grad_enabled(enabled)
+            compat.set_grad_enabled(enabled)
 
     # Skip torch's profiling wrapper unless a profiler or a hook is active.
     step.hooked = True  # type: ignore[attr-defined]
@@ -286,7 +286,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._project()
         self._after(stage)
         entries, commit = self._entries, self._dual.commit
-        (_compat.uncompiled(commit) if compiling else commit)(entries, stage)
+        (compat.uncompiled(commit) if compiling else commit)(entries, stage)
         self._record.keep(stage, entries, self._capturable)
         return loss
 
@@ -297,7 +297,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         """
         if self._stage is not None and self._stage.clear():
             self.discard()
-        if not set_to_none or _compat.profiler_enabled():
+        if not set_to_none or compat.profiler_enabled():
             super().zero_grad(set_to_none)
             return
         for group in self.param_groups:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.compiler import is_compiling
 
-from gdpa._arrays import to_numpy
+from gdpa.base.arrays import to_numpy
 from gdpa.torch import calibration
 from gdpa.torch.aside import aside, fork, join
 from gdpa.torch.memory import FEW, Rows

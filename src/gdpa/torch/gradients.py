@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from gdpa.torch import _compat
+from gdpa.torch import compat
 from gdpa.torch.staging import warn_skipped
 
 
 class GradientCheck:
-    """Tests all gradients of a step in one kernel per device; see `_compat.add_nonfinite_`.
+    """Tests all gradients of a step in one kernel per device; see `compat.add_nonfinite_`.
 
     The kernel takes dense gradients on one device as they are. Others are noticed by its error, and sorted by device
     from then on.
@@ -38,7 +38,7 @@ class GradientCheck:
             if zero is None:
                 zero = self._zero = torch.zeros((), device=grads[0].device)
             try:
-                _compat.add_nonfinite_(grads, zero)
+                compat.add_nonfinite_(grads, zero)
             except RuntimeError:
                 self._sorts = True
             else:
@@ -47,7 +47,7 @@ class GradientCheck:
         found = None
         for device in {grad.device for grad in grads}:
             zero = torch.zeros((), device=device)
-            _compat.add_nonfinite_([grad for grad in grads if grad.device == device], zero, compiling)
+            compat.add_nonfinite_([grad for grad in grads if grad.device == device], zero, compiling)
             found = zero if found is None else found + zero.to(found.device)
         return found
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gdpa._checks import is_number
+from gdpa.base.checks import is_number
 
 
 def mismatch(names: Collection[str], given: Collection[str]) -> str:

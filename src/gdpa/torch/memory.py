@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdpa.torch import _compat
+from gdpa.torch import compat
 from gdpa.torch.rules.base import Row, Rule
 
 #: Up to this many constraints on the CPU the dual update goes number by number.
@@ -73,7 +73,7 @@ class Rows:
     def weights(self, weights: list[float], dtype: torch.dtype) -> torch.Tensor:
         """Return the weights as a tensor: that of the step before, unless a graph still holds it."""
         known = self._weights
-        if known is None or known[0].dtype is not dtype or not _compat.is_unshared(known[0]):
+        if known is None or known[0].dtype is not dtype or not compat.is_unshared(known[0]):
             array: Any = np.array(weights, _NUMPY[dtype])
             self._weights = (torch.from_numpy(array), memoryview(array))
             return self._weights[0]

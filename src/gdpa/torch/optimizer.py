@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from gdpa._checks import is_number
-from gdpa.sets import ConvexSet
-from gdpa.torch import _compat
+from gdpa.base.checks import is_number
+from gdpa.base.sets import ConvexSet
+from gdpa.torch import compat
 from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.roster import Constraints
 from gdpa.torch.rules import Paper
@@ -35,7 +35,7 @@ class GDPA(MultiplierOptimizer):
     `gdpa.torch.constrain`.
 
     Args:
-        params: parameters or parameter groups. A group may have a ``domain`` (a set of `gdpa.sets`): each parameter's
+        params: parameters or parameter groups. A group may have a ``domain`` (a `gdpa.ConvexSet`): each parameter's
             rows (last axis) are projected on it after every step.
         constraints: how many there are, or their names, or `Limits`.
         lr: alpha_0, a number or a tensor.
@@ -166,7 +166,7 @@ def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach:
     """
     if isinstance(alpha, float) and params[0].dtype != torch.float64:
         if foreach:
-            _compat.multi_tensor_add_(params, grads, -alpha)
+            compat.multi_tensor_add_(params, grads, -alpha)
         else:
             for p, g in zip(params, grads, strict=True):
                 p.add_(g, alpha=-alpha)
@@ -175,7 +175,7 @@ def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach:
         for p, g in zip(params, grads, strict=True):  # one pass over the memory; foreach takes no tensor lr
             p.addcmul_(g, negative.to(p.dtype))
     elif foreach:
-        _compat.multi_tensor_sub_(params, grads, alpha)
+        compat.multi_tensor_sub_(params, grads, alpha)
     else:
         for p, g in zip(params, grads, strict=True):
             p.sub_(alpha * g)
@@ -197,7 +197,7 @@ def _subtract_unless(skip: torch.Tensor, params: list[torch.Tensor], grads: list
             move = alpha.to(p.device) * g
             p.sub_(torch.where(skip.to(p.device), torch.zeros_like(move), move))
     for (device, _), (some, theirs) in fused.items():
-        _compat.fused_sgd_(some, theirs, alpha.to(device, torch.float32), skip.to(device, torch.float32))
+        compat.fused_sgd_(some, theirs, alpha.to(device, torch.float32), skip.to(device, torch.float32))
 
 
 def _fusable(p: torch.Tensor, g: torch.Tensor) -> bool:
@@ -215,7 +215,7 @@ def _fusable(p: torch.Tensor, g: torch.Tensor) -> bool:
 def check_domain(domain: Any) -> ConvexSet | None:
     """Return ``domain`` if it is a set or None."""
     if domain is not None and not isinstance(domain, ConvexSet):
-        raise TypeError(f"domain must be a ConvexSet of gdpa.sets or None, got {domain!r}")
+        raise TypeError(f"domain must be a gdpa.ConvexSet or None, got {domain!r}")
     return domain
 
 

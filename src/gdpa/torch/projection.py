@@ -1,4 +1,4 @@
-"""Projection of parameters, whole or sharded, on the convex sets of `gdpa.sets`."""
+"""Projection of parameters, whole or sharded, on the convex sets of `gdpa.base.sets`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gdpa.sets import REALS, ConvexSet
+from gdpa.base.sets import REALS, ConvexSet
 
 
 def project_(domain: ConvexSet, p: torch.Tensor) -> None:
@@ -39,7 +39,7 @@ class ParameterSet(ConvexSet):
         shapes: the shape of each parameter, in the order of the vector.
         sets: the set that each parameter's rows (last axis) lie in; None for the whole space.
 
-    >>> from gdpa.sets import Box
+    >>> from gdpa import Box
     >>> both = ParameterSet((torch.Size([2]), torch.Size([1])), (Box(0.0, 1.0), None))
     >>> both.project(torch.tensor([2.0, -1.0, 5.0])).tolist()
     [1.0, 0.0, 5.0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gdpa._checks import is_number
+from gdpa.base.checks import is_number
 from gdpa.torch.limits import Limits, mismatch
 
 #: What ``constraints=`` accepts: how many, or their names, or their limits.

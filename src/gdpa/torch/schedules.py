@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from gdpa._checks import is_number
-from gdpa.schedules import Power
+from gdpa.base.checks import is_number
+from gdpa.base.schedules import Power
 
 
 class PowerLR(LRScheduler):

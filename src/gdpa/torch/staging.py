@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gdpa.torch import _compat
+from gdpa.torch import compat
 from gdpa.torch.pooling import Pooled
 from gdpa.torch.roster import Roster
 from gdpa.torch.rules.base import Row
@@ -85,7 +85,7 @@ class Stage:
     @property
     def phase(self) -> Phase:
         """Where the step stands now."""
-        if self._phase is Phase.MIXED or self.saved is None or not _compat.is_unshared(self.saved):
+        if self._phase is Phase.MIXED or self.saved is None or not compat.is_unshared(self.saved):
             return self._phase
         return Phase.READY
 
@@ -109,7 +109,7 @@ class Stage:
             raise RuntimeError(TWICE)
         # A graph that was kept (retain_graph=True) looks unused. One of which only the objective's part was used
         # shows that backward was called on something else.
-        if not compiling and self.loss is not None and _compat.graph_partly_freed(self.loss):
+        if not compiling and self.loss is not None and compat.graph_partly_freed(self.loss):
             raise RuntimeError(
                 "the backward pass did not go through the loss that lagrangian returned, so the constraints have no "
                 "part in the gradients; write loss = opt.lagrangian(f, g), then loss.backward(). Nothing was changed"

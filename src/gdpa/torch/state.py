@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gdpa._checks import is_number
+from gdpa.base.checks import is_number
 from gdpa.torch.rules.base import Scalar, Vector
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdpa._checks import check_positive
+from gdpa.base.checks import check_positive
 from gdpa.torch.rules.base import Rule
 from gdpa.torch.rules.damped import Damped
 from gdpa.torch.rules.feedback import Feedback

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gdpa._checks import check_positive
-from gdpa.lagrangian import AugmentedLagrangian
+from gdpa.base.checks import check_positive
+from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
 
 #: k at ``dual_rate=1``. Chosen from .1, .2 and .4 as the lowest worst merit (1.6, 3.1, 5.2) over seven tasks, 3 seeds.

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gdpa._arrays import positive_part
-from gdpa.lagrangian import shifted
+from gdpa.base.arrays import positive_part
+from gdpa.core.lagrangian import shifted
 from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
 
 # Every constant of the rule, chosen on seven tasks of `benchmarks.minibatch` and two seeds that are not scored.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gdpa._arrays import positive_part
-from gdpa.lagrangian import ascended, in_gate, shifted
+from gdpa.base.arrays import positive_part
+from gdpa.core.lagrangian import ascended, in_gate, shifted
 from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gdpa.lagrangian import AugmentedLagrangian
+from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
 
 

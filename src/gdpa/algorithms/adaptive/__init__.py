@@ -1,6 +1,0 @@
-"""AdaptiveGDPA: an augmented Lagrangian method without a step size to tune. Start with `method`, the algorithm box."""
-
-from gdpa.algorithms.adaptive.method import AdaptiveGDPA
-from gdpa.algorithms.adaptive.rules import Rules
-
-__all__ = ["AdaptiveGDPA", "Rules"]

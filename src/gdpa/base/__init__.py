@@ -1,0 +1,1 @@
+"""Arrays, checks, sets, schedules and the other parts that every folder may use."""

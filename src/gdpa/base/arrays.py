@@ -1,0 +1,256 @@
+"""The few array operations every formula needs, for NumPy, torch and JAX alike.
+
+Formulas act on the last axis; leading axes are independent problems solved side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from gdpa.base.typing import Array, Vector
+
+
+def namespace(x: Array) -> Any:
+    """Return the array-API namespace of ``x`` (NumPy, torch or JAX).
+
+    >>> namespace(np.zeros(2)) is np
+    True
+    """
+    if type(x) is np.ndarray:  # NumPy 2 is its own array-API namespace; this is the hot path
+        return np
+    return array_api_compat.array_namespace(x)
+
+
+def machine_eps(x: Array) -> float:
+    """Return the precision of the numbers of ``x``, looked up once for each dtype.
+
+    >>> machine_eps(np.zeros(1)) == 2.0**-52
+    True
+    """
+    eps = _EPS.get(x.dtype)
+    if eps is None:
+        eps = _EPS[x.dtype] = float(namespace(x).finfo(x.dtype).eps)
+    return eps
+
+
+_EPS: dict[Any, float] = {}
+
+
+def positive_part(q: Array, num_equalities: int = 0) -> Array:
+    """Return ``[q]_+`` componentwise; the last ``num_equalities`` components pass unchanged.
+
+    The one projection of the library's dual side: multipliers of ``g_i <= 0`` live in the
+    nonnegative half-line, multipliers of ``g_i = 0`` on the whole line. Applied to constraint
+    values it is the violation, whose half squared norm has the gradient ``J^T [g]_+``.
+
+    >>> positive_part(np.array([-1.0, 2.0, -3.0]), num_equalities=1).tolist()
+    [0.0, 2.0, -3.0]
+    """
+    if type(q) is float:  # one constraint's number: `gdpa.torch` goes through a handful of them one by one
+        return 0.0 if q < 0.0 and not num_equalities else q
+    xp = namespace(q)
+    if num_equalities == 0:
+        return xp.maximum(q, 0.0) if xp is np else xp.clip(q, min=0.0)
+    split = q.shape[-1] - num_equalities
+    return xp.concat([xp.clip(q[..., :split], min=0.0), q[..., split:]], axis=-1)
+
+
+def norm(v: Array) -> Array:
+    """Return the Euclidean norm over the last axis.
+
+    >>> float(norm(np.array([3.0, 4.0])))
+    5.0
+    """
+    xp = namespace(v)
+    if xp is np and v.ndim == 1:
+        return np.sqrt(v.dot(v))
+    return xp.linalg.vector_norm(v, axis=-1)
+
+
+def max_norm(v: Array) -> Array:
+    """Return the largest absolute value over the last axis; 0 for an empty axis, NaN if any is NaN.
+
+    >>> float(max_norm(np.array([3.0, -4.0]))), float(max_norm(np.zeros(0)))
+    (4.0, 0.0)
+    """
+    if type(v) is not np.ndarray:
+        return top(namespace(v).abs(v))
+    sizes = np.abs(v)
+    return sizes[sizes.argmax()] if v.ndim == 1 and v.shape[0] else top(sizes)
+
+
+def top(v: Array) -> Array:
+    """Return the largest number over the last axis; 0 for an empty axis, NaN if any is NaN.
+
+    >>> float(top(np.array([3.0, -4.0]))), float(top(np.zeros(0)))
+    (3.0, 0.0)
+    """
+    if v.shape[-1] == 0:
+        return namespace(v).sum(v, axis=-1)
+    if type(v) is not np.ndarray:
+        return namespace(v).max(v, axis=-1)
+    # On a short vector argmax, which finds NaN first, takes a quarter of the time of a reduction.
+    return v[v.argmax()] if v.ndim == 1 else np.maximum.reduce(v, axis=-1)
+
+
+def peak(v: Array) -> Any:
+    """Return the largest number over the last axis, kept as an axis; a float for one vector of NumPy.
+
+    >>> peak(np.array([3.0, 4.0])), peak(np.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
+    (4.0, [[4.0], [1.0]])
+    """
+    if type(v) is np.ndarray and v.ndim == 1:
+        return float(v[v.argmax()])
+    return top(v)[..., None]
+
+
+def every(mask: Array) -> bool:
+    """Tell whether all entries of a mask are true; on short vectors of NumPy in a quarter of the time of `all`.
+
+    >>> every(np.array([True, False])), every(np.ones(0, dtype=bool))
+    (False, True)
+    """
+    if type(mask) is np.ndarray and mask.ndim == 1:
+        return mask.shape[0] == 0 or bool(mask[mask.argmin()])
+    return bool(mask.all())
+
+
+def some(mask: Array) -> bool:
+    """Tell whether an entry of a mask is true; on short vectors of NumPy in a quarter of the time of `any`.
+
+    >>> some(np.array([True, False])), some(np.ones(0, dtype=bool))
+    (True, False)
+    """
+    if type(mask) is np.ndarray and mask.ndim == 1:
+        return mask.shape[0] > 0 and bool(mask[mask.argmax()])
+    return bool(mask.any())
+
+
+def all_finite(*arrays: Array) -> bool:
+    """Tell whether all numbers are finite.
+
+    >>> all_finite(np.array([1e300, 1e300]), 1.0), all_finite(np.ones(2), np.array([np.inf]))
+    (True, False)
+    """
+    for v in arrays:
+        if type(v) is np.ndarray:
+            flat = v.ravel()  # the largest and the smallest number tell; argmax and argmin find NaN first
+            if len(flat) and not (math.isfinite(flat[flat.argmax()]) and math.isfinite(flat[flat.argmin()])):
+                return False
+        elif not (math.isfinite(v) if isinstance(v, float) else bool(namespace(v).isfinite(v).all())):
+            return False
+    return True
+
+
+def total(v: Array) -> Array:
+    """Return the sum over the last axis; for NumPy the ufunc's own reduction, a third of np.sum's time when short.
+
+    >>> float(total(np.array([1.0, 2.0])))
+    3.0
+    """
+    return np.add.reduce(v, axis=-1) if type(v) is np.ndarray else namespace(v).sum(v, axis=-1)
+
+
+def dot(v: Array, w: Array) -> float:
+    """Return the inner product of two vectors as a number.
+
+    >>> dot(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    11.0
+    """
+    return float(v.dot(w)) if type(v) is np.ndarray else float(namespace(v).sum(v * w))
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """Return ``a @ b`` of vectors and matrices; for NumPy by `dot`, in half of the time if they are small.
+
+    >>> matmul(np.array([1.0, 2.0]), np.eye(2)).tolist()
+    [1.0, 2.0]
+    """
+    return a.dot(b) if type(a) is np.ndarray and type(b) is np.ndarray else a @ b
+
+
+def zeros_like(v: Array) -> Array:
+    """Return zeros of the shape, dtype and device of ``v``.
+
+    >>> zeros_like(np.ones(2)).tolist()
+    [0.0, 0.0]
+    """
+    return np.zeros(v.shape, v.dtype) if type(v) is np.ndarray else namespace(v).zeros_like(v)
+
+
+def to_numpy(x: Array) -> Vector:
+    """Return ``x`` as a NumPy array on the host, detached from any graph.
+
+    >>> to_numpy(np.ones(1)).tolist()
+    [1.0]
+    """
+    if type(x) is np.ndarray:
+        return x
+    if array_api_compat.is_torch_array(x):
+        return x.detach().cpu().numpy()
+    return np.asarray(x)
+
+
+def largest(value: Array) -> float:
+    """Return a number as it is and the largest of a batch of numbers, as a float.
+
+    >>> largest(2.0), largest(np.array([1.0, 3.0]))
+    (2.0, 3.0)
+    """
+    return value if isinstance(value, float) else float(namespace(value).max(value))
+
+
+def from_numpy(values: Any, like: Array) -> Array:
+    """Return host values as an array of the library, dtype and device of ``like``.
+
+    >>> from_numpy([1, 2], like=np.zeros(3)).dtype
+    dtype('float64')
+    """
+    xp = namespace(like)
+    if xp is np:
+        return np.asarray(values, dtype=like.dtype)
+    return xp.asarray(np.asarray(values), dtype=like.dtype, device=array_api_compat.device(like))
+
+
+def is_floating(x: Array) -> bool:
+    """Tell whether ``x`` is an array of real floating-point numbers.
+
+    >>> is_floating(np.ones(2)), is_floating(np.ones(2, dtype=int)), is_floating([1.0])
+    (True, False, False)
+    """
+    if not array_api_compat.is_array_api_obj(x):
+        return False
+    return (
+        bool(namespace(x).isdtype(x.dtype, "real floating"))
+        if namespace(x) is not np
+        else bool(np.issubdtype(x.dtype, np.floating))
+    )
+
+
+def real_numbers(name: str, value: Any, complex_too: bool = False) -> Vector:
+    """Return what a user's function returned as a NumPy array of its own dtype; raise unless it holds real numbers.
+
+    >>> real_numbers("fun", [1, 2]).tolist()
+    [1, 2]
+    >>> real_numbers("fun", None)
+    Traceback (most recent call last):
+        ...
+    TypeError: fun must return real numbers, got None; is its return statement missing?
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise TypeError(f"{name} must return real numbers, got {value!r}: {error}") from None
+    if array.dtype.kind == "b":
+        raise TypeError(
+            f"{name} must return real numbers, got the booleans {value!r}; "
+            "return the quantity itself instead of a comparison, such as x @ x - 1 instead of x @ x <= 1"
+        )
+    if array.dtype.kind not in ("iufc" if complex_too else "iuf"):
+        remedy = "; is its return statement missing?" if value is None else ""
+        raise TypeError(f"{name} must return real numbers, got {value!r}{remedy}")
+    return array

@@ -1,0 +1,332 @@
+"""Convex sets X on which Euclidean projection is easy.
+
+Each set projects (``project``), knows its tangent cone (``tangent``, which decides stationarity at the boundary)
+and validates itself. All act on the last axis.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gdpa.base.arrays import from_numpy, max_norm, namespace, norm, to_numpy
+from gdpa.base.checks import is_count
+from gdpa.base.typing import Array
+
+
+class ConvexSet(ABC):
+    """A closed convex set of points x (last axis)."""
+
+    @abstractmethod
+    def project(self, x: Array) -> Array:
+        """Return the point of the set nearest to ``x`` in the Euclidean norm."""
+
+    @abstractmethod
+    def tangent(self, x: Array, v: Array) -> Array:
+        """Return the projection of ``v`` on the tangent cone at ``x``, a point of the set.
+
+        By Moreau's decomposition its norm for v = -grad is dist(grad, -N_X(x)), the paper's stationarity, and
+        v minus it is the part of v in the normal cone (the multipliers of the set).
+        """
+
+    def snap(self, x: Array, tolerance: float) -> Array:
+        """Return ``x`` projected on the set, with pieces nearly on its boundary moved onto it.
+
+        A gradient mapping of one fixed step certifies the *projected* point, not a point near the boundary
+        (see docs/theory.md on Proposition 1), so certificates are computed at the snapped point.
+        """
+        return self.project(x)
+
+    @property
+    def shortens(self) -> bool:
+        """Whether `project` stops short of the nearest point, for a step that is cut; see `gdpa.run.caution`."""
+        return False
+
+    def check_dimension(self, dimension: int) -> None:  # noqa: B027 - most sets fit every dimension
+        """Raise ValueError if points of ``dimension`` coordinates cannot lie in the set."""
+
+
+@dataclass(frozen=True)
+class Reals(ConvexSet):
+    """The whole space: nothing to project.
+
+    >>> Reals().project(np.array([1.0, -2.0])).tolist()
+    [1.0, -2.0]
+    """
+
+    def project(self, x: Array) -> Array:
+        return x
+
+    def tangent(self, x: Array, v: Array) -> Array:
+        return v
+
+
+REALS = Reals()
+
+
+@dataclass(frozen=True, eq=False)
+class Box(ConvexSet):
+    """``lower <= x <= upper`` componentwise; infinite bounds are allowed.
+
+    >>> box = Box([0.0, -np.inf], [1.0, 2.0])
+    >>> box.project(np.array([-1.0, 3.0])).tolist()
+    [0.0, 2.0]
+    >>> box.tangent(np.array([0.0, 1.0]), np.array([-1.0, 5.0])).tolist()
+    [0.0, 5.0]
+    """
+
+    lower: Any
+    upper: Any
+
+    def __post_init__(self) -> None:
+        lower, upper = np.broadcast_arrays(
+            np.asarray(to_numpy(self.lower), dtype=float), np.asarray(to_numpy(self.upper), dtype=float)
+        )
+        if np.isnan(lower).any() or np.isnan(upper).any():
+            raise ValueError(f"bounds must not be NaN, got lower={self.lower!r}, upper={self.upper!r}")
+        if (lower > upper).any():
+            i = int(np.argmax(np.atleast_1d(lower > upper)))
+            raise ValueError(
+                f"lower bound {np.atleast_1d(lower)[i]} exceeds upper bound {np.atleast_1d(upper)[i]} at index {i}; "
+                "swap them or relax one"
+            )
+        if (np.isposinf(lower) | np.isneginf(upper)).any():
+            raise ValueError("a lower bound of +inf or an upper bound of -inf leaves no point; relax it")
+        object.__setattr__(self, "lower", lower.copy())
+        object.__setattr__(self, "upper", upper.copy())
+        object.__setattr__(self, "_cache", {})
+
+    def bounds(self, like: Array) -> tuple[Array, Array]:
+        """Return (lower, upper) as arrays of the library, dtype and device of ``like``."""
+        plain = type(like) is np.ndarray
+        key = like.dtype if plain else (type(like), str(like.dtype), str(getattr(like, "device", "cpu")))
+        cache: dict[Any, tuple[Array, Array]] = self._cache  # type: ignore[attr-defined]
+        if key not in cache:
+            cache[key] = (from_numpy(self.lower, like), from_numpy(self.upper, like))
+        return cache[key]
+
+    def project(self, x: Array) -> Array:
+        lower, upper = self.bounds(x)
+        xp = namespace(x)
+        return xp.minimum(xp.maximum(x, lower), upper)
+
+    def tangent(self, x: Array, v: Array) -> Array:
+        lower, upper = self.bounds(x)
+        xp = namespace(x)
+        blocked = ((x <= lower) & (v < 0)) | ((x >= upper) & (v > 0))
+        return xp.where(blocked, 0.0 if xp is np else xp.zeros_like(v), v)
+
+    def snap(self, x: Array, tolerance: float) -> Array:
+        lower, upper = self.bounds(x)
+        xp = namespace(x)
+        x = self.project(x)
+        for bound in (lower, upper):
+            size = xp.where(xp.isfinite(bound), xp.abs(bound), xp.zeros_like(bound))  # no point is near infinity
+            x = xp.where(xp.abs(bound - x) <= tolerance * (1 + size), bound + xp.zeros_like(x), x)
+        return x
+
+    def check_dimension(self, dimension: int) -> None:
+        if self.lower.ndim and self.lower.shape[-1] not in (1, dimension):
+            raise ValueError(f"the box has {self.lower.shape[-1]} bounds but x has {dimension} coordinates")
+
+
+def NonNegative() -> Box:  # noqa: N802 - a set, named like its siblings
+    """Return the nonnegative orthant ``x >= 0``.
+
+    >>> NonNegative().project(np.array([-1.0, 3.0])).tolist()
+    [0.0, 3.0]
+    """
+    return Box(0.0, np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Ball(ConvexSet):
+    """``||x - center|| <= radius``.
+
+    >>> Ball(5.0).project(np.array([6.0, 8.0])).tolist()
+    [3.0, 4.0]
+    """
+
+    radius: float
+    center: Any = 0.0
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.radius) and self.radius > 0):
+            raise ValueError(f"radius must be a positive finite number, got {self.radius!r}")
+        center = np.asarray(to_numpy(self.center), dtype=float)
+        if not np.isfinite(center).all():
+            raise ValueError(f"center must be finite, got {self.center!r}")
+        object.__setattr__(self, "center", center)
+
+    def project(self, x: Array) -> Array:
+        center = from_numpy(self.center, x)
+        offset = x - center
+        length = norm(offset)[..., None]
+        xp = namespace(x)
+        scale = self.radius / xp.where(length > self.radius, length, self.radius + xp.zeros_like(length))
+        return center + offset * scale
+
+    def tangent(self, x: Array, v: Array) -> Array:
+        xp = namespace(x)
+        offset = x - from_numpy(self.center, x)
+        length = norm(offset)[..., None]
+        unit = offset / xp.where(length > 0, length, xp.ones_like(length))
+        outward = xp.sum(unit * v, axis=-1)[..., None]
+        # A point put on the edge is there up to the rounding of its coordinates, which a far center makes large.
+        edge = length >= self.radius - 8 * float(xp.finfo(x.dtype).eps) * (self.radius + max_norm(x)[..., None])
+        return v - xp.where(edge & (outward > 0), outward, xp.zeros_like(outward)) * unit
+
+    def snap(self, x: Array, tolerance: float) -> Array:
+        xp = namespace(x)
+        x = self.project(x)
+        center = from_numpy(self.center, x)
+        length = norm(x - center)[..., None]
+        near = length >= self.radius * (1 - tolerance)
+        return center + (x - center) * xp.where(near, self.radius / xp.where(near, length, 1 + length), 1 + 0 * length)
+
+    def check_dimension(self, dimension: int) -> None:
+        if self.center.ndim and self.center.shape[-1] != dimension:
+            raise ValueError(f"the ball's center has {self.center.shape[-1]} coordinates but x has {dimension}")
+
+
+@dataclass(frozen=True)
+class Simplex(ConvexSet):
+    """``x >= 0, sum(x) = total``; with ``rows=n``, x is n such rows one after another.
+
+    >>> Simplex().project(np.array([0.5, 1.5])).tolist()
+    [0.0, 1.0]
+    >>> Simplex(rows=2).project(np.array([0.5, 1.5, 3.0, 0.0])).tolist()
+    [0.0, 1.0, 1.0, 0.0]
+    """
+
+    total: float = 1.0
+    rows: int = 1
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.total) and self.total > 0):
+            raise ValueError(f"total must be a positive finite number, got {self.total!r}")
+        if not is_count(self.rows, 1):
+            raise ValueError(f"rows must be a positive integer, got {self.rows!r}")
+
+    def _rows(self, x: Array) -> Array:
+        return namespace(x).reshape(x, (*x.shape[:-1], self.rows, x.shape[-1] // self.rows))
+
+    def project(self, x: Array) -> Array:
+        xp = namespace(x)
+        rows = self._rows(x)
+        return xp.reshape(_project_simplex(rows, self.total, xp.ones_like(rows) > 0), x.shape)
+
+    def tangent(self, x: Array, v: Array) -> Array:
+        # T = {t : sum t = 0, t_i >= 0 where x_i = 0}: the shift is found on the sorted active part.
+        xp = namespace(x)
+        return xp.reshape(_project_zero_sum(self._rows(v), self._rows(x) <= 0), v.shape)
+
+    def snap(self, x: Array, tolerance: float) -> Array:
+        xp = namespace(x)
+        rows = self._rows(self.project(x))
+        keep = rows > tolerance * self.total
+        return xp.reshape(_project_simplex(rows, self.total, keep), x.shape)
+
+    def check_dimension(self, dimension: int) -> None:
+        if dimension % self.rows:
+            raise ValueError(f"a simplex of {self.rows} rows cannot hold {dimension} coordinates; rows must divide it")
+
+
+def _project_simplex(y: Array, total: float, keep: Array) -> Array:
+    """Project on ``{x >= 0, sum x = total, x_i = 0 unless keep_i}`` by the sorting formula (Held et al. 1974)."""
+    xp = namespace(y)
+    lowest = xp.min(y, axis=-1)[..., None] - total - 1  # discarded entries never enter the support
+    u = xp.flip(xp.sort(xp.where(keep, y, lowest), axis=-1), axis=-1)
+    count = xp.astype(xp.cumulative_sum(xp.ones_like(y), axis=-1), y.dtype)
+    theta = (xp.cumulative_sum(u, axis=-1) - total) / count
+    support = xp.count_nonzero(u - theta > 0, axis=-1)[..., None]
+    shift = xp.take_along_axis(theta, xp.where(support > 0, support - 1, support), axis=-1)  # no support: NaN
+    return xp.where(keep, xp.maximum(y - shift, xp.zeros_like(y)), xp.zeros_like(y))
+
+
+def _project_zero_sum(v: Array, active: Array) -> Array:
+    """Project on ``{t : sum t = 0, t_i >= 0 where active_i}``: t = v - s, clipped at 0 on the active entries.
+
+    The residual s -> sum(t) is decreasing and piecewise linear, so s is found among the candidates of
+    the sorted active entries: the k largest active entries stay, the others are clipped.
+    """
+    xp = namespace(v)
+    zero = xp.zeros_like(v)
+    free_sum = xp.sum(xp.where(active, zero, v), axis=-1)[..., None]
+    free_count = xp.sum(xp.where(active, zero, xp.ones_like(v)), axis=-1)[..., None]
+    bottom = xp.min(v, axis=-1)[..., None] - 1
+    u = xp.flip(xp.sort(xp.where(active, v, bottom), axis=-1), axis=-1)
+    is_active = xp.flip(xp.sort(xp.astype(active, v.dtype), axis=-1), axis=-1) > 0
+    u_masked = xp.where(is_active, u, zero)
+    count = free_count + xp.cumulative_sum(xp.astype(is_active, v.dtype), axis=-1)
+    candidate = (free_sum + xp.cumulative_sum(u_masked, axis=-1)) / xp.where(count > 0, count, xp.ones_like(count))
+    kept = xp.count_nonzero(is_active & (u > candidate), axis=-1)[..., None]
+    # With no free entry only t = 0 sums to zero: shift by the largest. Otherwise the free entries' mean.
+    mean = free_sum / xp.where(free_count > 0, free_count, xp.ones_like(free_count))
+    none = xp.where(free_count > 0, mean, xp.max(v, axis=-1)[..., None])
+    at = xp.take_along_axis(candidate, xp.where(kept > 0, kept - 1, kept), axis=-1)
+    shift = xp.where(kept > 0, at, none)
+    return xp.where(active, xp.maximum(v - shift, zero), v - shift)
+
+
+@dataclass(frozen=True, eq=False)
+class Product(ConvexSet):
+    """The product of sets over consecutive blocks of x.
+
+    >>> Product([(2, Simplex()), (1, NonNegative())]).project(np.array([0.5, 1.5, -1.0])).tolist()
+    [0.0, 1.0, 0.0]
+    """
+
+    blocks: Sequence[tuple[int, ConvexSet]]
+
+    def __post_init__(self) -> None:
+        if not self.blocks:
+            raise ValueError("blocks must hold at least one (size, set) pair, got none")
+        for size, block in self.blocks:
+            if not is_count(size, 1) or not isinstance(block, ConvexSet):
+                raise ValueError(f"each block must be (positive size, ConvexSet), got ({size!r}, {block!r})")
+            block.check_dimension(size)
+
+    @property
+    def shortens(self) -> bool:
+        return any(block.shortens for _, block in self.blocks)
+
+    def _map(self, method: str, *arrays: Array) -> Array:
+        parts, start = [], 0
+        for size, block in self.blocks:
+            pieces = [a[..., start : start + size] for a in arrays]
+            parts.append(getattr(block, method)(*pieces))
+            start += size
+        return namespace(arrays[0]).concat(parts, axis=-1)
+
+    def project(self, x: Array) -> Array:
+        return self._map("project", x)
+
+    def tangent(self, x: Array, v: Array) -> Array:
+        return self._map("tangent", x, v)
+
+    def snap(self, x: Array, tolerance: float) -> Array:
+        parts, start = [], 0
+        for size, block in self.blocks:
+            parts.append(block.snap(x[..., start : start + size], tolerance))
+            start += size
+        return namespace(x).concat(parts, axis=-1)
+
+    def check_dimension(self, dimension: int) -> None:
+        total = sum(size for size, _ in self.blocks)
+        if total != dimension:
+            raise ValueError(f"the product's blocks have {total} coordinates but x has {dimension}")
+
+
+def contains(domain: ConvexSet, x: Array, tolerance: float = 1e-9) -> bool:
+    """Tell whether ``x`` lies within ``tolerance`` of the set.
+
+    >>> contains(Ball(1.0), np.array([1.0, 0.0])), contains(Ball(1.0), np.array([2.0, 0.0]))
+    (True, False)
+    """
+    gap = max_norm(x - domain.project(x))
+    return bool(namespace(x).all(gap <= tolerance * (1 + max_norm(x))))

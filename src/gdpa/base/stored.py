@@ -1,0 +1,100 @@
+"""The classes that files may name. They are registered where they are defined; a file cannot add one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, TypeVar
+
+_registered: dict[str, type[Any]] = {}
+_loaders: list[Callable[[], object]] = []
+C = TypeVar("C", bound=type)
+
+
+def stored(cls: C) -> C:
+    """Let values of a dataclass, NamedTuple or Enum be stored, by the name of the class. A decorator.
+
+    A dataclass field with ``metadata={"stored": False}`` is not written and comes back as None. Registering a class
+    again under the same module and name replaces it.
+    """
+    if not _storable(cls):
+        raise TypeError(f"{cls!r} cannot be registered; it must be a dataclass, a NamedTuple or an Enum")
+    other = _registered.get(cls.__name__)
+    if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise ValueError(f"the name {cls.__name__} is taken by {other!r}; rename {cls!r}")
+    _registered[cls.__name__] = cls
+    return cls
+
+
+def register(cls: C) -> C:
+    """Let a dataclass, NamedTuple or Enum of your own be stored, see `stored`; usable as a decorator.
+
+    >>> @register
+    ... @dataclasses.dataclass(frozen=True)
+    ... class Momentum:
+    ...     weight: float
+    >>> class_called("Momentum") is Momentum
+    True
+    """
+    _load_all()
+    return stored(cls)
+
+
+def load_on_demand(load: Callable[[], object]) -> None:
+    """Have ``load`` called before a name counts as unknown; it imports modules that define stored classes."""
+    _loaders.append(load)
+
+
+def _load_all() -> None:
+    for load in _loaders:
+        load()
+
+
+def class_called(name: str) -> type[Any] | None:
+    """Return the class that files call ``name``, or None.
+
+    >>> class_called("GDPA")
+    <class 'gdpa.methods.gdpa.GDPA'>
+    >>> class_called("Popen") is None
+    True
+    """
+    if name not in _registered:
+        _load_all()
+    return _registered.get(name)
+
+
+def is_registered(cls: type[Any]) -> bool:
+    """Tell whether values of ``cls`` can be stored.
+
+    >>> is_registered(Exception)
+    False
+    """
+    return _registered.get(cls.__name__) is cls
+
+
+def stored_fields(cls: type[Any]) -> tuple[str, ...]:
+    """Return the fields of a dataclass or NamedTuple that are written.
+
+    >>> from gdpa import State
+    >>> stored_fields(State)
+    ('step', 'x', 'multipliers', 'probe', 'verdict')
+    """
+    if dataclasses.is_dataclass(cls):
+        return tuple(field.name for field in dataclasses.fields(cls) if field.metadata.get("stored", True))
+    names: tuple[str, ...] = cls._fields
+    return names
+
+
+def build(cls: type[Any], values: dict[str, Any]) -> Any:
+    """Return an object of a dataclass or NamedTuple from its stored fields; the others are None."""
+    if dataclasses.is_dataclass(cls):
+        left_out = {field.name: None for field in dataclasses.fields(cls) if field.name not in values}
+        return cls(**values, **left_out)
+    return cls(**values)
+
+
+def _storable(cls: type[Any]) -> bool:
+    if dataclasses.is_dataclass(cls):
+        return all(field.init for field in dataclasses.fields(cls))
+    return issubclass(cls, Enum) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))

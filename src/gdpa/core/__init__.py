@@ -1,0 +1,1 @@
+"""The mathematics of one point: problem, augmented Lagrangian, residuals, multipliers and certificate."""

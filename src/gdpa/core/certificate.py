@@ -1,0 +1,413 @@
+"""How good is a point? The paper's residuals, their unit-free form, and the certificate every method shares.
+
+All are functions of the problem and the point, so any point of any method is judged alike, from any start and after any
+interruption.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdpa.base.arrays import (
+    all_finite,
+    largest,
+    machine_eps,
+    max_norm,
+    namespace,
+    norm,
+    positive_part,
+    some,
+    top,
+    total,
+)
+from gdpa.base.sets import ConvexSet
+from gdpa.base.stored import stored
+from gdpa.base.text import number
+from gdpa.base.typing import Array
+from gdpa.core.lagrangian import AugmentedLagrangian
+from gdpa.core.multipliers import fit
+from gdpa.core.problem import Evaluation, Problem, constraint_name
+from gdpa.core.units import Start, Units, nearby_start, units_at
+from gdpa.files.receipt import write_receipt
+from gdpa.numerics.sparse.matrix import combined
+
+#: Above this many entries of J, `certify` keeps the multipliers it is given and forms no Jacobian.
+JACOBIAN_LIMIT = 50_000_000
+#: Multipliers are fitted a second time as if constraints this near to active were active: the sum of squares weighs
+#: small slacks against stationarity, while a certificate asks for the largest residual alone.
+NEARLY_ACTIVE = 1e-2
+
+
+@stored
+class Residuals(NamedTuple):
+    """The three residuals of the paper's Definition 2 (epsilon-KKT)."""
+
+    stationarity: Any
+    feasibility: Any
+    slackness: Any
+
+    @property
+    def worst(self) -> Any:
+        """The largest of the three (NaN if any is NaN).
+
+        >>> Residuals(1e-3, 2e-3, 0.0).worst
+        0.002
+        """
+        if isinstance(self.stationarity, float):
+            total = self.stationarity + self.feasibility + self.slackness
+            return max(self) if total == total else float("nan")
+        xp = namespace(self.stationarity)
+        return xp.maximum(xp.maximum(self.stationarity, self.feasibility), self.slackness)
+
+
+def _plain(value: Array) -> Any:
+    """Return a Python float for a scalar array (they are compared in the loop), the array itself for a batch."""
+    return float(value) if value.ndim == 0 else value
+
+
+def absolute_residuals(
+    domain: ConvexSet, x: Array, gradient: Array, constraints: Array, multipliers: Array, num_equalities: int = 0
+) -> Residuals:
+    """Return the residuals of Definition 2 as printed: Euclidean norms, no units.
+
+    stationarity = dist(grad f + J^T lambda, -N_X(x)), feasibility = ||g_+||, slackness = sum |lambda_i g_i|.
+
+    Args:
+        domain: the set X.
+        x: the point.
+        gradient: grad f(x) + J(x)^T lambda.
+        constraints: g(x).
+        multipliers: lambda.
+        num_equalities: how many of the last constraints are equalities (they have no slackness).
+
+    >>> from gdpa import REALS
+    >>> one = np.ones(1)
+    >>> [float(v) for v in absolute_residuals(REALS, one, 2 * one, -3 * one, one)]
+    [2.0, 0.0, 3.0]
+    """
+    slack = namespace(constraints).abs(multipliers * constraints)
+    if num_equalities:
+        slack = slack[..., : constraints.shape[-1] - num_equalities]
+    return Residuals(
+        _plain(norm(domain.tangent(x, -gradient))),
+        _plain(norm(violation(constraints, num_equalities))),
+        _plain(total(slack)),
+    )
+
+
+def relative_residuals(
+    domain: ConvexSet,
+    x: Array,
+    gradient: Array,
+    constraints: Array,
+    multipliers: Array,
+    units: Units,
+    num_equalities: int = 0,
+) -> Residuals:
+    r"""Return the residuals without units, by largest components (independent of the dimension).
+
+    With the weights of `gdpa.core.units.Units` (w for coordinates, c, a, e and r for constraints)
+
+    .. math::
+        \text{stationarity} &= \max_j\; w_j \lvert P_T(-\nabla f - J^T \lambda)_j \rvert \\
+        \text{feasibility} &= \max_i\; c_i [g_i]_+ \\
+        \text{slackness} &= \max_i\; \min(a_i \lvert g_i \rvert,\ r_i \lambda_i)
+
+    A value :math:`\lvert g_i \rvert \le e_i` is rounding and counts as 0. Zero slackness means that every inequality is
+    active, or its share of the stationarity condition is negligible.
+
+    Args:
+        domain: the set X.
+        x: the point.
+        gradient: grad f(x) + J(x)^T lambda.
+        constraints: g(x).
+        multipliers: lambda.
+        units: the weights, from `gdpa.core.units.units_at`.
+        num_equalities: how many of the last constraints are equalities (they have no slackness).
+
+    >>> from gdpa import REALS
+    >>> one = np.ones(1)
+    >>> units = Units(one / 1e-3, one, one, 0 * one, one)
+    >>> relative_residuals(REALS, one, 2e-3 * one, -3 * one, 0 * one, units)
+    Residuals(stationarity=2.0, feasibility=0.0, slackness=0.0)
+    """
+    xp = namespace(constraints)
+    stationarity = _plain(max_norm(units.coordinates * domain.tangent(x, -gradient)))
+    if constraints.shape[-1] == 0:
+        return Residuals(stationarity, 0.0 * stationarity, 0.0 * stationarity)
+    zero = 0.0 if xp is np else xp.zeros_like(constraints)
+    counted = xp.where(xp.abs(constraints) <= units.rounding, zero, constraints)
+    violated = violation(counted, num_equalities)
+    slack = xp.minimum(units.slacks * xp.abs(counted), units.pushes * xp.abs(multipliers))
+    if num_equalities:
+        slack = slack[..., : constraints.shape[-1] - num_equalities]
+    return Residuals(stationarity, _plain(top(units.violations * violated)), _plain(top(slack)))
+
+
+def gradient_map(problem: Problem, x: Array, multipliers: Array, alpha: float = 1.0, beta: float = 1.0) -> Array:
+    """Return the paper's G(x, lambda) of eq. (defopt), primal part then dual part.
+
+    [ (x - P_X(x - alpha grad_x L)) / alpha ;  (lambda - [lambda + beta g(x)]_+) / beta ],   L = f + <lambda, g>.
+
+    Example:
+        >>> from gdpa import problems
+        >>> disc = problems.get("disc-product")
+        >>> bool(norm(gradient_map(disc.problem, disc.solution, disc.multipliers)) < 1e-12)
+        True
+    """
+    if not (alpha > 0 and beta > 0):
+        raise ValueError(f"alpha and beta must be positive, got alpha={alpha!r}, beta={beta!r}")
+    now = problem.evaluate(x)
+    primal = gradient_mapping(problem.domain, x, now.pullback(multipliers), alpha)
+    dual = AugmentedLagrangian(multipliers, beta, num_equalities=problem.num_equalities)
+    return namespace(x).concat([primal, -dual.complementarity(now.constraints)], axis=-1)
+
+
+def gradient_mapping(domain: ConvexSet, x: Array, gradient: Array, alpha: float = 1.0) -> Array:
+    """Return ``(x - P_X(x - alpha grad)) / alpha``, which is zero exactly at the stationary points on X.
+
+    >>> from gdpa import Box
+    >>> gradient_mapping(Box(0, 1), np.array([0.0, 0.5]), np.array([2.0, 0.25])).tolist()
+    [0.0, 0.25]
+    """
+    return (x - domain.project(x - alpha * gradient)) / alpha
+
+
+def violation(constraints: Array, num_equalities: int = 0) -> Array:
+    """Return ``[g]_+`` for inequalities and ``|h|`` for equalities.
+
+    >>> violation(np.array([-1.0, 2.0, -3.0]), num_equalities=1).tolist()
+    [0.0, 2.0, 3.0]
+    """
+    positive = positive_part(constraints, num_equalities)
+    return positive if num_equalities == 0 and type(positive) is np.ndarray else namespace(positive).abs(positive)
+
+
+@stored
+@dataclass(frozen=True)
+class Certificate:
+    """The KKT conditions at one point, computed from the problem alone.
+
+    Attributes:
+        x: the certified point: the given one, with coordinates nearly on the boundary of X moved onto it if that
+            certifies better.
+        multipliers: the best multipliers found for it.
+        objective: f(x).
+        constraints: g(x).
+        gradient: grad f(x) + J(x)^T multipliers.
+        domain_multipliers: -gradient's part in the normal cone of X, e.g. the multipliers of bounds
+            (positive at an upper bound, negative at a lower one).
+        residuals: as the paper prints them (absolute).
+        relative: without units; what tolerances are compared with. NaN if a value or a derivative is not finite.
+        start: the reference that the units were read off, see `nearby_start`.
+        units: the weights that the relative residuals were measured with.
+        num_equalities: how many of the last constraints are equalities.
+        names: the names of the constraints, if the problem has any.
+    """
+
+    x: Array
+    multipliers: Array
+    objective: Any
+    constraints: Array
+    gradient: Array
+    domain_multipliers: Array
+    residuals: Residuals
+    relative: Residuals
+    start: Start
+    units: Units
+    num_equalities: int = 0
+    names: tuple[str, ...] | None = None
+
+    def constraint_name(self, index: int) -> str:
+        """Return the name of constraint ``index``."""
+        return constraint_name(self.names, index)
+
+    def holds(self, tolerance: float) -> bool:
+        """Tell whether every relative residual is at most ``tolerance`` (False for NaN)."""
+        worst = self.relative.worst
+        if isinstance(worst, float):
+            return worst <= tolerance
+        return bool((worst <= tolerance).all())
+
+    def save(self, path: str | os.PathLike[str], tolerance: float | None = None) -> None:
+        """Write a receipt to ``path``: JSON from which `gdpa.verify` computes the certificate again.
+
+        It holds the point, the multipliers, f and g there, the residuals, and SHA-256 checksums.
+
+        Args:
+            path: the file; it appears whole or not at all.
+            tolerance: what the receipt claims to hold.
+        """
+        write_receipt(
+            path,
+            x=self.x,
+            tolerance=tolerance,
+            equalities=self.num_equalities,
+            names=self.names,
+            residuals=self.residuals,
+            relative=self.relative,
+            multipliers=self.multipliers,
+            objective=self.objective,
+            constraints=self.constraints,
+        )
+
+    @property
+    def summary(self) -> str:
+        """The relative residuals in one sentence."""
+        return f"Relative residuals: {', '.join(f'{largest(r):.1e}' for r in self.relative)}."
+
+    def __str__(self) -> str:
+        a, r = self.residuals, self.relative
+        names = ("stationarity", "feasibility", "slackness")
+        rows = zip(names, map(largest, a), map(largest, r), strict=True)
+        return "; ".join(f"{name} {number(x, 3)} (relative {number(y, 3)})" for name, x, y in rows)
+
+
+def certify(
+    problem: Problem,
+    x: Array,
+    multipliers: Array | None = None,
+    *,
+    start: Start | None = None,
+    snap: float | None = None,
+    evaluation: Evaluation | None = None,
+) -> Certificate:
+    r"""Return the KKT certificate of ``x`` with the best multipliers for it.
+
+    The multipliers solve, by nonnegative least squares,
+
+    .. math::
+        \min_{\lambda \ge 0}\; \lVert w\, P_T(-\nabla f - J^T \lambda) \rVert^2 + \sum_i (a_i g_i r_i \lambda_i)^2
+
+    with the weights w, a and r of `units.Units`; those of equalities are free. Two other candidates compete with
+    them: multipliers that treat constraints within `NEARLY_ACTIVE` of active as active, and ``multipliers``, if given.
+    A point nearly on the boundary of X is certified there and as it is, and the better certificate is returned. Each
+    costs one forward pass, and as many backward passes as grad f and J take (one more with ``multipliers``).
+
+    Args:
+        problem: the problem.
+        x: any point, of any method.
+        multipliers: a method's own estimate. Above `JACOBIAN_LIMIT` entries of J it is taken as it is.
+        start: the reference for sizes, e.g. ``result.certificate.start``. Default: `nearby_start`, one more oracle
+            call at a tenth of the lengths of ``x`` away.
+        snap: how near the boundary of X counts as on it; default: the square root of the machine precision.
+        evaluation: the oracle call at ``x``, if it has been made.
+
+    Example:
+        >>> from gdpa import problems
+        >>> disc = problems.get("disc-product")
+        >>> certificate = certify(disc.problem, disc.solution)
+        >>> certificate.multipliers.round(6).tolist(), certificate.holds(1e-8)
+        ([0.5], True)
+    """
+    if start is None:
+        evaluation = problem.evaluate(x) if evaluation is None else evaluation
+        evaluation.gradient()  # before another point is evaluated: SciPy's functions remember one
+        start = nearby_start(problem, x, evaluation)
+
+    def at(point: Array) -> Certificate:
+        known = None if evaluation is None or some(point != x) else evaluation
+        return _certify_at(problem, point, multipliers, start, known or problem.evaluate(point))
+
+    snapped = problem.domain.snap(x, machine_eps(x) ** 0.5 if snap is None else snap)
+    certificate = at(snapped)
+    inside = problem.domain.project(x)
+    if not some(inside != snapped):
+        return certificate
+    # If g is steep the way to the boundary, however short, may cost more than it gains.
+    return better(at(inside), certificate)
+
+
+def better(a: Certificate, b: Certificate) -> Certificate:
+    """Return the certificate with the smaller relative residual, ``b`` in a tie (member by member in a batch)."""
+    old, new = a.relative.worst, b.relative.worst
+    if isinstance(old, float):
+        chosen: Certificate = _pick(old, new, a, b)
+        return chosen
+    names = [name for name in vars(b) if name not in ("start", "num_equalities", "names")]
+    return replace(b, **{name: _pick(old, new, getattr(a, name), getattr(b, name)) for name in names})
+
+
+def _pick(old: Any, new: Any, a: Any, b: Any) -> Any:
+    """Return ``b`` if its largest residual ``new`` is at most ``old`` or that is NaN, else ``a``; tuples by parts."""
+    if isinstance(old, float):
+        return b if new <= old or old != old else a
+    if isinstance(a, tuple):
+        parts = [_pick(old, new, u, v) for u, v in zip(a, b, strict=True)]
+        return type(a)(*parts) if hasattr(a, "_fields") else tuple(parts)
+    mask = (new <= old) | (old != old)
+    return namespace(old).where(mask if b.ndim == mask.ndim else mask[..., None], b, a)
+
+
+def certificate_from(
+    problem: Problem, start: Start, units: Units, now: Evaluation, x: Array, multipliers: Array, gradient: Array
+) -> Certificate:
+    """Return the certificate made of quantities that are already known.
+
+    Args:
+        problem: the problem.
+        start: the recorded start.
+        units: the weights at ``x``.
+        now: f and g at ``x``.
+        x: the point.
+        multipliers: lambda.
+        gradient: grad f(x) + J(x)^T lambda.
+    """
+    g, p, domain = now.constraints, problem.num_equalities, problem.domain
+    return Certificate(
+        x=x,
+        multipliers=multipliers,
+        objective=_plain(now.objective),
+        constraints=g,
+        gradient=gradient,
+        domain_multipliers=-gradient - domain.tangent(x, -gradient),
+        residuals=absolute_residuals(domain, x, gradient, g, multipliers, p),
+        relative=_judged(problem, units, now, x, multipliers, gradient),
+        start=start,
+        units=units,
+        num_equalities=p,
+        names=problem.names,
+    )
+
+
+def _judged(
+    problem: Problem, units: Units, now: Evaluation, x: Array, multipliers: Array, gradient: Array
+) -> Residuals:
+    """Return the relative residuals, NaN if a value or a derivative is not finite."""
+    g = now.constraints
+    relative = relative_residuals(problem.domain, x, gradient, g, multipliers, units, problem.num_equalities)
+    if g.ndim == 1:
+        return relative if all_finite(now.objective, g, gradient) else Residuals(math.nan, math.nan, math.nan)
+    with np.errstate(invalid="ignore"):  # 0 * inf is the NaN that is wanted, for each member of a batch
+        finite = 0 * now.objective + total(0 * g) + total(0 * gradient)
+    return Residuals(*(r + finite for r in relative))
+
+
+def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: Start, now: Evaluation) -> Certificate:
+    """Return the certificate of exactly this point."""
+    xp, g, p, domain = namespace(x), now.constraints, problem.num_equalities, problem.domain
+    m = g.shape[-1]
+    whole = m * x.shape[-1] <= JACOBIAN_LIMIT or now.is_sparse
+    units = units_at(start, x, now, whole=whole)
+    candidates = []
+    if multipliers is not None:
+        own = positive_part(multipliers, p)
+        candidates.append((own, now.pullback(own)))
+    if m == 0:
+        candidates.append((xp.zeros_like(g), now.gradient()))
+    elif multipliers is None or whole:
+        near, c, J = units.slacks * xp.abs(g) <= NEARLY_ACTIVE, now.gradient(), now.jacobian()
+        fitted = [fit(domain, x, c, J, g, p, units)]
+        if some(near):
+            free = units._replace(slacks=xp.where(near, xp.zeros_like(g), units.slacks))
+            fitted.append(fit(domain, x, c, J, g, p, free))
+        candidates += [(multipliers, c + combined(multipliers, J)) for multipliers in fitted]
+    best, *others = ((*one, _judged(problem, units, now, x, *one)) for one in candidates)
+    for other in others:
+        best = _pick(best[2].worst, other[2].worst, best, other)
+    return certificate_from(problem, start, units, now, x, *best[:2])

@@ -1,0 +1,248 @@
+"""The one abstraction of the library: an oracle call.
+
+Every method here needs only the values of f and g at a point and *weighted* gradients there::
+
+    min f(x)   subject to   g_i(x) <= 0  (i < m - p),   g_i(x) = 0  (the last p),   x in X
+
+One call of `Problem.evaluate` is one forward pass; one call of `Evaluation.pullback` is one backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import array_api_compat
+import numpy as np
+
+from gdpa.base.arrays import namespace, to_numpy, zeros_like
+from gdpa.base.checks import is_count
+from gdpa.base.sets import REALS, ConvexSet
+from gdpa.base.typing import Array, Pullback
+from gdpa.numerics.sparse.matrix import SparseMatrix, is_sparse, read
+
+
+class Evaluation:
+    """What one oracle call returns at a point x: values, weighted gradients and, on request, the Jacobian.
+
+    It unpacks as ``objective, constraints, pullback``. The gradient of f and the Jacobian are computed at most once.
+
+    Args:
+        objective: f(x), a scalar array (or one value per leading axis).
+        constraints: g(x), its last axis of length m.
+        pullback: ``pullback(w, objective=1.0)`` is ``objective * grad f(x) + J(x)^T w``, one backward pass.
+        jacobian: a function without arguments that returns J(x) of shape (..., m, d). Without it `jacobian` pulls the
+            rows back one at a time. It may be a sparse array of SciPy, and then stays sparse.
+        passes: how many backward passes a call of ``jacobian`` costs.
+        hessian: ``hessian(w, objective=1.0)`` is ``objective * Hess f(x) + sum_i w_i Hess g_i(x)``, a sparse array of
+            SciPy of shape (d, d). It is used if J is sparse or there are no constraints.
+        hessian_passes: how many oracle calls a call of ``hessian`` costs.
+        sparse: whether ``jacobian`` returns a sparse array. What it returns tells, too, but not before it is called.
+
+    >>> import numpy as np
+    >>> J = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> e = Evaluation(np.array(0.0), np.zeros(2), lambda w, objective=1.0: objective + w @ J)
+    >>> e.jacobian().tolist(), e.gradient().tolist(), e.has_cheap_jacobian
+    ([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0], False)
+    """
+
+    __slots__ = (
+        *("_gradient", "_hessian", "_jacobian", "_sparse", "_whole"),
+        *("constraints", "hessian_passes", "objective", "passes", "pullback"),
+    )
+
+    def __init__(
+        self,
+        objective: Array,
+        constraints: Array,
+        pullback: Pullback,
+        jacobian: Callable[[], Array] | None = None,
+        passes: int = 1,
+        hessian: Callable[..., Any] | None = None,
+        hessian_passes: int = 1,
+        sparse: bool = False,
+    ) -> None:
+        self.objective, self.constraints, self.pullback = objective, constraints, pullback
+        self._whole, self._hessian, self._sparse = jacobian, hessian, sparse
+        self.passes, self.hessian_passes = passes, hessian_passes
+        self._gradient: Array | None = None
+        self._jacobian: Array | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.objective, self.constraints, self.pullback))
+
+    @property
+    def has_jacobian(self) -> bool:
+        """Whether J(x) was given as a function, at whatever cost."""
+        return self._whole is not None
+
+    @property
+    def has_cheap_jacobian(self) -> bool:
+        """Whether the whole Jacobian costs about one backward pass instead of m."""
+        return self._whole is not None and self.passes <= 1
+
+    @property
+    def knows_derivatives(self) -> bool:
+        """Whether grad f(x) and J(x) have been computed."""
+        return self._gradient is not None and (self._jacobian is not None or self.constraints.shape[-1] == 0)
+
+    def gradient(self) -> Array:
+        """Return grad f(x): one backward pass the first time."""
+        if self._gradient is None:
+            self._gradient = self.pullback(zeros_like(self.constraints))
+        return self._gradient
+
+    def jacobian(self) -> Array:
+        """Return J(x) of shape (..., m, d): about one backward pass if cheap, else m; computed once."""
+        if self._jacobian is None:
+            J = _rows(self) if self._whole is None else self._whole()
+            self._jacobian = read(J, "the jacobian") if type(J) is not np.ndarray and is_sparse(J) else J
+        return self._jacobian
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether J(x) is, or will be, a sparse matrix."""
+        return self._sparse or isinstance(self._jacobian, SparseMatrix)
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether second derivatives were given as a function."""
+        return self._hessian is not None
+
+    def hessian(self, w: Array, objective: float = 1.0) -> SparseMatrix | None:
+        """Return ``objective * Hess f(x) + sum_i w_i Hess g_i(x)``; None if it is not known."""
+        H = None if self._hessian is None else self._hessian(w, objective)
+        return None if H is None else read(H, "the hessian", (self.gradient().shape[-1],) * 2)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``min f(x)`` subject to ``g(x) <= 0`` and ``x in X``, given by its oracle.
+
+    Args:
+        evaluate: maps x to an `Evaluation`.
+        num_constraints: m, the length of g. ``None`` takes it from the first evaluation.
+        num_equalities: p, how many of the *last* constraints must equal zero instead.
+        domain: the convex set X, see `gdpa.base.sets`.
+        names: one name per constraint, used by messages and reports.
+        x_scale: the length of every coordinate of x, or one for all, if points do not tell; see `gdpa.core.units`.
+
+    Example:
+        The projection of (2, 0) on the unit disc.
+
+        >>> import numpy as np
+        >>> def evaluate(x):
+        ...     c = x - np.array([2.0, 0.0])
+        ...     pullback = lambda w, objective=1.0: objective * c + 2 * w[0] * x
+        ...     return Evaluation(c @ c / 2, np.array([x @ x - 1]), pullback)
+        >>> problem = Problem(evaluate, num_constraints=1)
+        >>> problem.evaluate(np.array([1.0, 0.0])).pullback(np.array([0.5])).tolist()
+        [0.0, 0.0]
+    """
+
+    evaluate: Callable[[Array], Evaluation]
+    num_constraints: int | None = None
+    num_equalities: int = 0
+    domain: ConvexSet = REALS
+    names: tuple[str, ...] | None = None
+    x_scale: Array | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.evaluate):
+            raise TypeError(f"evaluate must be callable, got {self.evaluate!r}; pass a function x -> Evaluation")
+        m = self.num_constraints
+        if m is not None and not is_count(m):
+            raise ValueError(f"num_constraints must be a nonnegative integer or None, got {m!r}")
+        p = self.num_equalities
+        if not is_count(p) or (m is not None and p > m):
+            raise ValueError(f"num_equalities must be an integer between 0 and num_constraints={m!r}, got {p!r}")
+        if not isinstance(self.domain, ConvexSet):
+            raise TypeError(f"domain must be a gdpa.ConvexSet, such as gdpa.Box, got {self.domain!r}")
+        if self.x_scale is not None:
+            lengths = np.asarray(to_numpy(self.x_scale), dtype=float)
+            if lengths.ndim > 1 or not ((lengths > 0) & np.isfinite(lengths)).all():
+                raise ValueError(
+                    f"x_scale must be one positive length or one for each coordinate of x, got {self.x_scale!r}"
+                )
+            object.__setattr__(self, "x_scale", lengths)
+        if self.names is not None:
+            if m is not None and len(self.names) != m:
+                raise ValueError(f"names has {len(self.names)} entries for {m} constraints; give one name each")
+            if len(set(self.names)) != len(self.names):
+                raise ValueError(f"names must differ from each other, got {self.names!r}")
+
+    def constraint_name(self, index: int) -> str:
+        """Return the name of constraint ``index`` for messages.
+
+        >>> Problem(evaluate=print).constraint_name(2)
+        'g[2]'
+        """
+        return constraint_name(self.names, index)
+
+
+def constraint_name(names: tuple[str, ...] | None, index: int) -> str:
+    """Return the name of constraint ``index``, or a stand-in if there are no names.
+
+    >>> constraint_name(("disc", "half"), 1), constraint_name(None, 1)
+    ('half', 'g[1]')
+    """
+    return names[index] if names is not None else f"g[{index}]"
+
+
+@runtime_checkable
+class WithStart(Protocol):
+    """A problem that brings its own start: what `gdpa.from_module` and `gdpa.problems.get` return."""
+
+    @property
+    def problem(self) -> Problem:
+        """The problem."""
+        ...
+
+    @property
+    def x0(self) -> Array:
+        """Its start."""
+        ...
+
+
+def row_by_row(problem: Problem) -> Problem:
+    """Return the problem without its Jacobian in one piece, so that every row of J is a backward pass.
+
+    >>> from gdpa import problems
+    >>> disc = problems.get("disc-product")
+    >>> row_by_row(disc.problem).evaluate(disc.x0).has_cheap_jacobian
+    False
+    """
+    return replace(problem, evaluate=lambda x: Evaluation(*problem.evaluate(x)))
+
+
+def unit_vectors(constraints: Array) -> Iterator[Array]:
+    """Yield e_1, ..., e_m with the shape, dtype and device of g: the weights that pull back single rows of J.
+
+    >>> import numpy as np
+    >>> [e.tolist() for e in unit_vectors(np.zeros(2))]
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    return (unit_vector(constraints, i) for i in range(constraints.shape[-1]))
+
+
+def unit_vector(constraints: Array, i: int) -> Array:
+    """Return e_i with the shape, dtype and device of g: the weights that pull back row i of J.
+
+    >>> import numpy as np
+    >>> unit_vector(np.zeros(3), 1).tolist()
+    [0.0, 1.0, 0.0]
+    """
+    xp = namespace(constraints)
+    index = xp.arange(constraints.shape[-1], device=array_api_compat.device(constraints))
+    return xp.zeros_like(constraints) + xp.astype(index == i, constraints.dtype)
+
+
+def _rows(evaluation: Evaluation) -> Array:
+    """Return J(x) by m backward passes, one per constraint."""
+    g = evaluation.constraints
+    xp = namespace(g)
+    if g.shape[-1] == 0:
+        row = evaluation.pullback(g, objective=0.0)
+        return xp.zeros((*row.shape[:-1], 0, row.shape[-1]), dtype=row.dtype)
+    return xp.stack([evaluation.pullback(unit, objective=0.0) for unit in unit_vectors(g)], axis=-2)

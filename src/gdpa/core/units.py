@@ -1,0 +1,257 @@
+"""The units of a problem, so that a residual means the same whatever f, g and x are measured in.
+
+Nothing here depends on the unit of f, of any g_i or of x: multiply one by a constant and every relative residual stays.
+The exceptions are deliberate. A violation is never judged more loosely than by its absolute value, the gradient at
+the reference point counts as at most 1, and an x of at most `ZERO` counts as 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdpa.base.arrays import all_finite, every, from_numpy, machine_eps, max_norm, namespace, peak, to_numpy, top, total
+from gdpa.base.stored import stored
+from gdpa.base.typing import Array
+from gdpa.core.problem import Evaluation, Problem, unit_vectors
+from gdpa.numerics.sparse.matrix import SparseMatrix, absolute, row_sizes
+
+#: A value of g_i below this many roundings of its terms is indistinguishable from zero.
+ROUNDINGS = 10.0
+#: Coordinates may differ in length by this factor, a kilometer beside a millimeter. The second form of stationarity is
+#: stricter than the first by no more, nor by more than the precision allows (`MIXED_ROUNDINGS` / eps).
+MIXED = 1e6
+MIXED_ROUNDINGS = 1e-4
+#: If no coordinate is larger than this, x counts as 0: smaller lengths have to be stated as ``x_scale``.
+ZERO = 2.0**-33
+#: `nearby_start` moves every coordinate by at most this share of its length.
+NEARBY = 0.1
+#: Up to this many rows of J are worth a backward pass each, to find a length at x = 0.
+FEW_ROWS = 30
+
+
+@stored
+class Start(NamedTuple):
+    """The reference for the sizes of gradient and constraints.
+
+    A certificate takes them from a point near x (`nearby_start`), so it depends on the problem and on x alone. The
+    residuals that the loop shows take them from the start of the run.
+
+    Attributes:
+        x: the reference point.
+        gradient: grad f at the reference point.
+        x_scale: the length of every coordinate of x as the user states it; None to read it off the points.
+        constraints: the size of g at the reference point; None if it is not known.
+    """
+
+    x: Array
+    gradient: Array
+    x_scale: Array | None = None
+    constraints: Array | None = None
+
+    def lengths(self, x: Array) -> Array:
+        """Return L_j = |x_j|, or ``x_scale``.
+
+        A coordinate of at most sqrt(eps) of the largest one gets the largest one; if all are at most `ZERO` they get 1.
+
+        >>> Start(np.zeros(3), np.zeros(3)).lengths(np.array([1.0, 1e-9, 5.0])).tolist()
+        [1.0, 5.0, 5.0]
+        """
+        xp = namespace(x)
+        if self.x_scale is not None:
+            return from_numpy(to_numpy(self.x_scale), x) + xp.zeros_like(x)
+        lengths = xp.abs(x)
+        longest = _unless_zero(peak(lengths), 1.0, ZERO)
+        telling = lengths > machine_eps(x) ** 0.5 * longest
+        return _where(telling, lengths, longest)
+
+
+@stored
+class Units(NamedTuple):
+    r"""The weights that make residuals at one point free of units.
+
+    With the lengths :math:`L_j` of `Start.lengths`, the largest of them L, the reference point :math:`x'`, and
+
+    .. math::
+        s &= \max(\lVert \nabla f(x) \rVert_\infty, \min(1, \lVert \nabla f(x') \rVert_\infty)) \\
+        S &= \max\bigl(\max_j \lvert \partial_j f(x) \rvert L_j,
+            \min(L, \max_j \lvert \partial_j f(x') \rvert L_j)\bigr) \\
+        n_i &= \textstyle\sum_j \lvert \partial_j g_i(x) \rvert L_j
+
+    s is the size of a gradient, S the same if :math:`x_j` is measured in :math:`L_j`, and :math:`n_i` the change of
+    :math:`g_i` if x moves by its size.
+
+    Attributes:
+        coordinates: :math:`w_j = \max(1/s, L_j/S)`, and at most `MIXED` / s.
+        violations: :math:`c_i = 1 / \min(1, n_i)`, and 1 if :math:`n_i = 0`: a violation is never judged more loosely
+            than absolute.
+        slacks: :math:`a_i = 1 / \min(1, n_i b_i)`, and 1 if :math:`n_i = 0`: how far from active, with
+            :math:`b_i = \min(1, (\lvert g_i(x') - g_i \rvert + \lvert g_i \rvert) / \lvert J_i (x' - x) \rvert)`, the
+            share of its first-order change that :math:`g_i` makes on the way to the reference point :math:`x'`. A slope
+            alone is not a unit: sin(1e6 x) - 2 changes by 1e6 to first order and never by more than 2.
+        rounding: :math:`e_i = 10\, \mathrm{eps}\, n_i`: a smaller value of :math:`g_i` is indistinguishable from zero.
+        pushes: :math:`r_i = \max_j w_j \lvert \partial_j g_i \rvert`, so that :math:`r_i \lambda_i` is the share of
+            constraint i in the stationarity.
+    """
+
+    coordinates: Array
+    violations: Array
+    slacks: Array
+    rounding: Array
+    pushes: Array
+
+
+def start_at(evaluation: Evaluation, x0: Array, x_scale: Array | None = None) -> Start:
+    """Return the recorded start from the oracle call at ``x0`` (one backward pass).
+
+    >>> e = Evaluation(np.array(0.0), np.array([-5.0]), lambda w, objective=1.0: np.array([1e-3, 0.0]))
+    >>> start_at(e, np.zeros(2)).gradient.tolist()
+    [0.001, 0.0]
+    """
+    return Start(x0, evaluation.gradient(), x_scale, evaluation.constraints)
+
+
+def nearby_start(problem: Problem, x: Array, now: Evaluation | None = None) -> Start:
+    """Return the reference for a certificate of ``x``: the sizes at a point of X within `NEARBY` of its lengths.
+
+    A gradient that is zero at a solution has no size there. A little away it has. One oracle call.
+
+    Args:
+        problem: the problem.
+        x: the point to certify.
+        now: the oracle call at ``x``, if it has been made.
+
+    >>> from gdpa import problems
+    >>> disc = problems.get("disc-product")
+    >>> nearby_start(disc.problem, disc.solution).x.round(3).tolist()
+    [1.084, 0.924]
+    """
+    x_scale = problem.x_scale
+    if x_scale is None and x.ndim == 1 and is_zero(x):
+        x_scale = length_at_zero(now or problem.evaluate(x), x)
+    lengths = Start(x, x, x_scale).lengths(x)
+    shift, share = asymmetric_direction(x), NEARBY
+    while True:
+        point = problem.domain.project(x + share * lengths * shift)
+        start = start_at(problem.evaluate(point), point, x_scale)
+        if all_finite(start.gradient, start.constraints):
+            return start
+        share /= 10
+        if share < NEARBY / 1000:  # no point near x has sizes
+            return Start(x, 0 * x, x_scale)
+
+
+def is_zero(x: Array) -> bool:
+    """Return whether x has no size of its own."""
+    return float(max_norm(x)) <= ZERO
+
+
+def length_at_zero(now: Evaluation, x: Array) -> float:
+    """Return the length of every coordinate at x = 0: the distance to the nearest constraint that is not active.
+
+    A move of all coordinates by L changes g_i by L sum_j |dg_i/dx_j|. A distance of at most `ZERO` is rounding. If no
+    other constraint has a slope, it is 1.
+
+    >>> e = Evaluation(np.array(0.0), np.array([-6.0, 0.0]), None, lambda: np.array([[1.0, 2.0], [5.0, 5.0]]))
+    >>> length_at_zero(e, np.zeros(2))
+    2.0
+    """
+    m = now.constraints.shape[-1]
+    if m == 0 or not (now.has_cheap_jacobian or m <= FEW_ROWS):
+        return 1.0
+    g = np.abs(np.asarray(to_numpy(now.constraints), dtype=float))
+    J = now.jacobian()
+    ones = namespace(x).ones_like(x)
+    slopes = np.asarray(to_numpy(absolute(J) @ ones if isinstance(J, SparseMatrix) else total(abs(J))), dtype=float)
+    distances = g[slopes > 0] / slopes[slopes > 0]
+    distances = distances[distances > ZERO]
+    return float(distances.min()) if distances.size else 1.0
+
+
+def loosest_start(x: Array, now: Evaluation, x_scale: Array | None = None) -> Start:
+    """Return a reference whose units at ``x`` are as loose as any: gradient and constraints of practically any size."""
+    large = 1 / machine_eps(x) ** 2
+    return Start(x, 0 * x + large, x_scale, 0 * now.constraints + large)
+
+
+def asymmetric_direction(x: Array) -> Array:
+    """Return a fixed vector without symmetry, components in [-1, 1]: the sines of squares.
+
+    >>> asymmetric_direction(np.zeros(3)).round(2).tolist()
+    [0.84, -0.76, 0.41]
+    """
+    n = np.arange(1, x.shape[-1] + 1, dtype=np.float64)
+    return from_numpy(np.sin(n * n), x)
+
+
+def _where(mask: Array, here: Array, there: Any) -> Array:
+    """Return ``here`` if the mask is true and ``there`` elsewhere; on the host ``here`` itself if it always is."""
+    if type(mask) is np.ndarray and every(mask):
+        return here
+    return namespace(mask).where(mask, here, there)
+
+
+def _unless_zero(size: Any, other: Any, zero: float = 0.0) -> Any:
+    """Return a size above ``zero`` as it is, else the other one; floats, or arrays for a batch."""
+    if isinstance(size, float):
+        return size if size > zero else other
+    return namespace(size).where(size > zero, size, other + 0 * size)
+
+
+def _size(here: Any, there: Any, cap: Any) -> Any:
+    """Return ``max(here, min(cap, there))``, or ``cap`` if that is zero; floats, or arrays for a batch."""
+    if isinstance(here, float):
+        return _unless_zero(max(here, min(cap, there)), cap)
+    xp = namespace(here)
+    return _unless_zero(xp.maximum(here, xp.minimum(cap + 0 * there, there)), cap)
+
+
+def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Units:
+    """Return the units at ``x`` from the oracle call there: grad f and J (row by row unless ``whole``).
+
+    >>> e = Evaluation(np.array(0.0), np.array([-5.0]), lambda w, objective=1.0: objective * np.array([4.0]) + 2 * w)
+    >>> [u.tolist() for u in units_at(Start(np.zeros(1), np.ones(1)), np.ones(1), e)[:2]]
+    [[0.25], [1.0]]
+    """
+    xp, eps = namespace(x), machine_eps(x)
+    lengths, here, there = start.lengths(x), xp.abs(now.gradient()), xp.abs(start.gradient)
+    s = _size(peak(here), peak(there), 1.0)
+    S = _size(peak(here * lengths), peak(there * lengths), peak(lengths))
+    weights = xp.maximum(1 / s, xp.minimum(lengths / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
+    if now.constraints.shape[-1] == 0:
+        empty = xp.zeros_like(now.constraints)
+        return Units(weights, empty, empty, empty, empty)
+    away = start.x - x
+    if whole:
+        J = now.jacobian()
+        if isinstance(J, SparseMatrix):
+            changes, pushes, slopes = absolute(J) @ lengths, row_sizes(J * weights), J @ away
+        else:
+            slopes = total(J * away[..., None, :])
+            J = xp.abs(J)
+            changes, pushes = total(J * lengths[..., None, :]), top(J * weights[..., None, :])
+    else:
+        sizes = []
+        for unit in unit_vectors(now.constraints):  # one row at a time: J does not fit
+            row = now.pullback(unit, objective=0.0)
+            size = xp.abs(row)
+            sizes.append((total(size * lengths), top(size * weights), total(row * away)))
+        changes, pushes, slopes = (xp.stack(column, axis=-1) for column in zip(*sizes, strict=True))
+    one = 1.0 if xp is np else xp.ones_like(changes)
+    n = _where(changes > 0, changes, one)
+    share = one if start.constraints is None else _linear_share(start.constraints, now.constraints, slopes)
+    violations, slacks = 1 / xp.minimum(n, one), 1 / xp.minimum(n * share, one)
+    return Units(weights, violations, slacks, ROUNDINGS * eps * changes, pushes)
+
+
+def _linear_share(there: Array, here: Array, slopes: Array) -> Array:
+    """Return the share of its first-order change ``slopes`` that g makes between two points, at most 1.
+
+    >>> _linear_share(np.array([-2.5, 3.0]), np.array([-2.0, 1.0]), np.array([1e5, 2.0])).tolist()
+    [2.5e-05, 1.0]
+    """
+    xp = namespace(here)
+    slopes = xp.abs(slopes)
+    moved = xp.maximum(xp.abs(there - here) + xp.abs(here), machine_eps(here) * slopes)
+    return _where(slopes > moved, moved / _where(slopes > 0, slopes, 1 + 0 * slopes), 1 + 0 * slopes)

@@ -1,0 +1,17 @@
+"""Files of gdpa: saved values, checkpoints and receipts. They are data, not code."""
+
+from gdpa.base.stored import register
+from gdpa.files.errors import DamagedFileError, NewerFormatError, UnavailableError
+from gdpa.files.format import VERSION, decode, encode, load, save
+
+__all__ = [
+    "encode",
+    "decode",
+    "save",
+    "load",
+    "register",
+    "VERSION",
+    "DamagedFileError",
+    "NewerFormatError",
+    "UnavailableError",
+]

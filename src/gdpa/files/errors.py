@@ -1,0 +1,15 @@
+"""What can be wrong with a stored file. Every message begins with the file's name."""
+
+from __future__ import annotations
+
+
+class DamagedFileError(ValueError):
+    """A file is not what `gdpa.files` wrote: foreign, cut off, changed, or of classes that are not known here."""
+
+
+class NewerFormatError(DamagedFileError):
+    """A file has a format version above the one that this gdpa reads."""
+
+
+class UnavailableError(RuntimeError):
+    """A file is whole, and needs an array library, a device or a precision that is not available here."""

@@ -1,0 +1,163 @@
+r"""Values in files that are data, not code: states, results, parameters and arrays, bit for bit.
+
+No pickle, no ``eval``, and no import that a file asks for: a file may only name classes of a registry that the program
+fixes. The bytes of a file are, with integers little-endian,
+
+    magic (8)   version (4)   length of structure (8)   length of arrays (8)   structure   arrays   SHA-256 (32)
+
+``structure`` is JSON in ASCII, ``arrays`` are the arrays' bytes one after the other, and the checksum is that of
+everything before it. Lengths and checksum are checked before anything is read further.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import stat
+import struct
+from typing import Any
+
+from gdpa.base.writing import write_whole
+from gdpa.files.errors import DamagedFileError, NewerFormatError
+from gdpa.files.values import Reader, Writer
+
+#: As in PNG: the first byte is no ASCII, and the line ends show a transfer as text.
+MAGIC = b"\x89gdpa\r\n\x1a"
+VERSION = 1
+#: A state's structure takes a few kilobytes; many numbers belong in arrays. Parsed JSON can take 30 times the memory.
+LARGEST_STRUCTURE = 2**24
+#: Digits of an integer in JSON; larger integers are written in hexadecimal.
+MOST_DIGITS = 19
+_HEAD = struct.Struct("<8sIQQ")
+_DIGEST = hashlib.sha256().digest_size
+
+
+def encode(value: Any) -> bytes:
+    """Return the bytes of a file that holds ``value``.
+
+    Stored are None, bool, int, float (every bit), str, tuples, lists, dicts with str keys, arrays of NumPy, torch and
+    JAX (see `gdpa.files.arrays`), and the dataclasses, NamedTuples and Enums of `gdpa.base.stored`.
+
+    >>> from gdpa import Power
+    >>> decode(encode({"alpha": Power(0.1, -0.5), "steps": (1, 2)}), "example")
+    {'alpha': Power(initial=0.1, exponent=-0.5), 'steps': (1, 2)}
+
+    Raises:
+        TypeError: something in ``value`` cannot be stored; the message says where it is.
+        ValueError: ``value`` is nested too deeply, or its structure is too large.
+    """
+    writer = Writer()
+    node = writer.node(value)
+    structure = json.dumps({"arrays": writer.entries, "value": node}, separators=(",", ":"), allow_nan=False).encode()
+    if len(structure) > LARGEST_STRUCTURE:
+        raise ValueError(
+            f"the structure of the value takes {len(structure)} bytes, above {LARGEST_STRUCTURE}; "
+            "keep long lists of numbers in arrays"
+        )
+    parts = [_HEAD.pack(MAGIC, VERSION, len(structure), sum(map(len, writer.chunks))), structure, *writer.chunks]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return b"".join((*parts, digest.digest()))
+
+
+def decode(data: bytes, source: str | os.PathLike[str]) -> Any:
+    """Return the value in ``data``; ``source`` is the file's name in error messages.
+
+    Raises:
+        DamagedFileError: the bytes are not those of `encode`, or name what this version of gdpa does not store.
+        UnavailableError: an array's library, device or precision is not available here.
+    """
+    source = os.fspath(source)
+    length = _check_head(data[: _HEAD.size], len(data), source)
+    view = memoryview(data)
+    if hashlib.sha256(view[:-_DIGEST]).digest() != view[-_DIGEST:]:
+        raise DamagedFileError(f"{source} is damaged: its checksum does not fit its content")
+    start = _HEAD.size + length
+    try:
+        structure = json.loads(
+            str(view[_HEAD.size : start], "ascii"),
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_float=_finite,
+            parse_constant=_finite,
+        )
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{source} is damaged: its structure is not what gdpa writes: {error}") from error
+    if not isinstance(structure, dict) or set(structure) != {"arrays", "value"}:
+        raise DamagedFileError(f"{source} is damaged: its structure has no arrays and value")
+    return Reader(structure["arrays"], view[start:-_DIGEST], source).value(structure["value"])
+
+
+def save(path: str | os.PathLike[str], value: Any) -> None:
+    """Write ``value`` to ``path``, whole or not at all, and return when it is on the disk.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/numbers", [0.1, 2**100])
+    ...     load(f"{folder}/numbers")
+    [0.1, 1267650600228229401496703205376]
+    """
+    write_whole(path, encode(value))
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Return the value that `save` wrote to ``path``; raises what `decode` raises.
+
+    A file that is not ours is refused by its first bytes: it is not read into memory.
+    """
+    source = os.fspath(path)
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise DamagedFileError(f"{source} is no file of gdpa but a folder or a device")
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        _check_head(file.read(_HEAD.size), size, source)
+        file.seek(0)
+        return decode(file.read(size), source)
+
+
+def _check_head(head: bytes, size: int, source: str) -> int:
+    """Return the length of the structure of a file of ``size`` bytes that begins with ``head``."""
+    if not head:
+        raise DamagedFileError(f"{source} is empty")
+    if head[: len(MAGIC)] != MAGIC[: len(head)]:
+        raise DamagedFileError(f"{source} is no file of gdpa: it begins with other bytes")
+    if len(head) < _HEAD.size:
+        raise DamagedFileError(f"{source} is cut off: it has {size} bytes")
+    _, version, structure, arrays = _HEAD.unpack(head)
+    if version > VERSION:
+        raise NewerFormatError(
+            f"{source} has format version {version}, and this gdpa reads up to version {VERSION}; update gdpa"
+        )
+    if version < 1:
+        raise DamagedFileError(f"{source} is damaged: it has format version {version}")
+    expected = _HEAD.size + structure + arrays + _DIGEST
+    if size < expected:
+        raise DamagedFileError(f"{source} is cut off: it has {size} of {expected} bytes")
+    if size > expected:
+        raise DamagedFileError(f"{source} is damaged: it has {size - expected} bytes after its end")
+    if structure > LARGEST_STRUCTURE:
+        raise DamagedFileError(f"{source} is damaged: its structure takes {structure} bytes, above {LARGEST_STRUCTURE}")
+    return int(structure)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text.lstrip("-")) > MOST_DIGITS:
+        raise ValueError(f"an integer has more than {MOST_DIGITS} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:80]} is no finite number")
+    return number

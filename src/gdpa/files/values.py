@@ -1,0 +1,180 @@
+"""Python values as JSON that names no code, with arrays beside it."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NoReturn
+
+from gdpa.base.stored import build, class_called, is_registered, stored_fields
+from gdpa.files.arrays import num_bytes, pack, unpack
+from gdpa.files.errors import DamagedFileError
+
+#: Containers inside containers; states have five levels.
+DEEPEST = 50
+#: Integers up to here are JSON numbers; larger ones are hexadecimal, which takes linear time to read.
+LARGEST_NUMBER = 2**63
+
+
+class Writer:
+    """Turns a value into JSON nodes and collects its arrays; an array that occurs twice is kept once."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self.chunks: list[bytes] = []
+        self._places: dict[int, int] = {}
+
+    def node(self, value: Any, where: str = "value", depth: int = 0) -> Any:
+        """Return the JSON node of ``value``; ``where`` is its place in error messages."""
+        kind = type(value)
+        if value is None or kind is bool or kind is str:
+            return value
+        if kind is int:
+            return value if abs(value) < LARGEST_NUMBER else {"int": hex(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+        if depth >= DEEPEST:
+            raise ValueError(f"{where[:80]}... is nested deeper than {DEEPEST} levels, or holds itself")
+        depth += 1
+        if kind is list or kind is tuple:
+            nodes = [self.node(item, f"{where}[{i}]", depth) for i, item in enumerate(value)]
+            return nodes if kind is list else {"tuple": nodes}
+        if kind is dict:
+            if not all(type(key) is str for key in value):
+                raise TypeError(f"{where} has keys that are not str; a dict is stored only with keys that are")
+            return {"dict": {key: self.node(item, f"{where}[{key!r}]", depth) for key, item in value.items()}}
+        if is_registered(kind):
+            if isinstance(value, Enum):
+                return {"enum": kind.__name__, "member": value.name}
+            fields = {name: self.node(getattr(value, name), f"{where}.{name}", depth) for name in stored_fields(kind)}
+            return {"class": kind.__name__, "fields": fields}
+        return {"array": self._array(value, where)}
+
+    def _array(self, value: Any, where: str) -> int:
+        if id(value) in self._places:
+            return self._places[id(value)]
+        try:
+            packed = pack(value)
+        except TypeError as error:
+            raise TypeError(f"{where} cannot be stored: {error}") from error
+        if packed is None:
+            raise TypeError(
+                f"{where} is of {type(value)!r}, which cannot be stored; numbers, str, tuples, lists, dicts, arrays "
+                "and the classes known to gdpa.storage can"
+            )
+        entry, data = packed
+        self.entries.append(entry)
+        self.chunks.append(data)
+        self._places[id(value)] = len(self.entries) - 1
+        return len(self.entries) - 1
+
+
+class Reader:
+    """Turns JSON nodes back into values; everything that a `Writer` does not write is refused.
+
+    Args:
+        entries: the descriptions of the arrays.
+        data: their bytes, one after the other without gaps, so that no array can overlap another.
+        source: the file's name, for messages.
+    """
+
+    def __init__(self, entries: Any, data: memoryview, source: str) -> None:
+        self.source = source
+        if not isinstance(entries, list):
+            self.refuse("it has no list of arrays")
+        self._entries, self._chunks, start = entries, [], 0
+        for entry in entries:
+            stop = start + num_bytes(entry, source)
+            self._chunks.append(data[start:stop])
+            start = stop
+        if start != data.nbytes:
+            self.refuse(f"its arrays are described with {start} bytes, and it holds {data.nbytes}")
+        self._arrays: dict[int, Any] = {}
+        self._kinds: dict[frozenset[str], Callable[[dict[str, Any], int], Any]] = {
+            frozenset({"int"}): self._int,
+            frozenset({"float"}): self._float,
+            frozenset({"tuple"}): self._tuple,
+            frozenset({"dict"}): self._dict,
+            frozenset({"array"}): self._array,
+            frozenset({"enum", "member"}): self._enum,
+            frozenset({"class", "fields"}): self._object,
+        }
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise the error that names the file."""
+        raise DamagedFileError(f"{self.source} is damaged: {reason}")
+
+    def value(self, node: Any, depth: int = 0) -> Any:
+        """Return the value of a JSON node."""
+        if node is None or isinstance(node, (bool, int, float, str)):
+            return node
+        if depth >= DEEPEST:
+            self.refuse(f"it is nested deeper than {DEEPEST} levels")
+        if isinstance(node, list):
+            return [self.value(item, depth + 1) for item in node]
+        read = self._kinds.get(frozenset(node))
+        if read is None:
+            self.refuse(f"it has an entry of an unknown kind, {', '.join(node)[:80]!r}")
+        return read(node, depth + 1)
+
+    def _int(self, node: dict[str, Any], depth: int) -> int:
+        text = node["int"]
+        if not isinstance(text, str) or not re.fullmatch(r"-?0x[0-9a-f]+", text):
+            self.refuse(f"it has the integer {str(text)[:80]!r}")
+        return int(text, 16)
+
+    def _float(self, node: dict[str, Any], depth: int) -> float:
+        text = node["float"]
+        if not isinstance(text, str) or not re.fullmatch(r"[0-9a-f]{16}", text):
+            self.refuse(f"it has the number {str(text)[:80]!r}")
+        number: float = struct.unpack(">d", bytes.fromhex(text))[0]
+        return number
+
+    def _tuple(self, node: dict[str, Any], depth: int) -> tuple[Any, ...]:
+        if not isinstance(node["tuple"], list):
+            self.refuse("it has a tuple without a list of items")
+        return tuple(self.value(item, depth) for item in node["tuple"])
+
+    def _dict(self, node: dict[str, Any], depth: int) -> dict[str, Any]:
+        return self._items(node["dict"], depth)
+
+    def _items(self, items: Any, depth: int) -> dict[str, Any]:
+        if not isinstance(items, dict):
+            self.refuse("it has a dict or an object without named items")
+        return {key: self.value(item, depth) for key, item in items.items()}
+
+    def _array(self, node: dict[str, Any], depth: int) -> Any:
+        place = node["array"]
+        if type(place) is not int or not 0 <= place < len(self._entries):
+            self.refuse(f"it refers to the array {str(place)[:80]!r} of {len(self._entries)}")
+        if place not in self._arrays:
+            self._arrays[place] = unpack(self._entries[place], self._chunks[place], self.source)
+        return self._arrays[place]
+
+    def _class(self, name: Any, enum: bool) -> type[Any]:
+        cls = class_called(name) if isinstance(name, str) else None
+        if cls is None or issubclass(cls, Enum) is not enum:
+            self.refuse(f"it names the class {str(name)[:80]!r}, which this version of gdpa does not store")
+        return cls
+
+    def _enum(self, node: dict[str, Any], depth: int) -> Any:
+        members = self._class(node["enum"], enum=True).__members__
+        if not isinstance(node["member"], str) or node["member"] not in members:
+            self.refuse(f"{node['enum']} has no member {str(node['member'])[:80]!r}")
+        return members[node["member"]]
+
+    def _object(self, node: dict[str, Any], depth: int) -> Any:
+        cls = self._class(node["class"], enum=False)
+        values = self._items(node["fields"], depth)
+        expected = stored_fields(cls)
+        if set(values) != set(expected):
+            missing = ", ".join(name for name in expected if name not in values) or "none"
+            unknown = ", ".join(name for name in values if name not in expected)[:80] or "none"
+            self.refuse(f"the fields of {cls.__name__} do not fit; missing: {missing}; unknown: {unknown}")
+        try:
+            return build(cls, values)
+        except Exception as error:  # whatever the class's own checks raise, the file is what is wrong
+            raise DamagedFileError(f"{self.source} is damaged: {cls.__name__} refuses its fields: {error}") from error

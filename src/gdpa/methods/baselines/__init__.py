@@ -1,0 +1,1 @@
+"""Methods from other papers, one per file."""

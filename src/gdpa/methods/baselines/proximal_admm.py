@@ -1,0 +1,142 @@
+"""The smoothed proximal augmented Lagrangian method of Zhang and Luo, a single loop for linear constraints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gdpa.base.arrays import max_norm, namespace
+from gdpa.base.checks import check_at_least, check_positive
+from gdpa.base.sets import Box, ConvexSet, Product, Reals
+from gdpa.base.stored import stored
+from gdpa.base.typing import Array
+from gdpa.core.problem import Evaluation, Problem
+from gdpa.methods.base import State
+from gdpa.methods.method import Method, MethodCard
+from gdpa.methods.nested import Subproblem, descend
+
+
+@stored
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProximalADMMState(State):
+    """Adds the proximal ``center`` z and the curvature estimate ``lipschitz``."""
+
+    center: Array
+    lipschitz: Array
+
+
+@stored
+@dataclass(frozen=True)
+class ProximalADMM(Method):
+    r"""Dual ascent, one projected gradient step and one smoothing step, for A x = b and x in a box.
+
+    With K(x, z; y) = f(x) + <y, Ax - b> + (Gamma/2)||Ax - b||^2 + (p/2)||x - z||^2,
+
+    .. math::
+        y^{t+1} &= y^t + \alpha (A x^t - b) \\
+        x^{t+1} &= P_X(x^t - c \nabla_x K(x^t, z^t; y^{t+1})) \\
+        z^{t+1} &= z^t + \beta (x^{t+1} - z^t)
+
+    One forward and one backward pass per update, and one forward per doubling of the curvature 1/c.
+
+    Args:
+        gamma: Gamma, the penalty.
+        alpha: the dual step; default Gamma/4.
+        prox: p, the proximal weight; theory requires p > L_f.
+        beta: the smoothing step in (0, 1]; theory requires a small one.
+        step: c, the primal step; None finds it by backtracking. Theory: c < 1/(L_f + p + Gamma ||A||^2).
+        lipschitz: the curvature 1/c to begin the backtracking with.
+
+    Only linear equality constraints and boxes (or the whole space, or products of these) are accepted. Linearity is
+    tested at the start, with two more oracle calls: the constraints at three points on a line and the pullbacks of two
+    of them must fit one affine function. For linear inequalities, add slacks first (`gdpa.add_slacks`).
+
+    Example:
+        >>> import numpy as np
+        >>> from gdpa import from_functions, solve
+        >>> problem = from_functions(lambda x: x @ x / 2, lambda x: np.array([x.sum() - 2.0]), num_equalities=1,
+        ...                          gradient=lambda x: x, jacobian=lambda x: np.ones((1, 2)))
+        >>> result = solve(problem, np.zeros(2), ProximalADMM(), tolerance=1e-6)
+        >>> result.success, result.x.round(4).tolist(), result.multipliers.round(4).tolist()
+        (True, [1.0, 1.0], [-1.0])
+
+    References:
+        J. Zhang, Z.-Q. Luo, "A Proximal Alternating Direction Method of Multiplier for Linearly Constrained Nonconvex
+        Minimization", SIAM J. Optimization 2020, with one block of variables.
+    """
+
+    gamma: float = 1.0
+    alpha: float | None = None
+    prox: float = 1.0
+    beta: float = 0.5
+    step: float | None = None
+    lipschitz: float = 1.0
+
+    card: ClassVar[MethodCard] = MethodCard(
+        "Proximal ADMM (Zhang and Luo, 2020)", "inexact", "linear", "equality", "single-loop", "O(1/eps^2)",
+        in_table1=True,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_positive(gamma=self.gamma, beta=self.beta, lipschitz=self.lipschitz)
+        check_at_least(0, prox=self.prox)
+        for name in ("alpha", "step"):
+            if getattr(self, name) is not None:
+                check_positive(**{name: getattr(self, name)})
+        if self.beta > 1:
+            raise ValueError(f"beta must be at most 1, got {self.beta!r}: the center moves towards x, not past it")
+
+    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
+        m, p = start.constraints.shape[-1], problem.num_equalities
+        if p < m:
+            return (
+                f"{m - p} of its {m} constraints are inequalities and the method is for linear equalities; "
+                "turn linear inequalities into equalities with gdpa.add_slacks"
+            )
+        if not _polyhedral(problem.domain):
+            return f"X is {type(problem.domain).__name__} and the method is for boxes; choose another method"
+        return (
+            "" if _affine(problem, x0, start) else "its constraints are not linear; choose a method for nonlinear ones"
+        )
+
+    def init(self, problem: Problem, x0: Array) -> ProximalADMMState:
+        curvature = namespace(x0).ones_like(x0[..., 0]) * self.lipschitz
+        return self.first_state(ProximalADMMState, x0, self.begin(problem, x0), center=x0, lipschitz=curvature)
+
+    def update(self, problem: Problem, state: ProximalADMMState) -> ProximalADMMState:
+        x, z = state.x, state.center
+        now = state.evaluation or problem.evaluate(x)
+        alpha = self.gamma / 4 if self.alpha is None else self.alpha
+        y = state.multipliers + alpha * now.constraints
+        K = Subproblem(problem, y, self.gamma, prox=self.prox, center=z)
+        slope = K.slope(x, now)
+        new = descend(K, x, slope, state.lipschitz, self.step)
+        return ProximalADMMState(
+            step=state.step + 1, x=new.x, multipliers=y, evaluation=new.evaluation, probe=slope.probe,
+            center=z + self.beta * (new.x - z), lipschitz=new.lipschitz,
+        )  # fmt: skip
+
+
+def _polyhedral(domain: ConvexSet) -> bool:
+    if isinstance(domain, Product):
+        return all(_polyhedral(block) for _, block in domain.blocks)
+    return isinstance(domain, (Reals, Box))
+
+
+def _affine(problem: Problem, x0: Array, start: Evaluation) -> bool:
+    """Tell whether g fits one affine function at x0, at a second point of X and at a third between them."""
+    xp, g = namespace(x0), start.constraints
+    if g.shape[-1] == 0:
+        return True
+    count = xp.cumulative_sum(xp.ones_like(x0), axis=-1)
+    far = problem.domain.project(x0 + (1 + max_norm(x0)[..., None]) * xp.cos(count))  # no special direction
+    at_far, at_mid = problem.evaluate(far), problem.evaluate(x0 + 0.375 * (far - x0))
+    line = g + 0.375 * (at_far.constraints - g)
+    w = xp.cos(xp.cumulative_sum(xp.ones_like(g), axis=-1))
+    rows = start.pullback(w, objective=0.0), at_far.pullback(w, objective=0.0)
+
+    def same(a: Array, b: Array, size: Array) -> bool:
+        return bool(xp.all(max_norm(a - b) <= float(xp.finfo(x0.dtype).eps) ** 0.5 * size))
+
+    size = 1 + max_norm(g) + max_norm(at_far.constraints)
+    return same(at_mid.constraints, line, size) and same(*rows, size=1 + max_norm(rows[0]))

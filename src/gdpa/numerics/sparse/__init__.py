@@ -1,0 +1,1 @@
+"""Sparse matrices, their factorizations and the quadratic models built on them."""

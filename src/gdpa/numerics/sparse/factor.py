@@ -1,0 +1,200 @@
+"""Factorizations of sparse symmetric matrices whose pattern stays: banded by LAPACK, others by SuperLU.
+
+The pattern is analyzed once: the reverse Cuthill-McKee order, and the place of every entry in the factored form. The
+order of a banded problem has a band whose width does not grow with the problem, so a factorization takes linear time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gdpa.base.typing import Vector
+from gdpa.numerics.dense import Matrix, solve_symmetric
+from gdpa.numerics.sparse.matrix import Pattern, SparseMatrix
+
+#: Up to this many diagonals below the main one LAPACK is faster. At 300,000 rows and 5 diagonals it takes a ninth of
+#: SuperLU's time; its work grows with the square of the band, and that of SuperLU on such matrices does not.
+WIDEST_BAND = 60
+#: A row of J with more entries than this has no part in a test of positive definiteness, because J'J has the square of
+#: their number of entries. Without any row the problems of `benchmarks.ablation` take 1.7 % more passes.
+LONGEST = 60
+
+Solve = Callable[[Vector], Vector]
+
+
+class SymmetricOrder:
+    """The order and the storage of the factorization of symmetric matrices with one pattern.
+
+    Args:
+        rows, columns: the entries, of both triangles; an entry may occur twice, and its values are added.
+        size: the number of rows.
+    """
+
+    def __init__(self, rows: Vector, columns: Vector, size: int) -> None:
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+        self.size = size
+        diagonal = np.arange(size)
+        graph = csr_array(
+            (np.ones(len(rows) + size), (np.concatenate([rows, diagonal]), np.concatenate([columns, diagonal]))),
+            shape=(size, size),
+        )
+        self.order = reverse_cuthill_mckee(graph, symmetric_mode=True)
+        self.place = np.empty(size, dtype=np.int64)
+        self.place[self.order] = diagonal
+        i, j = self.place[rows], self.place[columns]
+        self.band = int(np.abs(i - j).max(initial=0))
+        self.is_banded = self.band <= WIDEST_BAND
+        self._rows, self._columns = i, j
+        if self.is_banded:
+            height = 3 * self.band + 1
+            self._flat = 2 * self.band + i - j + j * height
+            self._lower = i >= j
+            self._flat_lower = (i - j + j * (self.band + 1))[self._lower]
+
+    def factor(self, values: Vector) -> Solve | None:
+        """Return the solver of the matrix with these values, or None if it is singular."""
+        return self._banded(values) if self.is_banded else self._general(values)
+
+    def is_positive_definite(self, values: Vector) -> bool:
+        """Tell whether the matrix with these values is positive definite, by its Cholesky factorization."""
+        from scipy.linalg import lapack
+
+        if not self.is_banded:
+            factors = self._superlu(values)
+            return factors is not None and bool(
+                np.array_equal(factors.perm_r, factors.perm_c) and (factors.U.diagonal() > 0).all()
+            )
+        height = self.band + 1
+        flat = np.bincount(self._flat_lower, weights=values[self._lower], minlength=height * self.size)
+        _, info = lapack.dpbtrf(flat.reshape((height, self.size), order="F"), lower=1, overwrite_ab=1)
+        return bool(info == 0)
+
+    def _banded(self, values: Vector) -> Solve | None:
+        from scipy.linalg import lapack
+
+        band, order, height = self.band, self.order, 3 * self.band + 1
+        flat = np.bincount(self._flat, weights=values, minlength=height * self.size)
+        factors, pivots, info = lapack.dgbtrf(flat.reshape((height, self.size), order="F"), band, band, overwrite_ab=1)
+        if info != 0:
+            return None
+
+        def solve(right: Vector) -> Vector:
+            solution, _ = lapack.dgbtrs(factors, band, band, right[order], pivots)
+            out = np.empty_like(solution)
+            out[order] = solution
+            return np.asarray(out)
+
+        return solve
+
+    def _general(self, values: Vector) -> Solve | None:
+        factors = self._superlu(values, pivoting=1.0)
+        if factors is None:
+            return None
+        order = self.order
+
+        def solve(right: Vector) -> Vector:
+            solution = factors.solve(right[order])
+            out = np.empty_like(solution)
+            out[order] = solution
+            return np.asarray(out)
+
+        return solve
+
+    def _superlu(self, values: Vector, pivoting: float = 0.0) -> Any:
+        from scipy.sparse import csc_array
+        from scipy.sparse.linalg import splu
+
+        matrix: Any = csc_array((values, (self._rows, self._columns)), shape=(self.size, self.size))
+        options: Any = {"SymmetricMode": pivoting == 0.0}
+        spec: Any = "MMD_AT_PLUS_A" if pivoting == 0.0 else "COLAMD"
+        try:
+            return splu(matrix, permc_spec=spec, diag_pivot_thresh=pivoting, options=options)
+        except RuntimeError:  # exactly singular
+            return None
+
+
+class KKT:
+    """Matrices ``[[H + diag(a), J'], [J, -diag(b)]]`` with H and J of fixed patterns.
+
+    >>> from gdpa.numerics.sparse.matrix import read
+    >>> H, J = read(np.eye(2)), read([[1.0, 1.0]])
+    >>> solve = KKT(H.pattern, J.pattern).factor(H, J, np.zeros(2), np.zeros(1))
+    >>> solve(np.array([0.0, 0.0, 2.0])).round(12).tolist()
+    [1.0, 1.0, -1.0]
+    """
+
+    def __init__(self, H: Pattern, J: Pattern) -> None:
+        m, d = J.shape
+        diagonal = np.arange(d + m)
+        below = J.rows + d
+        rows = np.concatenate([H.rows, J.indices, below, diagonal])
+        columns = np.concatenate([H.indices, below, J.indices, diagonal])
+        self.d, self.m = d, m
+        self.order = SymmetricOrder(rows, columns, d + m)
+
+    def factor(self, H: SparseMatrix, J: SparseMatrix, a: Vector, b: Vector) -> Solve | None:
+        """Return the solver of the matrix, or None if it is singular or not finite."""
+        values = np.concatenate([H.data, J.data, J.data, a, -b])
+        return self.order.factor(values) if np.isfinite(values).all() else None
+
+
+class Augmented:
+    """Matrices ``H + diag(a) + J' diag(w) J`` with H and J of fixed patterns, for the test of positive definiteness.
+
+    Rows of J with more than `LONGEST` entries are left out: what is positive definite without them is so with them.
+    """
+
+    def __init__(self, H: Pattern, J: Pattern) -> None:
+        lengths = np.diff(J.indptr)
+        lengths = np.where(lengths <= LONGEST, lengths, 0)
+        # Every pair of entries of a row of J is an entry of J'J.
+        first = np.repeat(np.arange(len(J.indices)), lengths[J.rows])
+        starts = J.indptr[:-1][J.rows[first]]
+        second = (
+            starts + np.arange(len(first)) - np.repeat(np.cumsum(lengths[J.rows]) - lengths[J.rows], lengths[J.rows])
+        )
+        self._first, self._second, self._row = first, second, J.rows[first]
+        diagonal = np.arange(H.shape[0])
+        rows = np.concatenate([H.rows, J.indices[first], diagonal])
+        columns = np.concatenate([H.indices, J.indices[second], diagonal])
+        self.order = SymmetricOrder(rows, columns, H.shape[0])
+
+    def is_positive_definite(self, H: SparseMatrix, J: SparseMatrix, a: Vector, w: Vector) -> bool:
+        """Tell whether the matrix is positive definite."""
+        values = np.concatenate([H.data, J.data[self._first] * J.data[self._second] * w[self._row], a])
+        return bool(np.isfinite(values).all()) and self.order.is_positive_definite(values)
+
+
+@lru_cache(maxsize=4)
+def analyzed(H: Pattern, J: Pattern) -> KKT:
+    """Return the analysis of a pair of patterns; the last few are remembered."""
+    return KKT(H, J)
+
+
+@lru_cache(maxsize=4)
+def augmented(H: Pattern, J: Pattern) -> Augmented:
+    """Return the analysis of ``H + J'J``; the last few are remembered."""
+    return Augmented(H, J)
+
+
+def with_low_rank(solve: Solve, W: Matrix, K: Matrix) -> Solve:
+    """Return the solver of ``A - W K^-1 W'`` from that of A (Woodbury): as many solves with A as W has columns.
+
+    >>> solve = with_low_rank(lambda v: v, np.array([[1.0], [0.0]]), np.array([[2.0]]))
+    >>> solve(np.array([1.0, 1.0])).tolist()
+    [2.0, 1.0]
+    """
+    inside = solve(W)
+    small = K - W.T @ inside
+
+    def corrected(right: Vector) -> Vector:
+        first = solve(right)
+        return np.asarray(first + inside @ solve_symmetric(small, W.T @ first))
+
+    return corrected

@@ -1,0 +1,301 @@
+"""Derivatives against differences: which entry is wrong, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdpa.base.arrays import from_numpy, is_floating, max_norm, namespace, to_numpy
+from gdpa.base.sets import Box
+from gdpa.base.typing import Array
+from gdpa.core.problem import Evaluation, Problem
+from gdpa.core.units import asymmetric_direction
+from gdpa.numerics.differences import CLEAR, LEVELS, NOISE
+
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+
+#: Relative errors of a derivative up to this are not reported.
+TOLERANCE = 1e-4
+#: The second step is this many times the first.
+WIDER = 8.0
+#: Further steps for values of few digits, before the widest of `gdpa.numerics.differences`.
+COARSE = (1e-3, 1e-2)
+#: Two steps disagree by less than this share of the derivative, or a wider pair is tried.
+AGREED = 0.1
+#: Two steps that disagree by more than this times the derivative say nothing: it is too steep here, or noise.
+DISAGREED = 2.0
+#: The factors that a message calls by their name: whole numbers up to this one.
+LARGEST_FACTOR = 12
+#: How many wrong entries a report prints.
+SHOWN = 20
+
+
+class WrongEntry(NamedTuple):
+    """An entry of a derivative that the differences contradict.
+
+    Attributes:
+        function: "f" or the name of the constraint.
+        component: j of d/dx_j.
+        given: the derivative as the problem has it.
+        difference: what the values of the function say.
+        cause: what is likely wrong.
+    """
+
+    function: str
+    component: int
+    given: float
+    difference: float
+    cause: str
+
+    def __str__(self) -> str:
+        where = f"d {self.function} / d x[{self.component}]"
+        return f"{where}: given {self.given:.6g}, difference {self.difference:.6g}: {self.cause}"
+
+
+@dataclass(frozen=True)
+class DerivativeReport:
+    """What `check_derivatives` found.
+
+    Attributes:
+        wrong: the entries that are wrong.
+        unclear: (function, component) of the entries that differences cannot judge: all noise, or not a number nearby.
+        entries: how many there are.
+    """
+
+    wrong: tuple[WrongEntry, ...]
+    unclear: tuple[tuple[str, int], ...]
+    entries: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether no entry is wrong."""
+        return not self.wrong
+
+    def __str__(self) -> str:
+        known = self.entries - len(self.unclear)
+        lines = [f"Derivatives: {len(self.wrong)} of {known} entries contradict the differences of the values."]
+        if self.ok:
+            lines = [f"Derivatives: all {known} entries agree with the differences of the values."]
+        lines += [f"  {entry}" for entry in self.wrong[:SHOWN]]
+        if len(self.wrong) > SHOWN:
+            lines.append(f"  ... and {len(self.wrong) - SHOWN} more, see .wrong")
+        if self.unclear:
+            shown = ", ".join(f"d {name} / d x[{j}]" for name, j in self.unclear[:3])
+            more = f" and {len(self.unclear) - 3} more" if len(self.unclear) > 3 else ""
+            lines.append(f"  Not to be judged by differences, which are noise there: {shown}{more}.")
+        return "\n".join(lines)
+
+
+def check_derivatives(problem: Problem, x: Array) -> DerivativeReport:
+    r"""Compare grad f(x) and every row of J(x) with central differences of the values, entry by entry.
+
+    .. math:: D_{ij}(h) = (v_i(x + h e_j) - v_i(x - h e_j)) / 2h, \qquad v = (f, g_1, ..., g_m)
+
+    The difference at two steps h tells noise from a wrong derivative: an entry is wrong if it differs from D by more
+    than D differs from itself. The steps suit the precision of x, and grow if the values have fewer digits. They stay
+    inside a box; at a kink every slope between the one-sided differences is accepted.
+
+    Args:
+        problem: f, g and their derivatives, of NumPy, torch or JAX.
+        x: one point, of shape (d,); it is projected on X, as `gdpa.solve` does with a start.
+
+    Returns:
+        A `DerivativeReport`: ``report.ok``, ``report.wrong``, and a text that names the wrong entries. It raises
+        nothing. The cost is 4d + 1 forward passes (up to 10d + 1 if the values are noisy) and the derivatives at ``x``.
+
+    Example:
+        >>> from gdpa import from_functions
+        >>> disc = from_functions(lambda x: x[0] * x[1], lambda x: np.array([x @ x - 1]), names=("disc",),
+        ...     gradient=lambda x: np.array([x[1], -x[0]]), jacobian=lambda x: np.array([[x[0], x[1]]]))
+        >>> print(check_derivatives(disc, np.array([3.0, 2.0])))
+        Derivatives: 3 of 4 entries contradict the differences of the values.
+          d f / d x[1]: given -3, difference 3: wrong sign
+          d disc / d x[0]: given 3, difference 6: the factor 2 is missing
+          d disc / d x[1]: given 2, difference 4: the factor 2 is missing
+    """
+    if not is_floating(x):
+        x = np.asarray(x, dtype=float)
+    if x.ndim != 1:
+        raise ValueError(f"x must be one point of shape (d,), got shape {tuple(x.shape)}; check one point at a time")
+    x = problem.domain.project(x)
+    now = problem.evaluate(x)
+    names = ["f", *(problem.constraint_name(i) for i in range(now.constraints.shape[-1]))]
+    given = np.concatenate([_host(now.gradient())[None], _host(now.jacobian()).reshape(-1, x.shape[-1])])
+    judged = _judge(problem, x, now, given)
+    wrong = tuple(
+        WrongEntry(
+            names[i], j, given[i, j], judged.slope[i, j], _cause(given, judged.slope, judged.allowed, names, i, j)
+        )
+        for i, j in zip(*(k.tolist() for k in np.nonzero(judged.wrong)), strict=True)
+    )
+    unclear = tuple((names[i], j) for i, j in zip(*(k.tolist() for k in np.nonzero(judged.unclear)), strict=True))
+    return DerivativeReport(wrong, unclear, given.size)
+
+
+class _Judged(NamedTuple):
+    """The best difference of every entry, how far off it may be, and the two verdicts."""
+
+    slope: Matrix
+    allowed: Matrix
+    wrong: Any
+    unclear: Any
+
+
+class _Slopes(NamedTuple):
+    """One-sided and central differences of all values at one step, and the largest change seen in each."""
+
+    low: Matrix
+    high: Matrix
+    central: Matrix
+    change: Matrix
+    size: Matrix
+
+
+def _judge(problem: Problem, x: Array, now: Evaluation, given: Matrix) -> _Judged:
+    """Judge every entry by the first pair of steps that agree on it, or by the pair that agrees best."""
+    eps = float(namespace(x).finfo(x.dtype).eps)
+    at, scale = _values(now), np.maximum(1.0, np.abs(_host(x)))
+    slope, allowed = np.full(given.shape, np.nan), np.full(given.shape, np.inf)
+    low, high, settled = slope.copy(), slope.copy(), np.zeros(given.shape, dtype=bool)
+    least = allowed
+    first = eps ** (1 / 3)
+    steps = [first, WIDER * first, *(level for level in (*COARSE, LEVELS[1]) if level > 2 * WIDER * first)]
+    near = _slopes(problem, x, at, steps[0] * scale)
+    for step in steps[1:]:
+        far = _slopes(problem, x, at, step * scale)
+        with np.errstate(all="ignore"):
+            rounding = 2 * eps**0.5 * np.maximum(near.size, far.size)[:, None] / scale
+            off = 5 * np.abs(near.central - far.central) + rounding
+            noise = NOISE * eps * far.size[:, None]
+            # The values stand still though the derivative says that they move: they may be rounded.
+            blind = (far.change <= noise) & (np.abs(given) * step * scale > CLEAR * noise) & (step < steps[-1])
+            share = off / (np.abs(near.central) + rounding)
+            better = ~settled & ~blind & (share < least)
+        slope, allowed = np.where(better, near.central, slope), np.where(better, off, allowed)
+        low, high = np.where(better, near.low, low), np.where(better, near.high, high)
+        least = np.where(better, share, least)
+        with np.errstate(all="ignore"):
+            size = np.fmax(np.abs(given), np.abs(slope))
+            settled = np.isfinite(slope) & (allowed <= np.maximum(AGREED * size, 2 * rounding))
+        if settled.all():
+            break
+        near = far
+    with np.errstate(all="ignore"):
+        distance = np.maximum(given - high, low - given)
+        wrong = ~np.isfinite(given) | ((distance > allowed + TOLERANCE * size) & (least <= DISAGREED))
+    return _Judged(slope, allowed, wrong, ~wrong & ~settled)
+
+
+def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> _Slopes:
+    """Return the differences of all values at one step along every coordinate."""
+    host = _host(x)
+    lower, upper = (
+        (_host(b) for b in problem.domain.bounds(x)) if isinstance(problem.domain, Box) else (-np.inf, np.inf)
+    )
+    sides = []
+    size = np.abs(at)
+    for sign in (1.0, -1.0):
+        moved = np.clip(host + sign * step, lower, upper)
+        columns = []
+        for j, to in enumerate(moved.tolist()):
+            point = host.copy()
+            point[j] = to
+            y = from_numpy(point, x)
+            room = float(_host(y)[j]) - host[j]  # the step as it was rounded
+            values = _values(problem.evaluate(y)) if abs(room) > step[j] / 2 else np.full(at.shape, np.nan)
+            size = np.fmax(size, np.abs(values))
+            columns.append((values - at) / room if room else np.full(at.shape, np.nan))
+        sides.append(np.stack(columns, axis=1))
+    with np.errstate(all="ignore"):
+        low, high = np.fmin(*sides), np.fmax(*sides)
+        central = np.where(np.isfinite(sides[0]) & np.isfinite(sides[1]), (sides[0] + sides[1]) / 2, low)
+        change = np.fmax(np.abs(sides[0]), np.abs(sides[1])) * step
+    return _Slopes(low, high, central, change, size)
+
+
+def _cause(given: Matrix, slope: Matrix, allowed: Matrix, names: list[str], i: int, j: int) -> str:
+    """Return what is likely wrong with the entry (i, j) of (grad f, J)."""
+
+    def same(a: Any, b: Any, rows: Any = i, columns: Any = slice(None)) -> bool:
+        off = np.nan_to_num(allowed[rows, columns], nan=0.0, posinf=0.0)
+        return bool(np.all(np.abs(a - b) <= off + 10 * TOLERANCE * np.maximum(np.abs(a), np.abs(b))))
+
+    a, b = given[i, j], slope[i, j]
+    if not np.isfinite(a):
+        return "it is not a finite number"
+    J, D = given[1:], slope[1:]
+    if i and J.shape[0] == J.shape[1] > 1 and same(J, D.T, slice(1, None)):
+        return "the Jacobian is transposed"
+    if np.count_nonzero(given[i]) and given.shape[1] > 1:
+        for k in range(len(names)):
+            if k != i and same(given[i], slope[k]):
+                return f"this is the derivative of {names[k]}"
+    if same(a, -b, i, j):
+        return "wrong sign"
+    if a == 0:
+        return "it is zero: a term is missing, or the value is cut off from x"
+    if abs(b) <= allowed[i, j] <= AGREED * abs(a):
+        return f"{names[i]} does not depend on x[{j}]"
+    for factor, text in _factors(b / a):
+        if abs(factor * a - b) <= 10 * TOLERANCE * abs(b):
+            return text
+    return f"off by the factor {b / a:.4g}"
+
+
+def _factors(ratio: float) -> Iterator[tuple[float, str]]:
+    for sign, also in ((1.0, ""), (-1.0, " and the sign is wrong")):
+        for whole in range(2, LARGEST_FACTOR + 1):
+            yield sign * whole, f"the factor {whole} is missing{also}"
+            yield sign / whole, f"the factor {whole} is too much{also}"
+
+
+def contradiction(
+    problem: Problem, x: Array, weights: Array, now: Evaluation | None = None, objective: float = 1.0
+) -> str:
+    """Return a sentence if the values of ``objective f + <weights, g>`` contradict its gradient, or "".
+
+    It looks along the steepest descent, at four forward passes and one backward pass.
+
+    >>> from gdpa import from_functions
+    >>> square = from_functions(lambda x: x @ x, gradient=lambda x: -2 * x)
+    >>> contradiction(square, np.array([3.0]), np.zeros(0))[:38]
+    'The values along the last direction co'
+    """
+    if x.ndim != 1:
+        return ""
+    xp, eps = namespace(x), float(namespace(x).finfo(x.dtype).eps)
+    now = problem.evaluate(x) if now is None else now
+    w, gradient = np.concatenate([[objective], _host(weights)]), now.pullback(weights, objective)
+    scale = xp.maximum(xp.ones_like(x), xp.abs(x))
+    direction = problem.domain.tangent(x, -gradient)
+    longest = float(max_norm(direction / scale))
+    direction = scale * asymmetric_direction(x) if not longest > 0 else direction / longest
+    found = []
+    for step in (eps ** (1 / 3), WIDER * eps ** (1 / 3)):
+        ahead, behind = (problem.domain.project(x + sign * step * direction) for sign in (1.0, -1.0))
+        before, after = (_values(problem.evaluate(y)) for y in (behind, ahead))
+        promised = float(xp.sum(gradient * (ahead - behind))) / (2 * step)
+        with np.errstate(all="ignore"):
+            change = (after - before) @ w / (2 * step)
+            noise = CLEAR * eps * float(np.abs(after) @ np.abs(w)) / step
+        found.append((change, promised, noise))
+    (change, promised, noise), (wider, _, _) = found
+    off = AGREED * max(abs(change), abs(promised)) + 5 * abs(change - wider) + noise
+    if not abs(change - promised) > off:
+        return ""
+    return (
+        f"The values along the last direction contradict the derivatives (slope {change:.2g} by differences, "
+        f"{promised:.2g} by the gradient): one of them may be wrong, see gdpa.check_derivatives"
+    )
+
+
+def _host(x: Array) -> Matrix:
+    return np.asarray(to_numpy(x), dtype=float)
+
+
+def _values(now: Evaluation) -> Matrix:
+    """Return (f, g_1, ..., g_m) on the host."""
+    return np.concatenate([_host(now.objective).reshape(1), _host(now.constraints)])

@@ -1,0 +1,169 @@
+"""Problems from NumPy functions, with exact gradients or finite differences."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gdpa.base.arrays import real_numbers
+from gdpa.base.sets import REALS, Box, ConvexSet
+from gdpa.base.typing import Array, Vector
+from gdpa.core.problem import Evaluation, Problem
+from gdpa.numerics.differences import FiniteDifferenceWarning, derivative, precision
+from gdpa.numerics.grouped_differences import GroupedDifferences
+from gdpa.numerics.sparse.matrix import DENSE_LIMIT, SparseMatrix, is_sparse, read
+from gdpa.oracles.hessian import with_hessian
+
+
+def from_functions(
+    objective: Callable[[Vector], Any],
+    constraints: Callable[[Vector], Any] | None = None,
+    *,
+    gradient: Callable[[Vector], Any] | None = None,
+    jacobian: Callable[[Vector], Any] | None = None,
+    num_equalities: int = 0,
+    domain: ConvexSet = REALS,
+    names: tuple[str, ...] | None = None,
+    jacobian_sparsity: Any = None,
+    hessian: Callable[[Vector, Vector], Any] | None = None,
+    hessian_sparsity: Any = None,
+) -> Problem:
+    """Return a problem from NumPy functions of one point x of shape (d,).
+
+    Args:
+        objective: f, x -> number.
+        constraints: g, x -> vector of length m, feasible if <= 0; None for no constraints.
+        gradient: grad f, x -> (d,). Missing: forward differences, d evaluations of f, with a warning.
+        jacobian: J, x -> (m, d), dense or a sparse array of SciPy, which stays sparse in problems with more than 50
+            variables and 30 constraints. Missing: forward differences, d evaluations of g, with a warning.
+        num_equalities: how many of the last constraints must equal zero.
+        domain: the set X.
+        names: names of the constraints.
+        jacobian_sparsity: a sparse array of shape (m, d), nonzero where J may be. Differences then find columns without
+            a common row by one evaluation of g.
+        hessian: ``hessian(x, w)`` is the Hessian of f + w'g, a sparse array of shape (d, d). It is used if J is
+            sparse or there are no constraints.
+        hessian_sparsity: a sparse array, nonzero where that Hessian may be. It is then found by differences of
+            gradients. Without it this is tried with the pattern of J'J if J is sparse, see `gdpa.oracles.hessian`.
+
+    Every function is called at most once at a point.
+
+    Example:
+        >>> problem = from_functions(
+        ...     lambda x: x @ x, lambda x: np.array([1 - x[0]]),
+        ...     gradient=lambda x: 2 * x, jacobian=lambda x: np.array([[-1.0, 0.0]]))
+        >>> problem.evaluate(np.array([1.0, 0.0])).pullback(np.array([2.0])).tolist()
+        [0.0, 0.0]
+    """
+    for name, function in (("gradient", gradient), ("jacobian", jacobian)):
+        grouped_too = name == "jacobian" and (constraints is None or jacobian_sparsity is not None)
+        if function is None and not grouped_too:
+            warnings.warn(
+                f"no {name} given: forward differences stand in for it, at d extra evaluations per step and "
+                "about half the digits; pass it for speed and accuracy",
+                FiniteDifferenceWarning,
+                stacklevel=2,
+            )
+
+    def values(x: Vector) -> Vector:
+        g = real_numbers("constraints", constraints(x)) if constraints is not None else np.zeros(0, dtype=x.dtype)
+        if g.ndim != 1:
+            raise ValueError(f"constraints must return a vector, got shape {g.shape}; wrap a single value in an array")
+        return g
+
+    def number(x: Vector) -> Vector:
+        f = real_numbers("objective", objective(x))
+        if f.size != 1:
+            raise ValueError(f"objective must return one number, got shape {f.shape}")
+        return f.reshape(1)
+
+    grouped = None
+    if jacobian_sparsity is not None and jacobian is None:
+        grouped = GroupedDifferences(read(jacobian_sparsity, "jacobian_sparsity").pattern)
+    found: dict[str, bool] = {}  # whether the Jacobian is sparse, once it is known
+
+    def evaluate(x: Vector) -> Evaluation:
+        f, g = number(x), values(x)
+        cache: dict[str, Any] = {}
+
+        def grad_f() -> Any:
+            if "f" not in cache:
+                raw = gradient(x) if gradient is not None else _differences("objective", number, x, f)[0]
+                cache["f"] = _shaped("gradient", raw, x.shape, x.dtype)
+            return cache["f"]
+
+        def jacobian_of_g() -> Any:
+            if "g" not in cache:
+                shape = (g.shape[0], x.shape[0])
+                if jacobian is not None:
+                    raw = jacobian(x)
+                elif grouped is None:
+                    raw = _differences("constraints", values, x, g)
+                else:
+                    raw = _grouped(grouped, values, x, g, domain)
+                if is_sparse(raw) and x.dtype != np.float64:
+                    raw = raw.toarray()
+                found["sparse"] = is_sparse(raw)
+                cache["g"] = (
+                    read(raw, "jacobian", shape) if is_sparse(raw) else _shaped("jacobian", raw, shape, x.dtype)
+                )
+            return cache["g"]
+
+        def pullback(w: Array, objective: Any = 1.0) -> Array:
+            # np.any costs more than the product itself on short vectors; count_nonzero does not. The product also
+            # copies: a gradient function may return one and the same buffer every time.
+            out = objective * grad_f() if np.count_nonzero(objective) else np.zeros_like(x)
+            return out + w @ jacobian_of_g() if np.count_nonzero(w) else out
+
+        f_x, g_x = f.reshape(()).astype(x.dtype), g.astype(x.dtype)
+        if "sparse" not in found and jacobian is not None and g.shape[0] * x.shape[0] > DENSE_LIMIT:
+            jacobian_of_g()  # as a dense matrix it would be too large to ask for later
+        whole = None if constraints is None else jacobian_of_g
+        second = None if hessian is None else partial(_hessian_of, hessian, x)
+        sparse = grouped is not None or found.get("sparse", False)
+        return Evaluation(f_x, g_x, pullback, whole, hessian=second, sparse=sparse)
+
+    problem = Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names)
+    if hessian is not None or (constraints is None and hessian_sparsity is None):
+        return problem
+    return with_hessian(problem, hessian_sparsity)
+
+
+def _hessian_of(hessian: Callable[[Vector, Vector], Any], x: Vector, w: Vector, objective: float = 1.0) -> Any:
+    """Return the Hessian of objective * f + w'g from that of f + w'g."""
+    return objective * read(hessian(x, w / objective), "hessian", (x.shape[0], x.shape[0]))
+
+
+def _grouped(
+    differences: GroupedDifferences, function: Callable[[Vector], Vector], x: Vector, at: Vector, domain: ConvexSet
+) -> SparseMatrix:
+    """Return the sparse Jacobian by differences along groups of columns, inside a box."""
+    shape = (at.shape[0], x.shape[0])
+    if differences.pattern.shape != shape:
+        raise ValueError(
+            f"jacobian_sparsity must have shape {shape}, got {differences.pattern.shape}: "
+            "one row for each constraint, one column for each component of x"
+        )
+    lower, upper = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
+    return differences(function, x, at, "2-point", lower, upper, precision=precision(at))
+
+
+def _differences(name: str, function: Callable[[Vector], Vector], x: Vector, at: Vector) -> Vector:
+    def in_precision_of_x(y: Vector) -> Vector:
+        return function(y).astype(x.dtype)
+
+    return derivative(in_precision_of_x, x, at.astype(x.dtype), precision=precision(at), name=name)
+
+
+def _shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Vector:
+    array = real_numbers(name, value).astype(dtype)
+    if array.shape != shape:
+        raise ValueError(
+            f"{name} must return shape {shape}, got {array.shape}: x has {shape[-1]} components, "
+            f"so either x or the {name} has the wrong length"
+        )
+    return array

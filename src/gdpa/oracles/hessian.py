@@ -1,0 +1,187 @@
+"""Sparse second derivatives by differences of gradients, several columns with each difference.
+
+Columns of the Hessian without a common row are found together, so a banded Hessian takes as many gradients as its band
+is wide, whatever the number of variables.
+
+References:
+    A. R. Curtis, M. J. D. Powell and J. K. Reid, "On the estimation of sparse Jacobian matrices", IMA J. Applied
+    Mathematics 13 (1974). M. J. D. Powell and Ph. L. Toint, "On the estimation of sparse Hessian matrices", SIAM J.
+    Numerical Analysis 16 (1979).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gdpa.base.sets import Box, ConvexSet
+from gdpa.base.typing import Vector
+from gdpa.core.problem import Evaluation, Problem
+from gdpa.numerics.grouped_differences import SHORTEST, GroupedDifferences
+from gdpa.numerics.sparse.matrix import FEW_ROWS, SparseMatrix, products, read, row_sizes, transposed, union
+
+#: With more groups of columns than this, a Hessian by differences costs more than it saves.
+MOST_GROUPS = 60
+#: The step of the central differences over max(1, |x|). The roundings of the gradient ask for a longer one, a fine grid
+#: for a shorter one: a slope between neighbors at distance 1e-5 changes by 0.01.
+STEP = 1e-7
+#: A pattern that was guessed is kept if it predicts the change of the gradient along a random direction to this share.
+FORETOLD = 1e-3
+#: If H by one-sided differences predicts it to this share, third derivatives do not matter and central differences,
+#: at twice the cost, are not needed. Of the problems of `benchmarks.banded`, all control and chain problems pass. The
+#: obstacle problem passes with 100 variables and not with 1,000: its third derivatives grow with the grid.
+STRAIGHT = 1e-5
+
+
+def with_hessian(problem: Problem, sparsity: Any = None) -> Problem:
+    """Return the problem with sparse second derivatives by differences of its gradients.
+
+    Args:
+        problem: the problem, whose oracle takes NumPy arrays.
+        sparsity: a sparse array of shape (d, d), nonzero where the second derivative of f or of a constraint may be;
+            both triangles. None takes the pattern of J'J: which variables occur together in a constraint. It is right
+            for a separable objective, and checked at the first point; if it is not, there is no Hessian.
+
+    Example:
+        >>> from gdpa import from_functions
+        >>> problem = from_functions(lambda x: x @ x * x[0], gradient=lambda x: 2 * x * x[0] + np.r_[x @ x, 0.0])
+        >>> H = with_hessian(problem, np.ones((2, 2))).evaluate(np.array([1.0, 2.0])).hessian(np.zeros(0))
+        >>> H.toarray().round(6).tolist()
+        [[6.0, 4.0], [4.0, 2.0]]
+    """
+    differences = HessianDifferences(problem.evaluate, problem.domain, sparsity)
+
+    def evaluate(x: Vector) -> Evaluation:
+        return differences.added(x, problem.evaluate(x))
+
+    return replace(problem, evaluate=evaluate)
+
+
+class HessianDifferences:
+    """The Hessian of the Lagrangian of one problem by differences, its pattern and groups found at the first call."""
+
+    def __init__(self, evaluate: Callable[[Vector], Evaluation], domain: ConvexSet, sparsity: Any = None) -> None:
+        self._evaluate, self._domain = evaluate, domain
+        self._given = None if sparsity is None else read(sparsity, "the sparsity of the hessian").pattern
+        self._differences: GroupedDifferences | None = None
+        self._failed = False
+        self._scheme = "2-point"
+        self._calls = 0
+
+    def added(self, x: Vector, now: Evaluation) -> Evaluation:
+        """Return the oracle call at ``x`` with the Hessian; as it is if few rows leave the pattern to guess."""
+        if self._given is None and now.constraints.shape[-1] <= FEW_ROWS:
+            return now
+
+        def hessian(w: Vector, objective: float = 1.0) -> SparseMatrix | None:
+            before = self._calls
+            H = self._hessian(x, now, w, objective)
+            evaluation.hessian_passes = max(1, self._calls - before)
+            return H
+
+        whole = now.jacobian if now.has_jacobian else None
+        f, g, pullback = now
+        evaluation = Evaluation(f, g, pullback, whole, now.passes, hessian, 1, now.is_sparse)
+        return evaluation
+
+    def _hessian(self, x: Vector, now: Evaluation, w: Vector, objective: float) -> SparseMatrix | None:
+        if self._differences is None and not self._failed:
+            self._begin(x, now, objective)
+        if self._failed:
+            return None
+        H = self._at(x, now, w, objective)
+        return H if self._scheme == "2-point" else self._held(H, x)
+
+    def _begin(self, x: Vector, now: Evaluation, objective: float) -> None:
+        """Find the pattern, the groups of columns, and whether one-sided differences suffice."""
+        d = x.shape[-1]
+        if self._given is not None:
+            if self._given.shape != (d, d):
+                raise ValueError(
+                    f"the sparsity of the hessian must have shape {(d, d)}, got {self._given.shape}: "
+                    "one row and one column for each component of x"
+                )
+            pattern = union(self._given, transposed(self._given)[0])
+        else:
+            J = now.jacobian()
+            if not isinstance(J, SparseMatrix):
+                self._failed = True
+                return
+            pattern = products(J.pattern)
+        self._differences = GroupedDifferences(pattern)
+        self._failed = len(self._differences.groups) > MOST_GROUPS
+        if self._failed:
+            return
+        w = _every_row(now, objective)
+        if not self._error(self._at(x, now, w, objective), x, now, w, objective) <= STRAIGHT:
+            self._scheme = "3-point"
+            error = self._error(self._at(x, now, w, objective), x, now, w, objective)
+            self._failed = self._given is None and not error <= FORETOLD
+
+    def _at(self, x: Vector, now: Evaluation, w: Vector, objective: float) -> SparseMatrix:
+        """Return the Hessian by differences inside the box, made symmetric."""
+        assert self._differences is not None
+        lower, upper = self._bounds(x)
+        gradient, here = partial(self._gradient, w, objective), now.pullback(w, objective)
+        H = self._differences(gradient, x, here, self._scheme, lower, upper, step=_steps(x))
+        _, places = transposed(H.pattern)
+        if self._scheme == "2-point":
+            return SparseMatrix(H.pattern, (H.data + H.data[places]) / 2)
+        known = ~self._one_sided(x)[H.pattern.indices]
+        both, one = (H.data + H.data[places]) / 2, np.where(known, H.data, H.data[places])
+        return SparseMatrix(H.pattern, np.where(known == known[places], both, one))
+
+    def _held(self, H: SparseMatrix, x: Vector) -> SparseMatrix:
+        """Return H with each diagonal entry at a bound at least as large as the rest of its row.
+
+        A central difference becomes one-sided there, and its error may make H indefinite.
+        """
+        one_sided = self._one_sided(x)
+        if not one_sided.any():
+            return H
+        pattern, data = H.pattern, H.data.copy()
+        own = pattern.rows == pattern.indices
+        others = np.bincount(pattern.rows, np.where(own, 0.0, np.abs(data)), len(x))
+        held = own & one_sided[pattern.indices]
+        data[held] = np.maximum(data[held], others[pattern.indices[held]])
+        return SparseMatrix(pattern, data)
+
+    def _gradient(self, w: Vector, objective: float, y: Vector) -> Vector:
+        self._calls += 1
+        return np.asarray(self._evaluate(y).pullback(w, objective))
+
+    def _bounds(self, x: Vector) -> tuple[Any, Any]:
+        return self._domain.bounds(x) if isinstance(self._domain, Box) else (-np.inf, np.inf)
+
+    def _one_sided(self, x: Vector) -> Vector:
+        """Return which coordinates are too near to a bound for a central difference."""
+        lower, upper = self._bounds(x)
+        return np.asarray(np.minimum(upper - x, x - lower) < SHORTEST * _steps(x))
+
+    def _error(self, H: SparseMatrix, x: Vector, now: Evaluation, w: Vector, objective: float) -> float:
+        """Return the share of the change of the gradient along a random direction that H does not predict."""
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=x.shape)
+        there = self._domain.project(x + _steps(x) * signs)
+        here = now.pullback(w, objective)
+        change = self._gradient(w, objective, there) - here
+        rounding = 100 * float(np.finfo(x.dtype).eps) * float(np.abs(here).max(initial=0.0))
+        error = float(np.abs(change - H @ (there - x)).max(initial=0.0)) - rounding
+        return max(error, 0.0) / max(float(np.abs(change).max(initial=0.0)), float(np.finfo(float).tiny))
+
+
+def _every_row(now: Evaluation, objective: float) -> Vector:
+    """Return multipliers of both signs with which every constraint has a gradient as large as that of f."""
+    signs: Vector = np.random.default_rng(1).choice([-1.0, 1.0], size=now.constraints.shape)
+    if not len(signs):
+        return signs
+    sizes = row_sizes(now.jacobian())
+    largest = abs(objective) * float(np.abs(now.gradient()).max(initial=0.0))
+    return np.asarray(signs * np.divide(largest or 1.0, sizes, out=np.ones_like(sizes), where=sizes > 0))
+
+
+def _steps(x: Vector) -> Vector:
+    return np.asarray(STEP * np.maximum(1.0, np.abs(x)))

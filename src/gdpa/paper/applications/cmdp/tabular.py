@@ -1,0 +1,204 @@
+"""A constrained Markov decision process with finitely many states and actions, and its exact evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.linalg.lapack import dgetrf, dgetrs
+
+from gdpa.base.checks import is_number
+from gdpa.base.typing import Vector
+
+#: How far a row of probabilities may be from summing to one.
+ROW_TOLERANCE = 1e-8
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TabularCMDP:
+    r"""``max V_r(pi)`` subject to ``V_{u_i}(pi) >= b_i``: rewards to collect, utilities to keep above thresholds.
+
+    .. math:: V_c(\pi) = E\Bigl[\sum_{t\ge 0} \gamma^t c(s_t, a_t)\Bigr] = \rho^T (I-\gamma P_\pi)^{-1} c_\pi
+
+    Values are *not* normalized by 1 - gamma. A cost with a budget is the utility -cost with the threshold -budget.
+
+    Args:
+        transitions: P of shape (S, A, S); P[s, a] is the distribution of the next state.
+        rewards: r of shape (S, A).
+        utilities: u of shape (m, S, A).
+        thresholds: b of shape (m,).
+        discount: gamma in [0, 1).
+        start: rho of shape (S,), the distribution of the first state; default uniform.
+        names: one name per utility, for messages and reports.
+
+    Example:
+        One state, two actions: action 0 earns reward, action 1 utility.
+
+        >>> cmdp = TabularCMDP(
+        ...     transitions=[[[1.0], [1.0]]], rewards=[[1.0, 0.0]], utilities=[[[0.0, 1.0]]], thresholds=[2.0],
+        ...     discount=0.9)
+        >>> reward, utilities = cmdp.returns(np.array([[0.75, 0.25]]))
+        >>> round(float(reward), 9), utilities.round(9).tolist()
+        (7.5, [2.5])
+    """
+
+    transitions: Any
+    rewards: Any
+    utilities: Any
+    thresholds: Any
+    discount: float
+    start: Any = None
+    names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        P = _finite("transitions", self.transitions)
+        if P.ndim != 3 or P.shape[0] != P.shape[2] or 0 in P.shape:
+            raise ValueError(f"transitions must have shape (states, actions, states), got {P.shape}")
+        S, A = P.shape[:2]
+        _check_distributions("transitions", P)
+        r = _finite("rewards", self.rewards)
+        if r.shape != (S, A):
+            raise ValueError(f"rewards must have shape (states, actions) = {(S, A)}, got {r.shape}")
+        u = _finite("utilities", self.utilities)
+        if u.ndim != 3 or u.shape[1:] != (S, A):
+            raise ValueError(
+                f"utilities must have shape (m, states, actions) = (m, {S}, {A}), got {u.shape}; "
+                "write a single utility as utility[None]"
+            )
+        b = _finite("thresholds", self.thresholds)
+        if b.shape != (len(u),):
+            raise ValueError(f"thresholds must have one number for each of the {len(u)} utilities, got shape {b.shape}")
+        if not (is_number(self.discount) and 0 <= self.discount < 1):
+            raise ValueError(
+                f"discount must lie in [0, 1), got {self.discount!r}: at 1 the sum of rewards need not converge"
+            )
+        rho = np.full(S, 1 / S) if self.start is None else _finite("start", self.start)
+        if rho.shape != (S,):
+            raise ValueError(f"start must have one probability for each of the {S} states, got shape {rho.shape}")
+        _check_distributions("start", rho)
+        if self.names is not None and len(self.names) != len(u):
+            raise ValueError(f"names has {len(self.names)} entries for {len(u)} utilities; give one name each")
+        for name, value in (("transitions", P), ("rewards", r), ("utilities", u), ("thresholds", b), ("start", rho)):
+            value.setflags(write=False)
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_gymnasium(
+        cls,
+        env: Any,
+        costs: Mapping[str, Callable[[int, int, int, float, bool], float]],
+        budgets: Mapping[str, float],
+        discount: float = 0.99,
+        start: Any = None,
+    ) -> TabularCMDP:
+        """Read ``env.unwrapped.P`` (FrozenLake, CliffWalking, Taxi): see `environments.from_gymnasium`."""
+        from gdpa.paper.applications.cmdp.environments import from_gymnasium
+
+        return from_gymnasium(env, costs, budgets, discount, start)
+
+    def __repr__(self) -> str:
+        return (
+            f"TabularCMDP({self.num_states} states, {self.num_actions} actions, discount={self.discount}, "
+            f"thresholds={self.thresholds.tolist()})"
+        )
+
+    @cached_property
+    def signals(self) -> Vector:
+        """Rewards and utilities as rows of one matrix (1 + m, S * A)."""
+        return np.concatenate([self.rewards[None], self.utilities]).reshape(1 + len(self.utilities), -1)
+
+    @property
+    def num_states(self) -> int:
+        return int(self.transitions.shape[0])
+
+    @property
+    def num_actions(self) -> int:
+        return int(self.transitions.shape[1])
+
+    @property
+    def num_constraints(self) -> int:
+        return int(self.utilities.shape[0])
+
+    def with_thresholds(self, thresholds: Any) -> TabularCMDP:
+        """Return the same process with other thresholds."""
+        return replace(self, thresholds=thresholds)
+
+    def under(self, policy: Vector) -> PolicyEvaluation:
+        """Return the exact evaluation of ``policy`` of shape (..., S, A); one factorization serves every question."""
+        return PolicyEvaluation(self, np.asarray(policy, dtype=float))
+
+    def returns(self, policy: Vector) -> tuple[Vector, Vector]:
+        """Return V_r of shape (...) and V_u of shape (..., m) of ``policy``."""
+        return self.under(policy).returns()
+
+
+class PolicyEvaluation:
+    """The exact evaluation of one policy (or a batch of them, along leading axes).
+
+    I - gamma P_pi is factorized once. One transposed solve gives the visits, hence every value; one solve gives
+    the advantages of any combination of rewards and utilities, hence any weighted policy gradient.
+    """
+
+    def __init__(self, cmdp: TabularCMDP, policy: Vector) -> None:
+        self.cmdp, self.policy = cmdp, policy
+        S = cmdp.num_states
+        matrices = np.matmul(policy[..., None, :], cmdp.transitions).reshape(-1, S * S)  # P_pi, then I - gamma P_pi
+        matrices *= -cmdp.discount
+        matrices[:, :: S + 1] += 1.0
+        # I - gamma P_pi is diagonally dominant by 1 - gamma > 0, hence never singular. Its transpose is the one that
+        # has LAPACK's layout, so that one is factorized, in place.
+        self._factors = [dgetrf(matrix.reshape(S, S).T, overwrite_a=True)[:2] for matrix in matrices]
+        start = cmdp.start if policy.ndim == 2 else np.broadcast_to(cmdp.start, policy.shape[:-1])
+        #: sum_t gamma^t P(s_t = s), shape (..., S): the normalized occupancy divided by 1 - gamma.
+        self.visits = self._solve(start, transposed=True)
+
+    def _solve(self, right: Vector, transposed: bool = False) -> Vector:
+        trans = 0 if transposed else 1  # the factors are those of the transpose
+        if right.ndim == 1:
+            return np.asarray(dgetrs(*self._factors[0], right, trans)[0])
+        rows = right.reshape(len(self._factors), -1)
+        solved = [dgetrs(*factors, row, trans)[0] for factors, row in zip(self._factors, rows, strict=True)]
+        return np.reshape(solved, right.shape)
+
+    def returns(self) -> tuple[Vector, Vector]:
+        """Return V_r of shape (...) and V_u of shape (..., m), from ``V_c = sum_{s,a} visits(s) pi(a|s) c(s, a)``."""
+        pairs = self.visits[..., None] * self.policy
+        values = pairs.reshape(*pairs.shape[:-2], -1) @ self.cmdp.signals.T
+        return values[..., 0], values[..., 1:]
+
+    def occupancy(self) -> Vector:
+        """Return the normalized state-action occupancy of shape (..., S, A), which sums to one."""
+        return (1 - self.cmdp.discount) * self.visits[..., None] * self.policy
+
+    def action_values(self, weights: Vector) -> tuple[Vector, Vector]:
+        """Return Q of shape (..., S, A) and V of shape (..., S) of the signal ``weights @ (r, u_1, ..., u_m)``."""
+        P = self.cmdp.transitions
+        signal = (weights @ self.cmdp.signals).reshape(self.policy.shape)
+        V = self._solve((self.policy * signal).sum(-1))
+        signal += self.cmdp.discount * (V @ P.reshape(-1, P.shape[-1]).T).reshape(self.policy.shape)
+        return signal, V
+
+
+def _finite(name: str, value: Any) -> Vector:
+    try:
+        array = np.array(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be an array of numbers, got {type(value).__name__}: {error}") from None
+    if not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise ValueError(f"{name} must be finite, got {array[where]} at index {where}")
+    return array
+
+
+def _check_distributions(name: str, rows: Vector) -> None:
+    if (rows < 0).any():
+        where = tuple(int(i) for i in np.argwhere(rows < 0)[0])
+        raise ValueError(f"{name} must be probabilities, got {rows[where]} at index {where}")
+    off = np.abs(rows.sum(-1) - 1)
+    if (off > ROW_TOLERANCE).any():
+        where = tuple(int(i) for i in np.argwhere(off > ROW_TOLERANCE)[0])
+        row = f"{name}[{', '.join(map(str, where))}]" if where else name
+        raise ValueError(f"{row} must sum to one, got {rows[where].sum():.12g}; normalize it")

@@ -1,0 +1,167 @@
+"""Training a network under an energy budget: variables (W, S), smooth layer sparsity, one constraint per width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gdpa.base.sets import REALS, Box, Product
+from gdpa.oracles.torch import ModuleProblem, from_module
+from gdpa.paper.applications.energy_budget.chain import Chain
+from gdpa.paper.applications.energy_budget.model import EnergyModel
+
+#: d_u relative to the median norm of the channels at the start; see docs/energy.md for what it decides.
+SMOOTHING = 0.5
+#: The start's psi relative to the limit. Twice the limit makes the energy's violation 1 there, which is the unit that
+#: the "damped" rule of `gdpa.torch` scales its multiplier by; and it is near: from S the shares overshoot the budget.
+START = 2.0
+
+
+def smooth_count(squared_norms: torch.Tensor, squared_scale: torch.Tensor | float) -> torch.Tensor:
+    r"""Return :math:`\phi_d(w) = \sum_i \|w_i\|^2 / (\|w_i\|^2 + d^2)`, the number of channels that are not small.
+
+    A channel far below the scale d counts as 0, one far above it as 1. phi is smooth and not convex.
+
+    Args:
+        squared_norms: the squared norms of the channels.
+        squared_scale: d^2.
+
+    >>> round(smooth_count(torch.tensor([0.0, 1.0, 1e6]), 1.0).item(), 4)
+    1.5
+    """
+    return (squared_norms / (squared_norms + squared_scale)).sum(-1)
+
+
+def _start(model: EnergyModel, energy: float) -> list[float]:
+    """Return shares that are alike, as far as their box allows, and have psi = ``energy``; all ones if that is more."""
+    low, high, least = 0.0, 1.0, [1 / width for width in model.full]
+    if model.dense > energy:
+        for _ in range(60):
+            middle = (low + high) / 2
+            shares = torch.tensor([max(middle, bound) for bound in least], dtype=torch.float64)
+            above = float(model(shares * torch.tensor(model.full))) > energy
+            low, high = (low, middle) if above else (middle, high)
+    return [max(high, bound) for bound in least]
+
+
+class EnergyBudget(nn.Module):
+    r"""A network with variable widths and an energy budget.
+
+    .. math::
+        \min_{W,\,s}\; \ell(W) \quad\text{subject to}\quad \phi_d(w_u) \le s_u \text{ for every hidden width } u,
+        \quad \psi(s) \le E, \quad 1 \le s_u \le S_u .
+
+    The variables are the weights W of the network and ``shares``, :math:`s_u / S_u`. The constraints are kept without
+    units: :math:`(\phi_d(w_u) - s_u) / S_u` and :math:`\psi(s) / E - 1`.
+
+    The weights start as they are, the shares alike at twice the budget. Calling it gives the network's outputs and the
+    constraints. It trains by the PyTorch optimizer (`train_within` does it),
+
+        opt = gdpa.torch.constrain(torch.optim.Adam(budgeted.parameter_groups(1e-3)), budgeted.names)
+        outputs, g = budgeted(images)
+        opt.lagrangian(loss(outputs), g).backward()
+        opt.step()
+
+    and `problem` states it for every method of the library.
+
+    Args:
+        network: a chain of layers, see `Chain`. It is trained in place.
+        model: psi.
+        limit: E, in the model's units.
+        smoothing: d_u relative to the median norm of the channels of width u now.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> budgeted = EnergyBudget(net, EnergyModel((0.0, 3.0, 2.0), full=(8,)), limit=1.0)
+        >>> outputs, g = budgeted(torch.zeros(1, 3))
+        >>> budgeted.names, round(g[1].item(), 3)  # the start needs twice the budget
+        (('width 1', 'energy'), 1.0)
+
+    References:
+        The second motivating example of section 1 of Lu, ICML 2022, after Yang, Zhu, Liu, CVPR 2019, whose phi counts
+        channels exactly. The smooth phi is ours.
+    """
+
+    shares: nn.Parameter
+    squared_scales: torch.Tensor
+
+    def __init__(
+        self, network: nn.Sequential, model: EnergyModel, limit: float, *, smoothing: float = SMOOTHING
+    ) -> None:
+        super().__init__()
+        self.chain = Chain(network)
+        if self.chain.widths != model.full:
+            raise ValueError(
+                f"model is of widths {model.full}, the network has {self.chain.widths}; fit it to this one"
+            )
+        smallest = float(model(torch.ones(len(model.full), dtype=torch.float64)))
+        if not smallest <= limit:
+            raise ValueError(f"limit is {limit!r}, and one channel in every width takes {smallest:.4g}; raise it")
+        if not smoothing > 0:
+            raise ValueError(f"smoothing must be positive, got {smoothing!r}")
+        self.model, self.limit = model, float(limit)
+        first = next(network.parameters())
+        self.shares = nn.Parameter(torch.tensor(_start(model, START * limit), dtype=first.dtype, device=first.device))
+        self.network = network
+        with torch.no_grad():
+            medians = torch.stack([norms.median() for norms in self.chain.squared_norms()])
+        self.register_buffer("squared_scales", smoothing**2 * medians)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One name per constraint: "width 1" from the input on, and "energy"."""
+        return (*(f"width {u + 1}" for u in range(len(self.model.full))), "energy")
+
+    @property
+    def domain(self) -> Box:
+        """The box of ``shares``: one channel at least, all of them at most."""
+        return Box([1 / width for width in self.model.full], 1.0)
+
+    def counts(self) -> torch.Tensor:
+        """Return phi_d of every hidden width."""
+        pairs = zip(self.chain.squared_norms(), self.squared_scales, strict=True)
+        return torch.stack([smooth_count(norms, scale) for norms, scale in pairs])
+
+    def widths(self) -> torch.Tensor:
+        """Return s."""
+        return self.shares * torch.tensor(self.model.full, dtype=self.shares.dtype, device=self.shares.device)
+
+    def violations(self) -> torch.Tensor:
+        """Return g, feasible if at most 0."""
+        full = torch.tensor(self.model.full, dtype=self.shares.dtype, device=self.shares.device)
+        energy = self.model(self.widths()) / self.limit - 1
+        return torch.cat([self.counts() / full - self.shares, energy[None]])
+
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the network's outputs and g."""
+        return self.network(inputs), self.violations()
+
+    def parameter_groups(self, lr: float, shares_lr: float | None = None) -> list[dict[str, Any]]:
+        """Return the groups for a base optimizer: the weights, and the shares with their box."""
+        rate = lr if shares_lr is None else shares_lr
+        return [
+            {"params": list(self.network.parameters()), "lr": lr},
+            {"params": [self.shares], "lr": rate, "domain": self.domain},
+        ]
+
+    def problem(self, inputs: torch.Tensor, loss: Callable[[torch.Tensor], torch.Tensor]) -> ModuleProblem:
+        """Return the problem in the flat x = (shares, W), with ``loss`` of the network's outputs as objective.
+
+        >>> net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)).double()
+        >>> budgeted = EnergyBudget(net, EnergyModel((0.0, 3.0, 2.0), full=(8,)), limit=2.5)
+        >>> stated = budgeted.problem(torch.ones(4, 3, dtype=torch.float64), lambda outputs: outputs.square().mean())
+        >>> stated.x0.shape, stated.problem.num_constraints, stated.problem.names
+        (torch.Size([51]), 2, ('width 1', 'energy'))
+        """
+
+        def terms(module: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            outputs, g = module(inputs)
+            return loss(outputs), g
+
+        weights = sum(p.numel() for p in self.network.parameters() if p.requires_grad)
+        domain = Product([(len(self.model.full), self.domain), (weights, REALS)])
+        return from_module(self, terms, num_constraints=len(self.names), domain=domain, names=self.names)

@@ -1,0 +1,186 @@
+"""What an experiment is: a list of units of work, a function that runs one, and a section of the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from gdpa.paper.figures.chart import Chart
+    from gdpa.paper.records.folder import Record
+
+
+class ExperimentError(Exception):
+    """An error that the user can fix; the message says how. ``exit_code`` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class UsageError(ExperimentError):
+    """A name, number or folder given by the user makes no sense."""
+
+    exit_code = 2
+
+
+class OutputError(ExperimentError):
+    """The output folder cannot be written to, or another run holds it."""
+
+    exit_code = 3
+
+
+class DataError(ExperimentError):
+    """Data that the experiment needs is not reachable."""
+
+    exit_code = 4
+
+
+PRESETS = ("printed", "tuned", "both")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked of a run.
+
+    Args:
+        seeds: how many seeds, 0 to seeds - 1 unless the experiment says otherwise.
+        budget: seconds a unit may use on the method's clock; None for the experiment's own default.
+        steps: iterations a unit may use; None for the experiment's own default.
+        preset: constants as the paper prints them, tuned on a declared grid, or both.
+
+    >>> Settings(seeds=2).seeds
+    2
+    """
+
+    seeds: int = 1
+    budget: float | None = None
+    steps: int | None = None
+    preset: str = "both"
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UsageError(f"--seeds must be at least 1, got {self.seeds}")
+        if self.budget is not None and not (math.isfinite(self.budget) and self.budget > 0):
+            raise UsageError(f"--budget must be a positive number of seconds, got {self.budget}")
+        if self.steps is not None and self.steps < 1:
+            raise UsageError(f"--steps must be at least 1, got {self.steps}")
+        if self.preset not in PRESETS:
+            raise UsageError(f"--preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One unit of work: a method in a setting with a seed.
+
+    Args:
+        experiment: the name of the experiment.
+        method: what runs, as the figures label it.
+        setting: where it runs: a problem, a preset, a reading of the paper.
+        seed: the seed.
+        config: everything else that decides the outcome, as JSON values. Its hash is part of the unit's
+            name: a unit with another configuration is another unit.
+        after: a unit whose record this one reads, run before it. What it decides must show in ``config``.
+
+    >>> unit = Unit("rate", "GDPA tau=0.1", "HS12", 0, {"tau": 0.1})
+    >>> unit.name
+    'GDPA-tau-0.1_HS12_0_1106f593'
+    """
+
+    experiment: str
+    method: str
+    setting: str
+    seed: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    after: Unit | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The unit's name, fit for a file."""
+        parts = (re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-") for part in (self.method, self.setting))
+        return f"{'_'.join(parts)}_{self.seed}_{self.hash[:8]}"
+
+    @property
+    def hash(self) -> str:
+        """The hash of all that decides the outcome."""
+        content = [self.experiment, self.method, self.setting, self.seed, dict(self.config)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class Log(Protocol):
+    """Where a running unit reports to."""
+
+    def row(self, **columns: float | int | str) -> None:
+        """Write one row; every row of a unit has the same columns."""
+        ...
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far the unit is, from 0 to 1."""
+        ...
+
+    def summary(self, unit: Unit) -> Mapping[str, Any]:
+        """Return what the unit that this one runs ``after`` has found."""
+        ...
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the report: a caption, the head, and rows of text or numbers (None is an empty cell)."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim and what the records say about it.
+
+    Args:
+        claim: the claim, in a sentence.
+        holds: True, False, or None if the records do not decide.
+        words: what was measured, in plain words.
+        ours: whether this library makes the claim, not the paper.
+    """
+
+    claim: str
+    holds: bool | None
+    words: str
+    ours: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """An experiment's part of the report, a function of its records alone."""
+
+    introduction: str
+    charts: Sequence[Chart]
+    tables: Sequence[Table]
+    verdicts: Sequence[Verdict]
+
+
+class Experiment(Protocol):
+    """The shape of an experiment's module.
+
+    Attributes:
+        NAME: its name on the command line.
+        TITLE: its heading in the report.
+    """
+
+    NAME: str
+    TITLE: str
+
+    def units(self, settings: Settings) -> list[Unit]:
+        """Return the units of work, cheap to make: no data is touched."""
+        ...
+
+    def run(self, unit: Unit, log: Log) -> Mapping[str, Any]:
+        """Run one unit, report rows as they come, and return a summary of JSON values."""
+        ...
+
+    def section(self, records: Sequence[Record]) -> Section:
+        """Return the experiment's part of the report."""
+        ...

@@ -1,0 +1,237 @@
+"""The command line: parses and dispatches, nothing else.
+
+Exit codes: 0 done; 1 some units of work failed, or a receipt does not hold; 2 bad usage or input; 3 the output folder
+cannot be used; 4 data not reachable; 130 interrupted from the keyboard; 143 ended by SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from gdpa import paper as experiments
+from gdpa.paper.base import PRESETS, DataError, ExperimentError, Settings, Unit, UsageError
+from gdpa.paper.records.folder import Folder, versions
+from gdpa.version import __version__
+
+app = typer.Typer(
+    name="gdpa",
+    help="Constrained optimization for machine learning: repeat the paper's experiments.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console()
+complaints = Console(stderr=True)
+
+INTERRUPTED, TERMINATED = 130, 143
+
+
+@contextmanager
+def _exit_codes(kept: str = "") -> Iterator[None]:
+    """Turn an error that the user can fix into one line and an exit code; ``kept`` says what an interruption leaves."""
+    from gdpa.paper.runner import Terminated, raising_on_sigterm
+
+    try:
+        with raising_on_sigterm():
+            yield
+    except ExperimentError as error:
+        _complain(str(error))
+        raise typer.Exit(error.exit_code) from error
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "gdpa":
+            raise
+        _complain(f"this needs {error.name}, which is not installed; install it with: pip install 'gdpa[experiments]'")
+        raise typer.Exit(UsageError.exit_code) from error
+    except KeyboardInterrupt as error:
+        word, code = ("terminated", TERMINATED) if isinstance(error, Terminated) else ("interrupted", INTERRUPTED)
+        _complain(word + kept)
+        raise typer.Exit(code) from error
+
+
+def _complain(text: str) -> None:
+    complaints.print(f"gdpa: {text}", style="red", highlight=False, markup=False, soft_wrap=True)
+
+
+def _say(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        _say(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Constrained optimization for machine learning: repeat the paper's experiments."""
+
+
+#: The experiments by name, for messages and help.
+_EXPERIMENTS = f"{', '.join(experiments.names())}, or all"
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"Experiments to run: {_EXPERIMENTS}.", metavar="NAME")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where records, figures and the report go.")] = Path("out"),
+    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 1,
+    budget: Annotated[float | None, typer.Option(help="Seconds a unit may use on the method's clock.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Iterations a unit may use.")] = None,
+    preset: Annotated[str, typer.Option(help=f"Constants: {', '.join(PRESETS)}.")] = "both",
+    jobs: Annotated[int | None, typer.Option(help="Units run at once; default: one per core.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only units whose name contains this text.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is already recorded.")] = False,
+) -> None:
+    """Run experiments and write OUT/report.html. A killed run continues where it stopped."""
+    with _exit_codes(f"; finished units are recorded in {out}, the same command continues"):
+        from gdpa.paper.report import write_report
+
+        if not names:
+            raise UsageError(f"name the experiments to run: {_EXPERIMENTS}")
+        settings = Settings(seeds, budget, steps, preset)
+        workers = _cores() if jobs is None else jobs
+        if workers < 1:
+            raise UsageError(f"--jobs must be at least 1, got {jobs}")
+        chosen = dict.fromkeys(experiments.names() if "all" in names else names)
+        plans = {name: _plan(name, settings, only) for name in chosen}
+        if not any(plans.values()):
+            raise UsageError(f"no unit of {', '.join(plans)} has {only!r} in its name")
+        problems: list[int] = []
+        folder = Folder(out, _command(plans, out, settings, only))
+        with folder.lock():
+            for name, units in plans.items():
+                if units:
+                    command = _command([name], out, settings, only)
+                    problems.append(_run(name, Folder(out, command), settings, units, workers, fresh))
+            report = write_report(folder)
+        _say(f"report: {report.resolve()}")
+    if any(problems):
+        raise typer.Exit(max(problems))
+
+
+def _plan(name: str, settings: Settings, only: str | None) -> list[Unit]:
+    """Return the units whose name contains ``only``, and those they need."""
+    units = experiments.get(name).units(settings)
+    wanted = [unit for unit in units if only is None or only in unit.name]
+    names = {one.name for unit in wanted for one in (unit, unit.after) if one is not None}
+    return [unit for unit in units if unit.name in names]
+
+
+def _run(name: str, folder: Folder, settings: Settings, units: Sequence[Unit], jobs: int, fresh: bool) -> int:
+    """Run units of one experiment and return its exit code."""
+    from gdpa.paper.display import Display
+    from gdpa.paper.runner import run_units
+
+    folder.begin(name, settings, units)
+    try:
+        with Display(name, len(units), console) as display:
+            failed = run_units(folder, units, display, jobs=jobs, fresh=fresh)
+    except DataError as error:  # the other experiments may do without these data
+        _complain(str(error))
+        return error.exit_code
+    if failed:
+        _complain(f"{len(failed)} of {len(units)} units of {name} failed; the others are recorded")
+    return 1 if failed else 0
+
+
+def _command(names: Iterable[str], out: Path, settings: Settings, only: str | None) -> str:
+    """Return the command that does the experiments again."""
+    words = ["gdpa", "reproduce", *names, "--out", str(out), "--seeds", str(settings.seeds)]
+    words += ["--preset", settings.preset]
+    for option in ("budget", "steps"):
+        value = getattr(settings, option)
+        words += [] if value is None else [f"--{option}", str(value)]
+    return shlex.join(words + ([] if only is None else ["--only", only]))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A folder that gdpa reproduce wrote.")]) -> None:
+    """Draw figures and report again from the records; nothing is run."""
+    with _exit_codes():
+        from gdpa.paper.report import write_report
+
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is not a folder; give one that gdpa reproduce wrote")
+        _say(f"report: {write_report(Folder(folder)).resolve()}")
+
+
+data = typer.Typer(help="Data sets of the experiments.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+
+@data.command(name="fetch")
+def fetch_data(
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets; default: all.", metavar="[NAME]...")] = None,
+    cache: Annotated[Path | None, typer.Option(help="The cache; default: $GDPA_CACHE or the user's cache.")] = None,
+) -> None:
+    """Fetch data sets into the cache, check them by hash, and say which source served."""
+    with _exit_codes():
+        from gdpa.paper.data.images import DATA_SETS, fetch
+
+        for name in names or DATA_SETS:
+            if name not in DATA_SETS:
+                raise UsageError(f"no data set is called {name!r}; there are {', '.join(DATA_SETS)}")
+        for name in names or DATA_SETS:
+            folder, source = fetch(name, cache, _say)
+            _say(f"{name}: {folder} (from {source})")
+
+
+@app.command()
+def verify(
+    receipt: Annotated[Path, typer.Argument(help="What certificate.save wrote.")],
+    problem: Annotated[str, typer.Argument(help="The problem, or a function that makes it.", metavar="MODULE:PROBLEM")],
+    tolerance: Annotated[float | None, typer.Option(help="Default: the receipt's, or that of solve.")] = None,
+) -> None:
+    """Compute a certificate again from its receipt and the problem; ends with 1 if it does not hold."""
+    with _exit_codes():
+        from gdpa.files.receipt import load_receipt
+        from gdpa.run.verify import import_problem
+        from gdpa.run.verify import verify as check
+
+        try:
+            found = check(import_problem(problem), load_receipt(receipt), tolerance=tolerance)
+        except (Exception, SystemExit) as error:  # the problem is the user's code and may raise anything
+            lines = [str(error) or type(error).__name__, *getattr(error, "__notes__", ())]
+            kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
+            raise UsageError(f"cannot verify {receipt}: {kind}{' '.join(' '.join(lines).split())}") from error
+        _say(str(found))
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+@app.command(name="versions")
+def show_versions() -> None:
+    """Print the versions of gdpa, Python and the libraries in use."""
+    for name, version in versions().items():
+        _say(f"{name} {version}")
+
+
+@app.command()
+def methods() -> None:
+    """List the methods and what each is, one on a line."""
+    from gdpa.methods import get_method, method_names
+
+    width = max(map(len, method_names()))
+    for name in method_names():
+        line, _, _ = (get_method(name).__doc__ or "").strip().partition("\n")
+        _say(f"{name:<{width}}  {line}")

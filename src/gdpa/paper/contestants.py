@@ -1,0 +1,131 @@
+"""The methods of the paper's Figures 1 and 2: their constants as JSON, their grids, and how a grid is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gdpa.base.typing import Array
+from gdpa.core.certificate import certify
+from gdpa.core.problem import Problem
+from gdpa.methods import get_method
+from gdpa.methods.nested import Accelerated, FixedMomentum
+from gdpa.run.solve import solve
+from gdpa.run.stopping import MaxOracleCalls
+
+Constants = Mapping[str, Any]
+
+#: Label in the figures -> name in `gdpa.methods`. The paper's five, then ours.
+METHODS = {
+    "GDPA": "gdpa",
+    "IALM (Sahin)": "ialm-sahin",
+    "IALM (Li)": "ialm-li",
+    "IQRC": "iqrc",
+    "IPPP": "ippp",
+    "AdaptiveGDPA": "adaptive-gdpa",
+}
+#: Has nothing to tune: runs with its defaults in every setting.
+UNTUNED = "AdaptiveGDPA"
+
+_INNER = {"Accelerated": Accelerated, "FixedMomentum": FixedMomentum}
+
+
+def to_json(constants: Constants) -> dict[str, Any]:
+    """Return a method's constants as JSON values; an inner solver becomes its name and fields.
+
+    >>> to_json({"beta": 1.0, "inner": FixedMomentum(0.01, 0.1, 200)})
+    {'beta': 1.0, 'inner': {'solver': 'FixedMomentum', 'alpha': 0.01, 'momentum': 0.1, 'max_steps': 200}}
+    """
+    return {
+        name: {"solver": type(value).__name__, **asdict(value)}
+        if isinstance(value, (Accelerated, FixedMomentum))
+        else value
+        for name, value in constants.items()
+    }
+
+
+def build(method: str, constants: Constants) -> Any:
+    """Return the method called ``method`` in the figures with constants as `to_json` writes them.
+
+    >>> build("IPPP", {"beta": 2.0, "inner": {"solver": "FixedMomentum", "alpha": 0.5}}).inner.alpha
+    0.5
+    """
+    values = dict(constants)
+    if "inner" in values:
+        fields = dict(values["inner"])
+        values["inner"] = _INNER[fields.pop("solver")](**fields)
+    return get_method(METHODS[method])(**values)
+
+
+def printed(method: str, experiment: str) -> dict[str, Any]:
+    """Return the constants the paper's appendix prints for "mnpc" or "network"; none for ours.
+
+    >>> printed("GDPA", "mnpc")
+    {'alpha': 0.1, 'beta': 0.0001, 'tau': 0.1}
+    """
+    return {} if method == UNTUNED else to_json(get_method(METHODS[method]).printed_constants[experiment])
+
+
+def grid(
+    method: str, steps: Sequence[float], penalties: Sequence[float], tolerances: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Return the declared grid of a method: step lengths times values of its other main constant.
+
+    The nested methods may also find their step by backtracking (that takes the place of the shortest step), and IQRC
+    may take its own safe steps; its other constant is the feasibility tolerance at which it switches. Its weak
+    regularization and short first outer iterations suited it better than its class's defaults in trials on both
+    experiments.
+
+    Args:
+        method: its label.
+        steps: step lengths, shortest first.
+        penalties: values of beta.
+        tolerances: as many values of IQRC's tolerance.
+
+    >>> len(grid("IPPP", (1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))), grid("AdaptiveGDPA", (), (), ())
+    (16, [])
+    """
+    if method == UNTUNED:
+        return []
+    if method == "GDPA":
+        return [{"alpha": step, "beta": beta, "tau": 0.1} for step in steps for beta in penalties]
+    longer = [None, *steps[1:]]
+    if method == "IQRC":
+        more = {"rho": 0.01, "steps": 10, "growth": 5}
+        return [{"gamma": step, "tolerance": tolerance, **more} for step in longer for tolerance in tolerances]
+    # IALM (Li) solves every subproblem to this accuracy; tighter ones end runs of these lengths in the first of them.
+    accuracy = {"epsilon": 0.1} if method == "IALM (Li)" else {}
+    inner = [Accelerated() if step is None else FixedMomentum(step, 0.1) for step in longer]
+    return [to_json({"beta": beta, **accuracy, "inner": solver}) for solver in inner for beta in penalties]
+
+
+def search(
+    method: str,
+    candidates: Sequence[Constants],
+    problem: Problem,
+    x0: Array,
+    calls: int,
+    note: Callable[[int], None] = lambda index: None,
+) -> list[dict[str, Any]]:
+    """Try each candidate for ``calls`` oracle calls; return them with their KKT residuals (None: diverged), best first.
+
+    The residual is the largest relative one of the best point of the run, recomputed by `certify`. Calls and not
+    seconds are counted, so that the outcome is the same on every machine.
+
+    Args:
+        method: its label.
+        candidates: the grid.
+        problem: the problem with the held-out seed.
+        x0: its start.
+        calls: forward passes each candidate gets.
+        note: called with the number of candidates done.
+    """
+    tried = []
+    for index, constants in enumerate(candidates):
+        note(index)
+        result = solve(problem, x0, build(method, constants), stop=MaxOracleCalls(calls), record=0)
+        certificate = certify(problem, result.x, result.multipliers, start=result.certificate.start)
+        worst = float(certificate.relative.worst)
+        tried.append({"constants": dict(constants), "kkt": worst if worst == worst else None})
+    return sorted(tried, key=lambda one: float("inf") if one["kkt"] is None else one["kkt"])

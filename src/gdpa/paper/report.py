@@ -1,0 +1,208 @@
+"""One HTML file that opens offline: the claims with our verdicts, then each experiment with its curves and tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from gdpa.paper import EXPERIMENTS, get
+from gdpa.paper.base import OutputError, Section, Table, UsageError, Verdict
+from gdpa.paper.figures.chart import Chart, save
+from gdpa.paper.figures.interactive import to_html
+from gdpa.paper.markdown import WORDS, show, to_markdown
+from gdpa.paper.records.folder import Folder, Record
+from gdpa.paper.records.provenance import commit_named, versions_named
+
+STYLE = """
+body { font-family: system-ui, sans-serif; color: #222; max-width: 76rem; margin: 2rem auto; padding: 0 1.5rem;
+       line-height: 1.5; }
+h1 { margin-bottom: 0; } h2 { margin-top: 3rem; border-bottom: 2px solid #0072B2; } .lead, .caption { color: #555; }
+code { background: #f3f3f3; padding: 0.1em 0.35em; border-radius: 3px; }
+a { color: #0072B2; } nav ul { columns: 22rem; padding-left: 1.2rem; } nav ul ul { columns: auto; font-size: 0.92rem; }
+nav li { break-inside: avoid; } .scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.82rem; margin: 0.5rem 0 1rem; }
+th, td { padding: 0.25rem 0.5rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top; }
+td { font-variant-numeric: tabular-nums; } th { background: #f7f7f7; }
+th:first-child, td:first-child, .claims th, .claims td { text-align: left; }
+.claims { font-size: 0.95rem; } .claims td:last-child { white-space: nowrap; font-weight: 600; }
+td.holds { color: #00785A; } td.fails { color: #B34700; }
+.verdict { border-left: 6px solid #999; padding: 0.4rem 1rem; margin: 0.8rem 0; background: #fafafa; }
+.verdict.holds { border-color: #009E73; } .verdict.fails { border-color: #D55E00; } .verdict b { display: block; }
+figure { margin: 1.5rem 0; } figcaption { font-size: 0.92rem; }
+"""
+
+#: The class of a verdict in the style sheet.
+KINDS = {True: "holds", False: "fails", None: ""}
+
+PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>gdpa: report</title>
+<style>$style</style>
+<script>$plotly</script>
+</head>
+<body>
+<h1>gdpa: report</h1>
+<p class="lead">Drawn from the records in this folder; <code>gdpa report $folder</code> draws it again.</p>
+$claims
+<nav><h2>Contents</h2>$contents</nav>
+$sections
+</body>
+</html>
+""")
+
+
+def write_report(folder: Folder) -> Path:
+    """Draw every figure of the folder as PNG and SVG, write ``report.html``, and return its path.
+
+    Beside the figures of an experiment, ``NAME/summary.md`` holds its tables and verdicts for the documentation.
+
+    Raises:
+        UsageError: if the folder holds no records.
+    """
+    from plotly.offline import get_plotlyjs
+
+    present = [name for name in EXPERIMENTS if name in folder.experiments()]
+    if not present:
+        raise UsageError(f"{folder.path} holds no records; fill it with: gdpa reproduce all --out {folder.path}")
+    found = {name: folder.read(name) for name in present}
+    sections = {name: get(name).section(records) for name, records in found.items()}
+    page = PAGE.substitute(
+        style=STYLE,
+        plotly=get_plotlyjs(),
+        folder=escape(str(folder.path)),
+        claims=_claims(sections),
+        contents=_contents(sections),
+        sections="\n".join(_experiment(folder, name, found[name], section) for name, section in sections.items()),
+    )
+    return folder.write_text("report.html", page)
+
+
+def _claims(sections: Mapping[str, Section]) -> str:
+    """Return the claims of the paper and our own with the verdicts on them."""
+    parts = []
+    for title, ours in (("The paper's claims", False), ("Claims of this library", True)):
+        rows = [
+            f'<tr><td>{escape(verdict.claim)}</td><td><a href="#{name}">{escape(get(name).TITLE)}</a></td>'
+            f'<td class="{KINDS[verdict.holds]}">{WORDS[verdict.holds]}</td></tr>'
+            for name, section in sections.items()
+            for verdict in section.verdicts
+            if verdict.ours == ours
+        ]
+        if rows:
+            head = "<thead><tr><th>claim</th><th>experiment</th><th>verdict</th></tr></thead>"
+            body = f"<tbody>{''.join(rows)}</tbody>"
+            parts.append(f'<h2>{title}</h2><div class="scroll"><table class="claims">{head}{body}</table></div>')
+    return "\n".join(parts)
+
+
+def _contents(sections: Mapping[str, Section]) -> str:
+    """Return a list of links to the experiments, their figures and their tables."""
+    items = []
+    for name, section in sections.items():
+        parts = [chart.title for chart in section.charts if chart.panels]
+        parts += [table.caption for table in section.tables if table.rows]
+        parts += ["Verdict"] if section.verdicts else []
+        links = "".join(f'<li><a href="#{_anchor(name, part)}">{escape(part)}</a></li>' for part in parts)
+        items.append(f'<li><a href="#{name}">{escape(get(name).TITLE)}</a><ul>{links}</ul></li>')
+    return f"<ul>{''.join(items)}</ul>"
+
+
+def _anchor(experiment: str, title: str) -> str:
+    """Return the id of a heading.
+
+    >>> _anchor("rate", "Slopes, by tau (first seed)")
+    'rate-slopes-by-tau-first-seed'
+    """
+    return "-".join([experiment, *re.findall(r"[a-z0-9]+", title.lower())])
+
+
+def _heading(experiment: str, title: str) -> str:
+    return f'<h3 id="{_anchor(experiment, title)}">{escape(title)}</h3>'
+
+
+def _experiment(folder: Folder, name: str, records: list[Record], section: Section) -> str:
+    experiment, run = get(name), folder.run(name)
+    missing = len(run["units"]) - len(records)
+    parts = [f'<section id="{name}"><h2>{escape(experiment.TITLE)}</h2>', f"<p>{escape(section.introduction)}</p>"]
+    if missing:
+        parts.append(
+            f"<p><b>Incomplete:</b> {missing} of {len(run['units'])} units have no record yet; "
+            "the command below runs them.</p>"
+        )
+    parts.append(f"<p>Command: <code>{escape(run['command'])}</code></p>")
+    parts += [_chart(folder, name, chart) for chart in section.charts if chart.panels]
+    parts += [_table(name, table) for table in section.tables if table.rows]
+    parts += _verdicts(name, section)
+    origin = _origin(records)
+    parts += [f'<p class="caption">{escape(origin)}</p>', "</section>"]
+    folder.write_text(Path(name) / "summary.md", to_markdown(section, run["command"], origin))
+    return "\n".join(parts)
+
+
+def summary(folder: Folder, name: str) -> str:
+    """Return an experiment's tables and verdicts as Markdown."""
+    records = folder.read(name)
+    return to_markdown(get(name).section(records), folder.run(name)["command"], _origin(records))
+
+
+def _chart(folder: Folder, name: str, chart: Chart) -> str:
+    try:
+        paths = save(chart, folder.path / name / "figures")
+    except OSError as error:
+        raise OutputError(f"cannot write the figure {chart.name}: {error.strerror}; choose another folder") from error
+    files = ", ".join(f"<code>{escape(str(path.relative_to(folder.path)))}</code>" for path in paths)
+    return (
+        f"<figure>{_heading(name, chart.title)}{to_html(chart)}"
+        f'<figcaption class="caption">{escape(chart.caption)} Files: {files}.</figcaption></figure>'
+    )
+
+
+def _table(experiment: str, table: Table) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.head)
+    rows = "\n".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
+    return (
+        f'{_heading(experiment, table.caption)}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _cell(value: Any) -> str:
+    """Format a table's cell.
+
+    >>> _cell(0.00012345), _cell(None), _cell("a < b"), _cell(10.0)
+    ('1.23e-04', '', 'a &lt; b', '10')
+    """
+    return escape(show(value))
+
+
+def _verdicts(experiment: str, section: Section) -> list[str]:
+    if not section.verdicts:
+        return []
+    return [_heading(experiment, "Verdict"), *(_verdict(verdict) for verdict in section.verdicts)]
+
+
+def _verdict(verdict: Verdict) -> str:
+    head = f"{WORDS[verdict.holds]}: {verdict.claim}"
+    return f'<div class="verdict {KINDS[verdict.holds]}"><b>{escape(head)}</b>{escape(verdict.words)}</div>'
+
+
+def _origin(records: list[Record]) -> str:
+    """Say where the records were made."""
+    if not records:
+        return ""
+    commits = sorted({commit_named(record.about) for record in records})
+    about = records[-1].about
+    seconds = sum(record.about["seconds"] for record in records)
+    machine = f"{about['machine']['system']}, {about['machine']['cores']} cores"
+    return (
+        f"{len(records)} units, {seconds:.0f} s in all; commit {', '.join(commits)}; {versions_named(about)}; "
+        f"{machine}; last record {about['time']}."
+    )

@@ -1,0 +1,233 @@
+"""Runs units of work, one process each, and tells a listener what happens."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gdpa.paper import EXPERIMENTS, get
+from gdpa.paper.base import ExperimentError, Unit
+from gdpa.paper.records.folder import Folder, Rows, about
+
+#: Seconds between two notes on a unit's progress.
+INTERVAL = 0.1
+
+
+class Event(NamedTuple):
+    """What happened to a unit: "started", "progress", "finished", "skipped" or "failed".
+
+    ``note`` is the progress in words, or what went wrong; ``error`` what ends the whole run.
+    """
+
+    kind: str
+    unit: Unit
+    fraction: float = 0.0
+    note: str = ""
+    seconds: float = 0.0
+    error: ExperimentError | None = None
+
+
+Listener = Callable[[Event], None]
+
+
+def run_units(
+    folder: Folder, units: Sequence[Unit], listen: Listener, *, jobs: int = 1, fresh: bool = False
+) -> list[Unit]:
+    """Run the units that have no record yet and return those that failed.
+
+    Args:
+        folder: where records go; its lock is held by the caller.
+        units: what to run.
+        listen: called with every `Event`, in this process.
+        jobs: how many run at once. 1 runs them in this process, more in a process of one thread for each unit.
+        fresh: run again what is already recorded.
+
+    Raises:
+        ExperimentError: what no other unit will escape either (the output folder is full, data are missing).
+        KeyboardInterrupt: on Ctrl-C, and `Terminated` on SIGTERM; the units cut off leave no record.
+    """
+    todo: list[Unit] = []
+    failed: list[Unit] = []
+    if fresh:
+        folder.forget(units)
+    for unit in units:
+        if folder.finished(unit):
+            listen(Event("skipped", unit, 1.0))
+        else:
+            todo.append(unit)
+
+    def note(event: Event) -> None:
+        if event.kind == "failed":
+            failed.append(event.unit)
+        listen(event)
+        if event.error is not None:
+            raise event.error
+
+    def run(wave: Sequence[Unit]) -> None:
+        if jobs == 1:
+            for unit in wave:
+                _run_one(folder, unit, note)
+        elif wave:
+            _run_processes(folder, wave, note, jobs)
+
+    run([unit for unit in todo if unit.after is None])
+    ready = []
+    for unit in todo:
+        if unit.after is not None and folder.finished(unit.after):
+            ready.append(unit)
+        elif unit.after is not None:
+            note(Event("failed", unit, note=f"it needs the record {unit.after.name}, which there is not"))
+    run(ready)
+    return failed
+
+
+class _Log:
+    """What a unit reports to: rows go to its record, progress to the listener."""
+
+    def __init__(self, folder: Folder, unit: Unit, emit: Listener) -> None:
+        self._folder, self._unit, self._emit, self._next = folder, unit, emit, 0.0
+        self.rows = Rows()
+        self.row = self.rows.row
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + INTERVAL
+            self._emit(Event("progress", self._unit, min(max(fraction, 0.0), 1.0), note))
+
+    def summary(self, unit: Unit) -> Mapping[str, Any]:
+        return self._folder.summary(unit)
+
+
+def _run_one(folder: Folder, unit: Unit, emit: Listener) -> None:
+    emit(Event("started", unit))
+    clock = time.perf_counter()
+    complaint = folder.complaint(unit)
+    try:
+        log = _Log(folder, unit, emit)
+        with _noting_interrupts():
+            summary = get(unit.experiment).run(unit, log)
+        seconds = time.perf_counter() - clock
+        origin = {"seconds": round(seconds, 3), **about(folder.command)}
+        folder.finish(unit, summary, log.rows.columns, origin)
+        complaint.unlink(missing_ok=True)
+        with suppress(OSError):  # other complaints are still there
+            complaint.parent.rmdir()
+    except ExperimentError as error:
+        emit(Event("failed", unit, note=str(error), error=error))
+    except Exception as error:
+        text = traceback.format_exc()
+        folder.write_text(complaint.relative_to(folder.path), text)
+        emit(Event("failed", unit, note=f"{type(error).__name__}: {error}; see {complaint}"))
+    else:
+        emit(Event("finished", unit, 1.0, seconds=seconds))
+
+
+def _run_processes(folder: Folder, units: Sequence[Unit], note: Listener, jobs: int) -> None:
+    """Run each unit in its own process: what one takes down with it, a crash or the memory, is its own."""
+    context: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+    if sys.platform != "win32":
+        context.set_forkserver_preload(sorted({EXPERIMENTS[unit.experiment] for unit in units}))
+    waiting = deque(units)
+    running: dict[Connection, tuple[Any, Unit]] = {}
+    settled: set[str] = set()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                unit = waiting.popleft()
+                receive, send = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(folder.path, folder.command, unit, send))
+                process.start()
+                send.close()
+                running[receive] = process, unit
+            for connection in wait(list(running)):
+                assert isinstance(connection, Connection)
+                process, unit = running[connection]
+                try:
+                    event: Event = connection.recv()
+                except EOFError:
+                    process.join()
+                    connection.close()
+                    del running[connection]
+                    if unit.name not in settled:
+                        note(Event("failed", unit, note=f"its process ended with exit code {process.exitcode}"))
+                    continue
+                if event.kind in ("finished", "failed"):
+                    settled.add(unit.name)
+                note(event)
+    finally:
+        for process, _ in running.values():
+            process.kill()
+            process.join()
+
+
+def _work(path: Path, command: str, unit: Unit, send: Connection) -> None:  # pragma: no cover - another process
+    for number in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group; the parent decides
+        signal.signal(number, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:  # a killed parent must not leave workers that write into a folder it no longer holds
+        threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    if "torch" in sys.modules:  # units side by side share the cores: one thread each, on every machine
+        sys.modules["torch"].set_num_threads(1)
+    _run_one(Folder(path, command), unit, send.send)
+
+
+def _die_with(parent: Any) -> None:  # pragma: no cover - another process
+    parent.join()
+    os._exit(1)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised as Ctrl-C is."""
+
+
+@contextmanager
+def raising_on_sigterm() -> Iterator[None]:
+    """Raise `Terminated` inside the block if SIGTERM comes."""
+    with _handling({signal.SIGTERM: Terminated}):
+        yield
+
+
+@contextmanager
+def _noting_interrupts() -> Iterator[None]:
+    """Raise at the end of the block if Ctrl-C or SIGTERM came inside and other code swallowed it.
+
+    `gdpa.solve` answers Ctrl-C with a partial result; a unit cut short must not pass for a finished one.
+    """
+    with _handling({signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}) as came:
+        yield
+    if came:
+        raise came[0]
+
+
+@contextmanager
+def _handling(kinds: Mapping[int, type[KeyboardInterrupt]]) -> Iterator[list[type[KeyboardInterrupt]]]:
+    """Turn each signal into its exception inside the block and list what came; ignored signals stay ignored."""
+    came: list[type[KeyboardInterrupt]] = []
+
+    def handler(number: int, frame: Any) -> None:
+        came.append(kinds[number])
+        raise kinds[number]
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in kinds}
+        before = {number: now for number, now in before.items() if now is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield came
+    finally:
+        for number, now in before.items():
+            signal.signal(number, now)

@@ -1,0 +1,281 @@
+"""How fast is GDPA? The law g = tau lambda / beta_r and Theorem 1's r^(-1/3), measured on problems with known answers.
+
+Each unit runs the paper's GDPA on one certified problem with one tau. Its alpha_0 and beta_0 come from a small declared
+grid: the pair whose pilot run shows the smallest relative KKT residual towards its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdpa.base.arrays import norm
+from gdpa.core.certificate import absolute_residuals, relative_residuals, violation
+from gdpa.core.lagrangian import AugmentedLagrangian
+from gdpa.core.units import units_at
+from gdpa.methods.gdpa import GDPA
+from gdpa.oracles import library as problems
+from gdpa.oracles.library import TestProblem
+from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
+from gdpa.paper.figures.residuals import residuals_chart
+from gdpa.paper.figures.violation import violation_chart
+from gdpa.paper.records.folder import Record
+from gdpa.run.progress import Progress
+from gdpa.run.solve import solve
+from gdpa.run.stopping import MaxSteps, MaxTime
+
+NAME = "rate"
+TITLE = "Rate: the violation GDPA leaves, and Theorem 1's r^(-1/3)"
+
+TAUS = (0.1, 0.5, 0.9)
+STEPS = 60_000
+PILOT_STEPS = 2_500
+#: The declared grid for (alpha_0, beta_0).
+ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
+BETAS = (0.1, 1.0, 10.0)
+#: Steps between two looks at a run, and how many rows a decade of steps gets at most.
+LOOK_EVERY, ROWS_PER_DECADE = 10, 12
+#: A multiplier below this counts as zero: the law does not cover such a constraint.
+ACTIVE = 1e-6
+#: A run has settled, so that the law covers it, when its relative stationarity has fallen to this.
+SETTLED = 1e-2
+#: What the law's ratio measured / predicted may differ from 1 by, and what a slope may differ from -1/3 by.
+RATIO_TOLERANCE, SLOPE_TOLERANCE = 0.05, 0.05
+#: What the method leaves, as the report says it.
+LAW = "An active constraint is left violated by tau lambda_i / beta_r."
+RESIDUALS = ("stationarity", "feasibility", "slackness")
+
+
+def active(problem: TestProblem) -> list[int]:
+    """Return the inequality constraints with a positive multiplier at the recorded solution.
+
+    >>> active(problems.get("HS12"))
+    [0]
+    """
+    if problem.multipliers is None:
+        return []
+    inequalities = len(problem.multipliers) - problem.problem.num_equalities
+    return [i for i in range(inequalities) if problem.multipliers[i] > ACTIVE]
+
+
+def units(settings: Settings) -> list[Unit]:
+    """One unit per problem with an active inequality, tau and seed; seed 0 starts where the source says."""
+    chosen = [problems.get(name) for name in problems.names("solvable")]
+    steps = STEPS if settings.steps is None else settings.steps
+    return [
+        Unit(
+            NAME,
+            f"GDPA tau={tau}",
+            problem.name,
+            seed,
+            {
+                "tau": tau,
+                "steps": steps,
+                "pilot_steps": min(PILOT_STEPS, steps),
+                "budget": settings.budget,
+                "alphas": list(ALPHAS),
+                "betas": list(BETAS),
+            },
+        )
+        for problem in chosen
+        if problem.problem.num_equalities == 0 and active(problem)
+        for tau in TAUS
+        for seed in range(settings.seeds)
+    ]
+
+
+def run(unit: Unit, log: Log) -> Mapping[str, Any]:
+    """Choose the step sizes, run, and return the choice with the final numbers."""
+    config, problem = unit.config, problems.get(unit.setting)
+    x0 = problem.x0 + 0.1 * np.random.default_rng(unit.seed).standard_normal(problem.x0.shape) * (unit.seed > 0)
+    rows = active(problem)
+    expected = problem.multipliers[rows]  # type: ignore[index]
+
+    pilots: list[dict[str, float]] = []
+    grid = [(alpha, beta) for beta in config["betas"] for alpha in config["alphas"]]
+    for index, (alpha, beta) in enumerate(grid):
+        log.progress(0.3 * index / len(grid), "choosing alpha_0 and beta_0")
+        pilots.append({"alpha": alpha, "beta": beta, "kkt": _pilot(problem, x0, alpha, beta, config)})
+    best = min(pilots, key=lambda pilot: pilot["kkt"])
+
+    algorithm = GDPA(alpha=best["alpha"], beta=best["beta"], tau=config["tau"])
+    last: dict[str, Any] = {}
+    due = 1.0
+
+    def measure(progress: Progress) -> None:
+        nonlocal due
+        state = progress.state
+        if state.step < due and state.step != config["steps"]:
+            return
+        due = state.step * 10 ** (1 / ROWS_PER_DECADE)
+        now, lam = state.evaluation, state.multipliers
+        assert now is not None
+        # After step r the state is (x_{r+1}, lambda_{r+1}), and beta_r is what lambda_{r+1} was computed with.
+        beta = algorithm.beta(state.step)
+        gradient = now.pullback(lam)
+        residuals = absolute_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam)
+        g, predicted = now.constraints[rows], AugmentedLagrangian(expected, beta, config["tau"]).residual_violation()
+        units = units_at(progress.start, state.x, now)
+        relative = relative_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam, units)
+        last.update(
+            step=state.step,
+            ratios=(g / predicted).tolist(),
+            settled=bool(relative.stationarity <= SETTLED),
+            **dict(zip(RESIDUALS, map(float, residuals), strict=True)),
+        )
+        log.row(
+            step=state.step,
+            seconds=round(progress.seconds, 6),
+            beta=beta,
+            measured=float(norm(violation(g))),
+            predicted=float(norm(predicted)),
+            **dict(zip(RESIDUALS, map(float, residuals), strict=True)),
+        )
+        log.progress(0.3 + 0.7 * state.step / config["steps"], f"step {state.step}")
+
+    with np.errstate(all="ignore"):
+        result = solve(
+            problem.problem,
+            x0,
+            algorithm,
+            stop=_stop(config["steps"], config["budget"]),
+            observers=[measure],
+            record=0,
+            check_every=_look_every(config["steps"]),
+        )
+    return {
+        "alpha": best["alpha"],
+        "beta": best["beta"],
+        "pilots": pilots,
+        "status": result.status.name,
+        "multipliers": np.asarray(result.multipliers_last)[rows].tolist(),
+        "expected_multipliers": expected.tolist(),
+        **last,
+    }
+
+
+def _look_every(steps: int) -> int:
+    return LOOK_EVERY if steps % LOOK_EVERY == 0 else 1
+
+
+def _stop(steps: int, budget: float | None) -> list[Any]:
+    return [MaxSteps(steps), *([] if budget is None else [MaxTime(budget)])]
+
+
+def _pilot(problem: TestProblem, x0: Any, alpha: float, beta: float, config: Mapping[str, Any]) -> float:
+    """Return the largest relative KKT residual in the last fifth of a short run, infinity if it diverges.
+
+    The largest, because a step too long makes the run circle round the solution rather than diverge.
+    """
+    seen: list[float] = []
+
+    def watch(progress: Progress) -> None:
+        if progress.step > 0.8 * config["pilot_steps"]:
+            seen.append(progress.kkt)
+
+    with np.errstate(all="ignore"):
+        result = solve(
+            problem.problem,
+            x0,
+            GDPA(alpha=alpha, beta=beta, tau=config["tau"]),
+            stop=MaxSteps(config["pilot_steps"]),
+            observers=[watch],
+            record=0,
+            check_every=_look_every(config["pilot_steps"]),
+        )
+    return max(seen) if result.steps == config["pilot_steps"] and np.isfinite(seen).all() else float("inf")
+
+
+def slope(record: Record, name: str) -> float:
+    """Return the log-log slope of a column over the last decade of steps, NaN if it cannot be fitted."""
+    r, values = record.columns["step"], record.columns[name]
+    keep = (r >= r[-1] / 10) & (values > 0) & np.isfinite(values)
+    if keep.sum() < 3:
+        return float("nan")
+    return float(np.polyfit(np.log(r[keep]), np.log(values[keep]), 1)[0])
+
+
+def section(records: Sequence[Record]) -> Section:
+    """Figures, slopes and verdicts."""
+    table = [_table_row(record) for record in records]
+    introduction = (
+        "GDPA exactly as published, run on problems whose solutions and multipliers are recorded with their sources. "
+        "At a fixed point of the dual update with fixed beta, lambda = (1 - tau) lambda + beta g, so an active "
+        "constraint keeps the violation g_i = tau lambda_i / beta_r. The prediction below uses the recorded "
+        "multipliers, not the run's own. alpha_0 and beta_0 were chosen per unit from a declared grid by the KKT "
+        "residual of a pilot run; grid and choice are in the records. Slopes are fitted on the last decade of steps. "
+        f"A run has settled when its relative stationarity is at most {SETTLED:g}; the law is about such runs."
+    )
+    head = (
+        "problem", "tau", "seed", "alpha_0", "beta_0", "steps", "settled", "measured / predicted violation",
+        "slope of stationarity", "slope of feasibility", "slope of slackness",
+        "stationarity", "feasibility", "slackness",
+    )  # fmt: skip
+    return Section(
+        introduction,
+        charts=(violation_chart(records, TAUS), residuals_chart(records, RESIDUALS)),
+        tables=(Table("Measured slopes and final residuals (absolute, as the paper's Definition 2)", head, table),),
+        verdicts=_verdicts(records),
+    )
+
+
+def _table_row(record: Record) -> list[Any]:
+    s = record.summary
+    return [
+        record.unit.setting,
+        record.unit.config["tau"],
+        record.unit.seed,
+        s["alpha"],
+        s["beta"],
+        s.get("step"),
+        "yes" if s.get("settled") else "no",
+        ", ".join(f"{ratio:.3f}" for ratio in s.get("ratios", ())),
+        *(round(slope(record, name), 3) for name in RESIDUALS),
+        *(s.get(name) for name in RESIDUALS),
+    ]
+
+
+def _verdicts(records: Sequence[Record]) -> list[Verdict]:
+    settled = [record for record in records if record.summary.get("settled")]
+    if not settled:
+        return [Verdict(LAW, None, "No run has settled.", ours=True)]
+    ratios = np.array([ratio for record in settled for ratio in record.summary["ratios"]])
+    near = np.abs(ratios - 1) <= RATIO_TOLERANCE
+    others = [f"{r.unit.setting} (tau = {r.unit.config['tau']})" for r in records if r not in settled]
+    words = (
+        f"{len(settled)} of {len(records)} runs have settled. At their last step {near.sum()} of {len(near)} active "
+        f"constraints have a violation within {RATIO_TOLERANCE:.0%} of the prediction; the ratios run from "
+        f"{ratios.min():.3f} to {ratios.max():.3f}, median {np.median(ratios):.3f}."
+    )
+    if others:
+        words += f" Not settled within their steps, and left out of all verdicts: {', '.join(others)}."
+    verdicts = [Verdict(LAW, _mostly(near), words, ours=True)]
+    for name in RESIDUALS:
+        slopes = np.array([slope(record, name) for record in settled])
+        fits = slopes <= -1 / 3 + SLOPE_TOLERANCE
+        words = (
+            f"Slopes of the settled runs go from {np.nanmin(slopes):.3f} to {np.nanmax(slopes):.3f}, median "
+            f"{np.nanmedian(slopes):.3f}; {fits.sum()} of {len(fits)} runs fall at least as fast."
+        )
+        verdicts.append(Verdict(f"Theorem 1: {name} falls at least as fast as r^(-1/3).", _mostly(fits), words))
+    slopes = np.array([slope(record, "feasibility") for record in settled])
+    slow = np.abs(slopes + 1 / 3) <= SLOPE_TOLERANCE
+    words = (
+        f"{slow.sum()} of {len(slow)} settled runs have a slope within {SLOPE_TOLERANCE} of -1/3: one more digit of "
+        "feasibility costs about a thousand times the iterations. This is the law above seen along the run, and the "
+        "reason for AdaptiveGDPA."
+    )
+    claim = "Ours: with an active constraint, feasibility falls no faster than r^(-1/3)."
+    return [*verdicts, Verdict(claim, _mostly(slow), words, ours=True)]
+
+
+def _mostly(marks: Any) -> bool | None:
+    """True if nine in ten marks hold, False if at most half do, None in between.
+
+    >>> _mostly([True] * 9 + [False]), _mostly([True, False]), _mostly([True, True, False])
+    (True, False, None)
+    """
+    share = float(np.mean(marks))
+    return True if share >= 0.9 else False if share <= 0.5 else None

@@ -1,0 +1,1 @@
+"""One run: the loop, its stop rules and observers, and the result."""

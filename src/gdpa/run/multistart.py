@@ -1,0 +1,139 @@
+"""Several starts instead of one: the best certified answer, and what the others found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gdpa.base.arrays import from_numpy, to_numpy
+from gdpa.base.checks import is_count
+from gdpa.base.sets import Box
+from gdpa.base.status import Status
+from gdpa.base.typing import Array
+from gdpa.core.problem import Problem
+from gdpa.core.units import Start
+from gdpa.run.observers import finish
+from gdpa.run.oracle import CountingOracle, Counts
+from gdpa.run.progress import Progress
+from gdpa.run.result import Attempt, Result
+
+
+def starts(problem: Problem, x0: Array, count: int, seed: Any = 0, x_scale: Any = None) -> Iterator[Array]:
+    """Yield ``x0`` and ``count - 1`` random points of X.
+
+    A coordinate with two finite bounds is drawn uniformly between them. The others are drawn around x0 from a normal
+    distribution whose deviation is their length (``x_scale``, or what `gdpa.core.units.Start` reads off x0), and the
+    point is projected on X.
+
+    >>> from gdpa import problems
+    >>> disc = problems.get("disc-product")
+    >>> [len(x) for x in starts(disc.problem, disc.x0, 3)]
+    [2, 2, 2]
+    """
+    rng = np.random.default_rng(seed)
+    here = np.asarray(to_numpy(x0), dtype=np.float64)
+    lengths = Start(here, here, x_scale).lengths(here)
+    lower, upper = (np.full(here.shape, side) for side in (-np.inf, np.inf))
+    if isinstance(problem.domain, Box):
+        lower, upper = (side + np.zeros(here.shape) for side in (problem.domain.lower, problem.domain.upper))
+    bounded = np.isfinite(lower) & np.isfinite(upper)
+    low, width = np.where(bounded, lower, 0.0), np.where(bounded, upper, 0.0) - np.where(bounded, lower, 0.0)
+    yield x0
+    for _ in range(count - 1):
+        shares, shifts = rng.random(here.shape), rng.standard_normal(here.shape)
+        drawn = np.where(bounded, low + shares * width, here + lengths * shifts)
+        yield problem.domain.project(from_numpy(drawn, x0))
+
+
+def solve_from_several(
+    solve: Callable[..., Result],
+    problem: Problem,
+    x0: Array,
+    count: int,
+    seed: Any,
+    observers: Iterable[Callable[[Progress], None]] = (),
+    **options: Any,
+) -> Result:
+    """Run ``solve`` from `starts` and return the best result, with the others in ``result.others``.
+
+    The best is the certified one with the lowest objective; without any, the one with the smallest relative residuals.
+    Ctrl-C and an observer's StopIteration end the search. An exception at x0 propagates; at a random start it ends
+    that attempt alone. Steps, oracle calls and seconds are summed over all attempts.
+    """
+    if not is_count(count, 1):
+        raise ValueError(f"best_of must be a positive number of starts, got {count!r}")
+    if x0.ndim != 1:
+        raise ValueError(f"best_of needs one problem, got x0 of shape {tuple(x0.shape)}; pass one start of shape (d,)")
+    oracle = CountingOracle(problem)
+    watch = _Watch(observers)
+    found: list[Result] = []
+    failed: list[Attempt] = []
+    scale = problem.x_scale if options.get("x_scale") is None else options["x_scale"]
+    for start in starts(problem, x0, count, seed, scale):
+        try:
+            found.append(solve(oracle.problem, start, observers=watch.observers, **options))
+        except KeyboardInterrupt:  # between the loops of two runs
+            if not found:
+                raise
+            break
+        except Exception as error:
+            if not found:
+                raise
+            partial = getattr(error, "partial_result", None)
+            if isinstance(partial, Result):
+                found.append(partial)
+            else:
+                failed.append(Attempt(Status.FAILED, False, math.nan, start))
+        if watch.stopped or found[-1].status is Status.INTERRUPTED:
+            break
+    best = min(found, key=_rank)
+    forwards, backwards = (sum(getattr(one, name) for one in found) for name in ("forwards", "backwards"))
+    tried = len(found) + len(failed)
+    cut = f" Ended after {tried} of {count} starts." if tried < count else ""
+    return replace(
+        best,
+        message=best.message + cut,
+        steps=sum(one.steps for one in found),
+        forwards=forwards,
+        backwards=backwards,
+        measuring=Counts(oracle.method.forwards - forwards, oracle.method.backwards - backwards),
+        seconds=sum(one.seconds for one in found),
+        others=(*(_attempt(one) for one in found if one is not best), *failed),
+    )
+
+
+def _attempt(result: Result) -> Attempt:
+    return Attempt(result.status, result.success, result.objective, result.x)
+
+
+def _rank(result: Result) -> tuple[bool, float]:
+    """Certified results come first and by objective, the others by their residuals."""
+    value = result.objective if result.success else result.certificate.relative.worst
+    return not result.success, math.inf if math.isnan(value) else value
+
+
+class _Watch:
+    """Notes whether an observer ended a run by StopIteration."""
+
+    def __init__(self, observers: Iterable[Callable[[Progress], None]]) -> None:
+        self.stopped = False
+        self.observers = tuple(_Watched(observer, self) for observer in observers)
+
+
+class _Watched:
+    def __init__(self, observer: Callable[[Progress], None], watch: _Watch) -> None:
+        self._observer, self._watch = observer, watch
+
+    def __call__(self, progress: Progress) -> None:
+        try:
+            self._observer(progress)
+        except StopIteration:
+            self._watch.stopped = True
+            raise
+
+    def finish(self) -> None:
+        finish(self._observer)

@@ -1,0 +1,340 @@
+"""What a run returns: a status that is its own sentence, the points worth keeping, and the recomputed certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdpa.base.arrays import positive_part, to_numpy
+from gdpa.base.extras import needed_by
+from gdpa.base.status import Status
+from gdpa.base.stored import stored
+from gdpa.base.text import number, vector
+from gdpa.base.typing import Array, Vector
+from gdpa.core.certificate import Certificate, violation
+from gdpa.core.problem import Evaluation, Problem
+from gdpa.oracles.derivative_check import contradiction
+from gdpa.run.oracle import Counts
+
+#: A longer table shows this many rows, the most important ones.
+MOST_ROWS = 12
+#: A longer name is cut.
+LONGEST_NAME = 40
+HEAD = ("constraint", "value", "violation", "multiplier", "")
+
+
+@stored
+@dataclass(frozen=True, repr=False, eq=False)
+class History(dict[str, Vector]):
+    """Columns of numbers recorded along a run, one row per recorded step; ``pandas.DataFrame(history)`` takes it.
+
+    The residuals are those of the step's own multiplier estimate: stationarity, feasibility and slackness as the paper
+    prints them, ``kkt`` the largest relative one.
+
+    Attributes:
+        columns: the columns by name, also the items of the history itself.
+    """
+
+    columns: dict[str, Vector] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.update(self.columns)
+
+    def __repr__(self) -> str:
+        rows = len(next(iter(self.values()))) if self else 0
+        return f"History({rows} rows of {', '.join(self)})"
+
+
+@stored
+class Attempt(NamedTuple):
+    """What one of several starts came to, see ``best_of`` of `gdpa.solve`.
+
+    Attributes:
+        status: why it ended.
+        success: whether its certificate meets the tolerance.
+        objective: f at ``x``.
+        x: its best point, or its start if the problem raised an exception there.
+    """
+
+    status: Status
+    success: bool
+    objective: Any
+    x: Array
+
+
+@stored
+@dataclass(frozen=True, repr=False)
+class Result:
+    """The outcome of `gdpa.solve`, recomputed from the problem at the returned point.
+
+    Attributes:
+        x: the best point, by certificate.
+        multipliers: its multipliers.
+        success: True only if the certificate at ``x`` meets the tolerance.
+        status: why the run ended.
+        message: the status' sentence, with the residuals.
+        certificate: the KKT conditions at ``x``; also holds f, g, gradient and the multipliers of X.
+        tolerance: what ``success`` was judged by.
+        x_last, multipliers_last: the last finite iterate and the method's own multipliers there.
+        x_best_feasible: the lowest objective among the iterates feasible to the tolerance; None if there was none.
+        x_average: the average of the iterates weighted by 1/beta_r, as the paper's Theorem 1 returns it.
+        steps, forwards, backwards, seconds: what the method used.
+        measuring: the oracle calls made beside these, for residuals and certificates; `calls` is the sum.
+        history: the recorded columns.
+        names: the names of the constraints, if the problem has any.
+        run: continue from here with ``solve(problem, run=result.run, ...)``.
+        restored: what the final restoration did (``before``, ``after``, ``reached``); None if none was asked for.
+        others: what the other starts came to if there were several; steps, calls and seconds are then those of all.
+    """
+
+    x: Array
+    multipliers: Array
+    success: bool
+    status: Status
+    message: str
+    certificate: Certificate
+    tolerance: float
+    x_last: Array
+    multipliers_last: Array
+    x_best_feasible: Array | None
+    x_average: Array
+    steps: int
+    forwards: int
+    backwards: int
+    measuring: Counts
+    seconds: float
+    history: History
+    names: tuple[str, ...] | None
+    run: Any
+    restored: Any = None
+    others: tuple[Attempt, ...] = ()
+
+    @property
+    def calls(self) -> Counts:
+        """Every oracle call made, by the method and for measuring."""
+        return Counts(self.forwards + self.measuring.forwards, self.backwards + self.measuring.backwards)
+
+    @property
+    def cuts(self) -> int:
+        """How many steps were taken back and repeated shorter, because they led to a value that is not finite."""
+        return int(self.run.caution.cuts)
+
+    @property
+    def state(self) -> Any:
+        """The method's state at the end."""
+        return self.run.state
+
+    @property
+    def algorithm(self) -> Any:
+        """The method that ran."""
+        return self.run.algorithm
+
+    @property
+    def objective(self) -> Any:
+        """f at ``x``."""
+        return self.certificate.objective
+
+    @property
+    def constraints(self) -> Array:
+        """g at ``x``."""
+        return self.certificate.constraints
+
+    @property
+    def fun(self) -> Any:
+        """f at ``x``, by SciPy's name."""
+        return self.certificate.objective
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the recorded residuals against steps on a matplotlib ``Axes`` (a new one by default) and return it."""
+        if "step" not in self.history:
+            raise ValueError("nothing was recorded; run solve with record=1 to plot the result")
+        if axes is None:
+            with needed_by("result.plot()"):
+                import matplotlib.pyplot as plt
+
+            _, axes = plt.subplots()
+        for name in ("stationarity", "feasibility", "slackness", "kkt"):
+            values = np.where(self.history[name] > 0, self.history[name], np.nan)
+            axes.plot(self.history["step"], values, label="relative KKT" if name == "kkt" else name)
+        axes.set(xscale="log", yscale="log", xlabel="step r", ylabel="residual")
+        axes.legend()
+        return axes
+
+    def __repr__(self) -> str:
+        lines = [f"Result of {type(self.algorithm).__name__}: {'success' if self.success else 'no success'}"]
+        lines += [f"  {self.message}", *(f"  {name:<12} {text}" for name, text in self._summary())]
+        table = text_table(constraint_rows(self.certificate, self.tolerance))
+        return "\n".join([*lines, *(f"  {line}" for line in table)])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same as `print`, as tables."""
+        title = f"Result of {type(self.algorithm).__name__}: {'success' if self.success else 'no success'}"
+        table = html_table(constraint_rows(self.certificate, self.tolerance))
+        rows = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._summary())
+        return (
+            f"<div><p><b>{escape(title)}</b><br>{escape(self.message)}</p>"
+            f"<table><tbody>{rows}</tbody></table>{table}</div>"
+        )
+
+    def _summary(self) -> list[tuple[str, str]]:
+        """Name and text of every line but the table."""
+        calls = self.calls
+        lines = [
+            ("objective", number(self.objective, 8) if isinstance(self.objective, float) else vector(self.objective)),
+            ("x", vector(self.x)),
+        ]
+        if self.x.ndim > 1:
+            lines.append(("multipliers", vector(self.multipliers)))
+        cost = (
+            f"{self.steps} steps, {calls.forwards} forwards, {calls.backwards} backwards "
+            f"({self.forwards} and {self.backwards} by the method), {self.seconds:.3g} s"
+            + (f"; {self.cuts} steps cut short of values not finite" if self.cuts else "")
+        )
+        lines += [("residuals", str(self.certificate)), ("cost", cost)]
+        if self.others:
+            certified = [number(other.objective) for other in self.others if other.success]
+            found = f", with objectives {', '.join(sorted(set(certified), key=float)[:5])}" if certified else ""
+            lines.append(("others", f"{len(certified)} of {len(self.others)} other starts certified{found}"))
+        return lines
+
+
+class Row(NamedTuple):
+    """One constraint at a certified point.
+
+    Attributes:
+        place: i, counted from 0.
+        name: its name, or ``g[i]``.
+        value: g_i.
+        violation: [g_i]_+, or |g_i| for an equality.
+        multiplier: lambda_i.
+        mark: "violated" beyond the tolerance, "active" at its limit to the tolerance, "not finite", or "".
+
+    A value that the problem's precision cannot distinguish from zero is 0.
+    """
+
+    place: int
+    name: str
+    value: float
+    violation: float
+    multiplier: float
+    mark: str
+
+
+def constraint_rows(certificate: Certificate, tolerance: float) -> tuple[Row, ...]:
+    """Return one row for each constraint: violated ones first, then active ones, the worst of each first.
+
+    A constraint is violated or active in its own unit, as the certificate judges it (`gdpa.core.units.Units`). A batch
+    has no rows.
+
+    >>> from gdpa import certify, problems
+    >>> disc = problems.get("disc-product")
+    >>> (row,) = constraint_rows(certify(disc.problem, disc.solution), 1e-6)
+    >>> row.name, round(row.multiplier, 6), row.mark
+    ('g[0]', 0.5, 'active')
+    """
+    g, multipliers = to_numpy(certificate.constraints), to_numpy(certificate.multipliers)
+    if g.ndim != 1:
+        return ()
+    units = [to_numpy(weight) for weight in certificate.units]
+    _, c, a, rounding, pushes = units
+    eps = float(np.finfo(g.dtype).eps)
+    value = np.where(np.abs(g) <= rounding, 0.0, g)
+    multiplier = np.where(np.abs(pushes * multipliers) <= eps, 0.0, multipliers)
+    excess = violation(value, certificate.num_equalities)
+    finite = np.isfinite(g) & np.isfinite(multipliers)
+    violated = finite & ~(c * excess <= tolerance)
+    active = finite & ~violated & (a * np.abs(value) <= tolerance)
+    mark = np.select([~finite, violated, active], ["not finite", "violated", "active"], "")
+    importance = np.where(violated, -c * excess, np.where(active, -np.abs(pushes * multiplier), a * np.abs(value)))
+    order = np.lexsort((importance, np.select([~finite, violated, active], [0, 1, 2], 3)))
+    columns = (value.tolist(), excess.tolist(), multiplier.tolist(), mark.tolist())
+    rows = [Row(i, certificate.constraint_name(i), *row) for i, row in enumerate(zip(*columns, strict=True))]
+    return tuple(rows[i] for i in order)
+
+
+def most_violated(certificate: Certificate, tolerance: float, count: int = 3) -> str:
+    """Return the names and violations of the most violated constraints as half a sentence; "" if none is violated."""
+    rows = [row for row in constraint_rows(certificate, tolerance) if row.mark == "violated"]
+    named = [f"{row.name} by {number(row.violation, 3)}" for row in rows[:count]]
+    more = [f"and {len(rows) - count} more"] if len(rows) > count else []
+    return ", ".join(named + more)
+
+
+def text_table(rows: Sequence[Row]) -> list[str]:
+    r"""Return the lines of the table, the rows in their own order unless there are more than `MOST_ROWS`.
+
+    >>> print("\n".join(text_table([Row(0, "disc", 0.0, 0.0, 0.5, "active")])))
+    constraint  value  violation  multiplier
+    disc            0          0         0.5  active
+    """
+    if not rows:
+        return []
+    cells = [HEAD, *(_cells(row) for row in _shown(rows))]
+    wide = [max(len(line[k]) for line in cells) for k in range(len(HEAD))]
+    lines = []
+    for name, *numbers, mark in cells:
+        right = (text.rjust(width) for text, width in zip(numbers, wide[1:], strict=False))
+        lines.append("  ".join((name.ljust(wide[0]), *right, mark)).rstrip())
+    return lines + ([f"... and {len(rows) - MOST_ROWS} more"] if len(rows) > MOST_ROWS else [])
+
+
+def html_table(rows: Sequence[Row]) -> str:
+    """Return the table as HTML that needs nothing else."""
+    if not rows:
+        return ""
+    head = "".join(f"<th>{cell}</th>" for cell in HEAD)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) + "</tr>" for row in _shown(rows)
+    )
+    more = f"<p>... and {len(rows) - MOST_ROWS} more</p>" if len(rows) > MOST_ROWS else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _shown(rows: Sequence[Row]) -> Sequence[Row]:
+    return rows[:MOST_ROWS] if len(rows) > MOST_ROWS else sorted(rows)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    name = row.name if len(row.name) <= LONGEST_NAME else row.name[: LONGEST_NAME - 3] + "..."
+    return name, *(number(value, 4) for value in row[2:5]), row.mark
+
+
+def message(status: Status, detail: str, certificate: Certificate) -> str:
+    """Return the status' sentence, a sentence of detail, and the residuals."""
+    return f"{status.value}{' ' + detail + '.' if detail else ''} {certificate.summary}"
+
+
+def advice(
+    status: Status, algorithm: Any, problem: Problem, x: Array, multipliers: Array, now: Evaluation | None
+) -> str:
+    """Return what may help after this ending, in terms of what the method has; "" if the status says it all.
+
+    Args:
+        status: why the run ended.
+        algorithm: the method.
+        problem: evaluated at a few points if derivatives are in doubt.
+        x, multipliers: where the run ended.
+        now: the oracle call at ``x``, if it is known.
+
+    >>> from gdpa import GDPA, problems
+    >>> disc = problems.get("disc-product")
+    >>> advice(Status.DIVERGING, GDPA(alpha=0.1), disc.problem, disc.x0, disc.multipliers, None)
+    'Or the step is too long: reduce alpha or beta'
+    """
+    if status is Status.DIVERGING:
+        steps = [name for name in ("alpha", "beta") if hasattr(algorithm, "alpha") and hasattr(algorithm, name)]
+        return f"Or the step is too long: reduce {' or '.join(steps)}" if steps else ""
+    if status is Status.MAX_STEPS:
+        return "" if type(algorithm).__name__ == "AdaptiveGDPA" else "Or try AdaptiveGDPA, which tunes itself"
+    if status is Status.STALLED:
+        precision = "The tolerance may be below what the precision of the problem's numbers allows"
+        return contradiction(problem, x, multipliers, now) or precision
+    if status is Status.LOCALLY_INFEASIBLE:
+        now = problem.evaluate(x) if now is None else now
+        violation = positive_part(now.constraints, problem.num_equalities)
+        return contradiction(problem, x, violation, now, objective=0.0)
+    return ""

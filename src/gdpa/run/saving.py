@@ -1,0 +1,93 @@
+"""Save a run to a file and continue it later: by hand, or on the way of `gdpa.solve`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gdpa.base.checks import is_count
+from gdpa.base.signals import StopRequest
+from gdpa.files import DamagedFileError, load, save
+from gdpa.files.checkpoints import Checkpoints
+from gdpa.run.run import Run
+
+
+def save_run(path: str | os.PathLike[str], run: Run) -> None:
+    """Write ``run`` to ``path``, whole or not at all; the file is data, not code.
+
+    >>> import tempfile
+    >>> from gdpa import GDPA, MaxSteps, problems, solve
+    >>> disc = problems.get("disc-product")
+    >>> first = solve(disc.problem, disc.x0, GDPA(), stop=MaxSteps(10))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_run(f"{folder}/run", first.run)
+    ...     rest = solve(disc.problem, run=load_run(f"{folder}/run"), stop=MaxSteps(20))
+    >>> straight = solve(disc.problem, disc.x0, GDPA(), stop=MaxSteps(20))
+    >>> bool((rest.x == straight.x).all())
+    True
+    """
+    if not isinstance(run, Run):
+        raise TypeError(f"run must be a Run, such as result.run, got {type(run).__name__}")
+    save(path, run.without_evaluations())
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run written by `save_run` or by ``solve(checkpoint=...)``; continue with ``solve(problem, run=...)``."""
+    return _as_run(load(path), path)
+
+
+def newest_run(path: str | os.PathLike[str]) -> Run | None:
+    """Return the newest good run that ``solve(checkpoint=path)`` saved, or None if there is none."""
+    newest = Checkpoints(path).newest()
+    return None if newest is None else _as_run(newest.value, newest.path)
+
+
+def _as_run(value: Any, path: str | os.PathLike[str]) -> Run:
+    if not isinstance(value, Run):
+        raise DamagedFileError(f"{Path(path)} holds no run of gdpa but {type(value).__name__}")
+    return value
+
+
+class Saver:
+    """Saves a run on the way of the loop: every ``every`` steps, at the end, and before SIGTERM ends the process.
+
+    Inside ``with``, signals are noted by a `StopRequest`, so that the loop ends after its step with what it has: SIGINT
+    always, SIGTERM if there is a place to save to. After SIGTERM, standard error names the file.
+
+    Args:
+        path: where to save, see `gdpa.files.checkpoints.Checkpoints`; None saves nothing.
+        every: steps between two saves.
+        keep: how many files stay.
+
+    Attributes:
+        stop: true after a signal.
+        path: the file of the last save; None if there was none.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, every: int, keep: int) -> None:
+        if not is_count(every, 1):
+            raise ValueError(f"every must be a positive number of steps, got {every!r}")
+        self._files = None if path is None else Checkpoints(path, keep)
+        self._every, self._saved = every, -1
+        self.stop = StopRequest(signal.SIGINT, *(() if path is None else (signal.SIGTERM,)))
+        self.path: Path | None = None
+
+    def __enter__(self) -> Saver:
+        self.stop.__enter__()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self.stop.number == signal.SIGTERM and self.path is not None:
+            sys.stderr.write(f"gdpa: terminated; the run is saved in {self.path}\n")
+            sys.stderr.flush()
+        self.stop.__exit__(*raised)
+
+    def offer(self, step: int, run: Callable[[], Run], final: bool = False) -> None:
+        """Save the run if that is due after ``step``."""
+        if self._files is not None and step != self._saved and (final or step % self._every == 0):
+            self.path = self._files.save(step, run().without_evaluations())
+            self._saved = step

@@ -1,0 +1,389 @@
+"""The only loop of the library. It owns the clock, the counters, the stop rules and the observers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gdpa.base.arrays import all_finite, from_numpy, is_floating, machine_eps, namespace, positive_part, zeros_like
+from gdpa.base.checks import check_count, check_limit
+from gdpa.base.signals import finishing_the_step
+from gdpa.base.status import Status
+from gdpa.base.typing import Array
+from gdpa.core.detach import detached, own_copy
+from gdpa.core.problem import Evaluation, Problem, WithStart
+from gdpa.core.units import start_at
+from gdpa.methods import as_algorithm, default_method
+from gdpa.methods.base import Algorithm, State
+from gdpa.run.caution import go_back, problem_for, trust
+from gdpa.run.conclude import conclude
+from gdpa.run.feasible import SHARE, restored
+from gdpa.run.multistart import solve_from_several
+from gdpa.run.observers import Recorder, displays, finish
+from gdpa.run.oracle import CountingOracle
+from gdpa.run.placement import is_watched, placed
+from gdpa.run.progress import Progress
+from gdpa.run.result import Result
+from gdpa.run.run import NO_TROUBLE, Run
+from gdpa.run.saving import Saver, newest_run
+from gdpa.run.stopping import KKTBelow, MaxSteps, StopRule
+
+#: The most rounding of a dtype to optimize in: float32 has 1e-7, float16 and bfloat16 have 1e-3 and more.
+MOST_ROUNDING = 1e-4
+#: The default limit of updates of a run.
+MAX_STEPS = 10_000
+
+
+def default_tolerance(x: Array) -> float:
+    """Return the relative KKT tolerance that suits the precision of ``x``: 1e-6 in float64, 1e-3 in float32.
+
+    >>> default_tolerance(np.zeros(1)), default_tolerance(np.zeros(1, dtype=np.float32))
+    (1e-06, 0.001)
+    """
+    eps = machine_eps(x)
+    return 1e-6 if eps < 1e-12 else 1e-3 if eps < 1e-6 else 1e-1
+
+
+@finishing_the_step
+def solve(
+    problem: Problem | WithStart,
+    x0: Array | None = None,
+    algorithm: str | Algorithm[Any] | None = None,
+    *,
+    stop: StopRule | Iterable[StopRule] | None = None,
+    tolerance: float | None = None,
+    observers: Callable[[Progress], None] | Iterable[Callable[[Progress], None]] = (),
+    record: int = 1,
+    check_every: int = 1,
+    multipliers0: Array | None = None,
+    x_scale: Array | None = None,
+    run: Run | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 100,
+    keep: int = 3,
+    resume: bool = False,
+    feasible: bool = False,
+    best_of: int = 1,
+    seed: Any = 0,
+    disp: bool | str = False,
+) -> Result:
+    """Minimize f(x) subject to g(x) <= 0 and x in X.
+
+    Args:
+        problem: the oracle and the set X; or a problem that brings its start, such as `gdpa.from_module` returns. If
+            it has a method ``load``, as that one has, the answer is written back by ``problem.load(result.x)``.
+        x0: the start, a floating-point array of NumPy, torch or JAX; projected on X.
+        algorithm: the method, such as ``GDPA(tau=0.05)``, or its name; default `AdaptiveGDPA`, which has no step size
+            to tune.
+        stop: one stop rule or several. Default: a certificate at ``tolerance``, or 10,000 steps.
+        tolerance: the relative KKT tolerance that ``success`` is judged by; default 1e-6 in double precision and 1e-3
+            in single precision.
+        observers: one function or several, called with the `Progress` after every step; any may raise StopIteration to
+            end the run.
+        record: keep every ``record``-th step in ``result.history``; 0 keeps nothing.
+        check_every: measure residuals and ask the stop rules every ``check_every`` steps only (worth raising on a GPU,
+            where each look waits for the device).
+        multipliers0: the multipliers to begin with, e.g. those of a similar problem; default zero.
+        x_scale: the length of every coordinate of x, or one for all, if the start does not tell; see `gdpa.core.units`.
+        run: continue this run (``result.run`` or `load_run`) instead of starting at ``x0``.
+        checkpoint: save the run on the way, to files with this stem or in this folder: at the start, every ``every``
+            steps, at the end, and before SIGTERM ends the process; the last ``keep`` files stay.
+        resume: continue from the newest good file of ``checkpoint``; start at ``x0`` if there is none yet.
+        feasible: end with a restoration (`run.feasible`), so that no violation is left at ``result.x`` but rounding.
+            The default stop rules then ask for a tenth of the tolerance, because the restoration moves x a little.
+        best_of: from how many starts to solve: ``x0`` and random ones, see `gdpa.run.multistart`. The best certified
+            answer is returned, the others are listed in ``result.others``. Limits hold for every start.
+        seed: of the random starts, as `numpy.random.default_rng` takes it.
+        disp: show the run as it goes: "lines" prints one for every accepted point (`run.observers.IterationLines`),
+            "bar" rewrites one line (`gdpa.ProgressDisplay`); True is a bar in notebooks and lines elsewhere.
+
+    Returns:
+        A `Result`; ``success`` is True only for a certificate recomputed at ``result.x``.
+
+    Ctrl-C ends the run after its step and returns what there is, also before the first step; a second one ends it at
+    once. SIGTERM ends the process; with ``checkpoint``, after its step and a save. An exception of the problem's own
+    code propagates with the partial result as its attribute ``partial_result``.
+
+    Example:
+        >>> from gdpa import problems, solve
+        >>> hs = problems.get("HS12")
+        >>> result = solve(hs.problem, hs.x0)
+        >>> result.success, result.x.round(3).tolist()
+        (True, [2.0, 3.0])
+    """
+    if algorithm is not None:
+        algorithm = as_algorithm("algorithm", algorithm)
+    if not isinstance(problem, Problem) and isinstance(problem, WithStart):
+        x0, problem = (problem.x0 if x0 is None and run is None else x0), problem.problem
+    if not isinstance(problem, Problem):
+        raise TypeError(
+            f"problem must be a Problem, got {type(problem).__name__}; "
+            "make one by gdpa.from_functions, from_torch, from_module or from_jax"
+        )
+    observers = (observers,) if callable(observers) else tuple(observers)
+    if not all(callable(observer) for observer in observers):
+        raise TypeError(f"observers must be functions of the Progress of a run, got {observers!r}")
+    stop = tuple(stop) if isinstance(stop, Iterator) else stop  # what yields rules once is asked twice
+    watched = is_watched(observers, stop)
+    observers = (*observers, *displays(disp))
+    check_count(0, record=record)
+    check_count(1, check_every=check_every)
+    if best_of != 1:
+        if run is not None or checkpoint is not None:
+            raise ValueError("best_of starts several runs: give it without run and checkpoint")
+        options: dict[str, Any] = {"algorithm": algorithm, "tolerance": tolerance, "record": record}
+        options |= {"check_every": check_every, "multipliers0": multipliers0, "x_scale": x_scale, "feasible": feasible}
+        options["stop"] = None if stop is None else _rules(stop, 1.0)
+        x0 = _check_start(problem, x0)
+        return solve_from_several(solve, problem, x0, best_of, seed, observers, **options)
+    saver = Saver(checkpoint, every, keep)
+    if resume:
+        if checkpoint is None or run is not None:
+            raise ValueError("resume=True continues from the files of checkpoint=...; give that, and no run")
+        run = newest_run(checkpoint)
+        x0 = x0 if run is None else None
+    problem = problem if x_scale is None else replace(problem, x_scale=x_scale)
+    method = as_algorithm("algorithm", default_method()) if algorithm is None else algorithm
+    place = placed(problem, x0, run, method, watched)
+    oracle = CountingOracle(place.problem)
+    if run is None:
+        run = _begin(oracle, place.inward(x0), method, place.inward(multipliers0), place.device)
+    else:
+        if x0 is not None or (multipliers0 is not None and not resume):
+            raise ValueError("give x0 or run, not both: a run brings its own point and multipliers")
+        run = _continue(oracle, run, algorithm)
+    if feasible and run.state.x.ndim > 1:
+        raise ValueError(f"feasible must be False for a batch of shape {tuple(run.state.x.shape)}; solve one by one")
+    tolerance = default_tolerance(run.state.x) if tolerance is None else tolerance
+    rules = _rules(stop, SHARE * tolerance if feasible else tolerance)
+    progress, recorder = Progress(oracle, run, tolerance), Recorder(record, run.history)
+    watchers = (*((recorder,) if record else ()), *observers)
+    with saver:
+        status, detail, error = _loop(oracle, progress, rules, watchers, check_every, saver, recorder)
+        with oracle.off_account(), np.errstate(over="ignore", invalid="ignore"):  # the last point may not be finite
+            result = conclude(oracle, progress, status, detail, recorder)
+            if feasible and error is None:
+                result = detached(restored(oracle.problem, result))
+        saver.offer(progress.step, lambda: result.run, final=True)
+        if status is Status.INTERRUPTED and saver.path is not None:
+            result = replace(result, message=f"{result.message} The run is saved in {saver.path}.")
+    result = place.outward(result)
+    for watch in watchers:
+        finish(watch)
+    if error is not None:
+        error.partial_result = result  # type: ignore[attr-defined]
+        error.add_note(f"after {result.steps} steps; the exception's attribute partial_result holds the best point")
+        raise error
+    return result
+
+
+def _loop(
+    oracle: CountingOracle,
+    progress: Progress,
+    rules: tuple[StopRule, ...],
+    watchers: tuple[Callable[[Progress], None], ...],
+    check_every: int,
+    saver: Saver,
+    recorder: Recorder,
+) -> tuple[Status, str, Exception | None]:
+    """Update until a rule, the method, an observer or an error ends the run; return how it ended."""
+    algorithm, problem = progress.algorithm, oracle.problem
+    status = progress.state.verdict
+    updating = False
+    unmeasured: dict[str, Any] = {}
+    try:
+        saver.offer(progress.step, lambda: progress.run(recorder.history()), final=True)
+        if progress.step % check_every == 0:
+            with oracle.off_account():
+                status = _first(rules, progress) or status
+        while status is None and not saver.stop:
+            clock, updating, before = time.perf_counter(), True, progress.state
+            state = algorithm.update(problem_for(progress.caution, problem, before), before)
+            updating, unmeasured = False, vars(progress).copy()
+            progress.count(state, time.perf_counter() - clock)
+            due = state.step % check_every == 0 or state.verdict is not None
+            if due or state.step <= progress.caution.until:
+                due = due and state.step > progress.caution.looked  # a repeated step is not measured twice
+                with oracle.off_account():
+                    if due:
+                        progress.look()
+                    else:
+                        progress.check()
+                    if not progress.finite:
+                        if state.verdict is None and go_back(progress, state):
+                            continue
+                        return Status.INVALID_NUMBER, _culprit(problem, state), None
+                    progress.caution = trust(progress.caution, algorithm, before, state.step if due else 0)
+                    unmeasured = {}
+                    if due:
+                        for watch in watchers:
+                            watch(progress)
+                        status = _first(rules, progress)
+                    status = status or state.verdict
+                if status is None and progress.diverged:
+                    status = Status.DIVERGING
+            saver.offer(progress.step, lambda: progress.run(recorder.history()))
+    except KeyboardInterrupt:
+        vars(progress).update(unmeasured)  # a step whose measuring was interrupted is repeated by who continues the run
+        return Status.INTERRUPTED, "", None
+    except StopIteration as raised:
+        # Only an observer or a stop rule may end the run in this way: in the problem's code it is an error.
+        return (Status.FAILED, "", raised) if updating else (Status.STOPPED, "", None)
+    except Exception as raised:
+        return Status.FAILED, "", raised
+    return Status.INTERRUPTED if status is None else status, "", None
+
+
+def _begin(
+    oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], multipliers0: Any, device: str | None
+) -> Run:
+    """Return the run before its first update."""
+    x = _check_start(oracle.problem, x0)
+    clock = time.perf_counter()
+    state = algorithm.init(oracle.problem, x)
+    seconds = time.perf_counter() - clock
+    with oracle.off_account():
+        now = state.evaluation or oracle.problem.evaluate(state.x)
+        _check_finite(oracle.problem, now)
+        start = start_at(now, state.x, oracle.problem.x_scale)
+        if multipliers0 is not None:
+            state = _with_multipliers(algorithm, oracle, state, multipliers0)
+    return Run(
+        algorithm=algorithm,
+        state=state,
+        start=start,
+        shape=(state.x.shape[-1], now.constraints.shape[-1], oracle.problem.num_equalities),
+        forwards=oracle.method.forwards,
+        backwards=oracle.method.backwards,
+        seconds=seconds,
+        measuring=(oracle.measuring.forwards, oracle.measuring.backwards),
+        caution=trust(NO_TROUBLE, algorithm, state),
+        device=device,
+    )
+
+
+def _continue(oracle: CountingOracle, run: Run, algorithm: Any) -> Run:
+    """Return ``run`` with its oracle call made anew, or raise if it belongs to another method or problem."""
+    if not isinstance(run, Run):
+        raise TypeError(f"run must be a Run, such as result.run or load_run(path), got {type(run).__name__}")
+    if algorithm is not None and algorithm != run.algorithm:
+        raise ValueError(
+            f"run belongs to {run.algorithm!r} and cannot be continued by {algorithm!r}; leave algorithm out"
+        )
+    state, problem = run.state, oracle.problem
+    problem.domain.check_dimension(state.x.shape[-1])
+    if (problem.num_constraints or run.shape[1], problem.num_equalities) != run.shape[1:]:
+        raise ValueError(
+            f"run belongs to a problem with {run.shape[1]} constraints, {run.shape[2]} of them equalities; "
+            f"this one has {problem.num_constraints} and {problem.num_equalities}"
+        )
+    if run.values is None:
+        return run
+    oracle.measuring.forwards, oracle.measuring.backwards = run.measuring
+    try:
+        with oracle.off_account():
+            now = problem.evaluate(state.x)
+    except Exception as error:
+        error.add_note(f"raised at the point of the run, which has {run.shape[0]} coordinates: is it the same problem?")
+        raise
+    _check_same_problem(run.values, now)
+    measuring = oracle.measuring.forwards, oracle.measuring.backwards
+    return replace(run, state=replace(state, evaluation=now), measuring=measuring)
+
+
+def _check_same_problem(values: tuple[Array, Array], now: Evaluation) -> None:
+    """Raise unless f and g at the saved point are the saved ones, up to half the digits."""
+    for name, saved, found in zip(("f", "g"), values, (now.objective, now.constraints), strict=True):
+        xp = namespace(found)
+        same = saved.shape == found.shape
+        if same and saved.shape != (*saved.shape[:-1], 0):
+            allowed = float(xp.finfo(found.dtype).eps) ** 0.5 * (1 + xp.abs(saved))
+            close = (xp.abs(saved - found) <= allowed) | (saved == found) | ((saved != saved) & (found != found))
+            same = bool(xp.all(close))
+        if not same:
+            raise ValueError(
+                f"run belongs to another problem: at its point {name} was {saved} and is {found} here; "
+                "continue it with the problem it was started with"
+            )
+
+
+def _rules(stop: StopRule | Iterable[StopRule] | None, tolerance: float) -> tuple[StopRule, ...]:
+    check_limit(tolerance=tolerance)
+    if stop is None:
+        return (KKTBelow(tolerance), MaxSteps(MAX_STEPS))
+    rules = tuple(stop) if isinstance(stop, Iterable) else (stop,)
+    if not rules or not all(callable(rule) for rule in rules):
+        raise TypeError(f"stop must be a stop rule or several, got {stop!r}; such as gdpa.MaxSteps(100)")
+    return rules
+
+
+def _first(rules: tuple[StopRule, ...], progress: Progress) -> Status | None:
+    for rule in rules:
+        status = rule(progress)
+        if status is not None:
+            return status
+    return None
+
+
+def _check_start(problem: Problem, x0: Array | None) -> Array:
+    if x0 is None:
+        raise TypeError("x0 is missing: give a start point or a run")
+    if isinstance(x0, (list, tuple, float)):
+        x0 = np.asarray(x0)
+    if not is_floating(x0):
+        kind = getattr(x0, "dtype", type(x0).__name__)
+        raise TypeError(f"x0 must be an array of floating-point numbers, got {kind}; convert it to float64")
+    if machine_eps(x0) > MOST_ROUNDING:
+        raise TypeError(f"x0 has dtype {x0.dtype}, too few digits to optimize with; convert it to float32 or float64")
+    if x0.ndim == 0 or x0.shape[-1] == 0:
+        raise ValueError(f"x0 must have at least one coordinate, got shape {tuple(x0.shape)}")
+    if not all_finite(x0):
+        raise ValueError("x0 must be finite, got NaN or infinity in it; choose a finite start")
+    problem.domain.check_dimension(x0.shape[-1])
+    return problem.domain.project(own_copy(x0))
+
+
+def _with_multipliers(algorithm: Any, oracle: CountingOracle, state: State, multipliers0: Any) -> State:
+    """Return the first state with the user's multipliers."""
+    like, p = state.multipliers, oracle.problem.num_equalities
+    given = multipliers0 if is_floating(multipliers0) else from_numpy(np.asarray(multipliers0, dtype=float), like)
+    if given.shape != like.shape or not all_finite(given):
+        raise ValueError(
+            f"multipliers0 must be {like.shape[-1]} finite numbers, one per constraint, got {multipliers0!r}"
+        )
+    multipliers = positive_part(given, p)
+    warm = getattr(algorithm, "with_multipliers", None)
+    return replace(state, multipliers=multipliers) if warm is None else warm(oracle.problem, state, multipliers)
+
+
+def _check_finite(problem: Problem, evaluation: Evaluation) -> None:
+    g = evaluation.constraints
+    culprit = _not_finite(problem, evaluation.objective, g)
+    # One backward pass through everything finds a derivative of the wrong shape before the first step.
+    if not culprit and not all_finite(evaluation.pullback(namespace(g).ones_like(g))):
+        finite = all_finite(evaluation.pullback(zeros_like(g)))
+        culprit = f"the {'Jacobian of the constraints' if finite else 'gradient of the objective'} is not finite"
+    if culprit:
+        raise ValueError(f"{culprit} at the start x0; choose a start where f, g and their derivatives are finite")
+
+
+def _not_finite(problem: Problem, objective: Array, constraints: Array) -> str:
+    if not all_finite(objective):
+        return f"the objective is {objective}"
+    if all_finite(constraints):
+        return ""
+    for i in range(constraints.shape[-1]):
+        if not all_finite(constraints[..., i]):
+            return f"the constraint {problem.constraint_name(i)} is {constraints[..., i]}"
+    return ""
+
+
+def _culprit(problem: Problem, state: State) -> str:
+    probe = state.probe
+    culprit = "" if probe is None else _not_finite(problem, probe.objective, probe.constraints)
+    return culprit or "the gradient is not finite"

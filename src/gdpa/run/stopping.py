@@ -1,0 +1,98 @@
+"""Stop rules: one-call objects that look at the progress of a run and name a status or say nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gdpa.base.arrays import namespace, norm
+from gdpa.base.checks import check_limit
+from gdpa.base.status import Status
+from gdpa.core.certificate import violation
+from gdpa.run.progress import Progress
+
+
+class StopRule(Protocol):
+    """A function of the `Progress` of a run; it returns the status to stop with, or None to go on."""
+
+    def __call__(self, progress: Progress) -> Status | None: ...
+
+
+@dataclass(frozen=True)
+class MaxSteps:
+    """Stop after ``limit`` updates.
+
+    >>> MaxSteps(100)
+    MaxSteps(limit=100)
+    """
+
+    limit: int
+
+    def __post_init__(self) -> None:
+        check_limit(True, limit=self.limit)
+
+    def __call__(self, progress: Progress) -> Status | None:
+        return Status.MAX_STEPS if progress.step >= self.limit else None
+
+
+@dataclass(frozen=True)
+class MaxOracleCalls:
+    """Stop after ``limit`` forward passes of the method (each with at most one backward for single-loop methods)."""
+
+    limit: int
+
+    def __post_init__(self) -> None:
+        check_limit(limit=self.limit)
+
+    def __call__(self, progress: Progress) -> Status | None:
+        return Status.MAX_ORACLE_CALLS if progress.forwards >= self.limit else None
+
+
+@dataclass(frozen=True)
+class MaxTime:
+    """Stop after ``seconds`` on the method's clock; measuring is not on it."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        check_limit(seconds=self.seconds)
+
+    def __call__(self, progress: Progress) -> Status | None:
+        return Status.MAX_TIME if progress.seconds >= self.seconds else None
+
+
+@dataclass(frozen=True)
+class KKTBelow:
+    """Stop when a recomputed certificate shows relative KKT residuals of at most ``tolerance``.
+
+    `Progress.certified` says when a certificate is worth its backward passes.
+    """
+
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        check_limit(tolerance=self.tolerance)
+
+    def __call__(self, progress: Progress) -> Status | None:
+        return Status.CONVERGED if progress.certified(self.tolerance) else None
+
+
+@dataclass(frozen=True)
+class FeasibleBelow:
+    """The paper's T(epsilon), eq. (gapc): stop at the first r > 1 with ``||g_+(x_{r+1})||^2 <= epsilon``.
+
+    A test of feasibility alone: it does not test stationarity, and its status is never a success by itself.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        check_limit(epsilon=self.epsilon)
+
+    def __call__(self, progress: Progress) -> Status | None:
+        if progress.step <= 1:
+            return None
+        now = progress.state.evaluation or progress.problem.evaluate(progress.state.x)
+        size = norm(violation(now.constraints, progress.problem.num_equalities))
+        met = namespace(size).all(size**2 <= self.epsilon)
+        return Status.FEASIBLE if bool(met) else None

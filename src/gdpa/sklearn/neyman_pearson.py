@@ -1,0 +1,318 @@
+"""Neyman-Pearson classification as an estimator: one class first, the others within their thresholds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils import check_random_state
+
+from gdpa.base.status import Status
+from gdpa.base.typing import Vector
+from gdpa.run.result import Result
+from gdpa.sklearn.calibration import ROUNDING, apply_cuts, excesses, held_out_cut, samples_needed, training_cut
+from gdpa.sklearn.estimator import LimitedClassifier, check_choice, check_number
+from gdpa.sklearn.frontier import Frontier, FrontierPoint
+from gdpa.sklearn.network import Matrix
+from gdpa.sklearn.oracle import RateProblem, cells_of, pairwise_sigmoid
+
+#: How often the surrogate limits are tightened for the sake of the 0/1 error, and by how much more than in proportion.
+ROUNDS, TIGHTEN = 5, 0.9
+
+
+class NeymanPearsonClassifier(LimitedClassifier):
+    r"""A classifier that does best on one class while the error of every other class stays within its threshold.
+
+    With scores :math:`s_i` that are linear in the features (or come from a small network), the loss of class j over
+    its samples :math:`D_j` is :math:`L_j = \mathrm{mean}_{D_j} \sum_{i \ne j} \sigma(s_i - s_j)`, and the training
+    problem, with p the prioritized class, is
+
+    .. math::
+        \min\; L_p + \tfrac{\text{regularizer}}{2} \sum \|W\|^2
+        \quad\text{subject to}\quad L_j \le r_j,\; j \ne p .
+
+    With ``limit_on="error"`` the thresholds bound the 0/1 errors instead: the prioritized class is predicted if its
+    score exceeds that of the best other class c by more than a cut :math:`t_c`, the smallest that keeps class c within
+    its threshold on the training data. If the other classes are confused with each other too often for any cut, the
+    surrogate limits are tightened and the model is trained again.
+
+    **A guarantee on new data** needs ``calibration="order-statistic"``. A share of every constrained class is held
+    out of the training, and each cut is an order statistic of the held-out samples, such that
+
+        P(the error of any constrained class on new data exceeds its threshold) <= delta,
+
+    whatever the distribution, over the draw of the held-out samples. With one constrained class this is the umbrella
+    algorithm of Tong, Feng and Li. With K of them each gets delta/K (a union bound), which is conservative.
+
+    Args:
+        priority: the class to do best on; default: the last one in sorted order.
+        thresholds: r_j, strictly between 0 and 1: one number for all other classes, or a dictionary that names each.
+        limit_on: "error" for limits on the 0/1 errors, "surrogate" for limits on L_j (these may exceed the 0/1 error).
+        calibration: None or "order-statistic"; the latter needs ``limit_on="error"`` and unweighted samples.
+        delta: see above.
+        calibration_fraction: the share of every constrained class that is held out.
+        hidden: widths of hidden layers; none makes a linear classifier.
+        regularizer: the weight of the penalty on W.
+        tol: the relative KKT tolerance of the solver.
+        max_iter: the most steps of each run of the solver.
+        random_state: of the held-out split and of the first weights of a network.
+
+    Attributes:
+        classes_: the labels.
+        priority_, thresholds_: what ``priority`` and ``thresholds`` were resolved to.
+        class_errors_: the 0/1 error of every class on the training data (held-out samples included).
+        unmet_: the classes whose threshold is not met; a warning names them, too.
+        multipliers_: the price of each constrained class: how fast L_p falls when its surrogate limit is raised.
+        cuts_: t_c by class.
+        certificate_: the KKT conditions of the training problem, recomputed at the solution (`gdpa.Certificate`).
+        n_iter_: steps of the solver in all.
+        frontier_: what `frontier` returned last.
+        coefs_, intercepts_: W and b of every layer.
+        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+
+    Example:
+        >>> from sklearn.datasets import make_classification
+        >>> X, y = make_classification(2000, n_informative=4, flip_y=0.1, random_state=0)
+        >>> model = NeymanPearsonClassifier(priority=1, thresholds={0: 0.05}).fit(X, y)
+        >>> model.class_errors_[0] <= 0.05, model.unmet_, model.certificate_.holds(1e-4)
+        (True, [], True)
+
+    References:
+        The problem is that of section 5 of Lu, ICML 2022. X. Tong, Y. Feng and J. J. Li, "Neyman-Pearson classification
+        algorithms and NP receiver operating characteristics", Science Advances 4 (2018).
+    """
+
+    def __init__(
+        self,
+        priority: Any = None,
+        thresholds: float | Mapping[Any, float] = 0.1,
+        *,
+        limit_on: Literal["error", "surrogate"] = "error",
+        calibration: Literal["order-statistic"] | None = None,
+        delta: float = 0.05,
+        calibration_fraction: float = 0.5,
+        hidden: Sequence[int] = (),
+        regularizer: float = 1e-3,
+        tol: float = 1e-4,
+        max_iter: int = 2000,
+        random_state: Any = None,
+    ) -> None:
+        self.priority = priority
+        self.thresholds = thresholds
+        self.limit_on = limit_on
+        self.calibration = calibration
+        self.delta = delta
+        self.calibration_fraction = calibration_fraction
+        self.hidden = hidden
+        self.regularizer = regularizer
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> NeymanPearsonClassifier:
+        """Train on X of shape (n, features), dense or sparse, and labels y of shape (n,).
+
+        Args:
+            X, y: the training data.
+            sample_weight: weights of the samples within the mean of their class; only ratios within a class count.
+        """
+        X, targets, weights, _ = self._begin(X, y, sample_weight)
+        task = self._task()
+        rng = check_random_state(self.random_state)
+        held = self._held_out(task, targets, weights, rng)
+        rates = self._rates(task, X[~held], targets[~held], weights[~held])
+        result, steps = self._solved(task, rates, rates.network.start(rng))
+        self._keep(rates.network, result, steps)
+        scores = rates.network.scores(result.x, X)
+        if self.calibration is None:
+            cuts, unsure = self._training_cuts(task, rates, result.x), np.zeros(len(task.others), bool)
+        else:
+            cuts, unsure = self._held_out_cuts(task, scores[held], targets[held])
+        errors = _class_errors(apply_cuts(scores, task.priority, cuts), targets, weights)
+        if self.limit_on == "surrogate":
+            unmet = result.constraints > self.tol
+        else:
+            unmet = unsure if self.calibration else errors[task.others] > task.limits + ROUNDING
+        labels = self.classes_.tolist()
+        constrained = [labels[j] for j in task.others]
+        self.priority_ = labels[task.priority]
+        self.thresholds_ = dict(zip(constrained, task.limits.tolist(), strict=True))
+        self.multipliers_ = dict(zip(constrained, result.multipliers.tolist(), strict=True))
+        self.cuts_ = dict(zip(labels, cuts.tolist(), strict=True))
+        self.class_errors_ = dict(zip(labels, errors.tolist(), strict=True))
+        self.unmet_ = [label for label, over in zip(constrained, unmet, strict=True) if over]
+        self._warn(result)
+        return self
+
+    def decision_function(self, X: Any) -> Vector:
+        """Return the decision values: the largest is predicted; for two classes one value, positive for the second."""
+        scores = self._scores(X)
+        labels = self.classes_.tolist()
+        values = apply_cuts(scores, labels.index(self.priority_), np.array([self.cuts_[label] for label in labels]))
+        return values[:, 1] - values[:, 0] if len(labels) == 2 else values
+
+    def frontier(
+        self, X: Any, y: Any, limits: Iterable[float], *, label: Any = None, sample_weight: Any = None
+    ) -> Frontier:
+        """Return the error of the prioritized class for every one of ``limits``: which limit should I choose?
+
+        The model is trained at each limit in turn, the loosest first, from the solution before. Nothing is held out,
+        and the estimator itself is left as it is, but for the attribute ``frontier_``.
+
+        Args:
+            X, y, sample_weight: as in `fit`.
+            limits: thresholds to try.
+            label: the class whose threshold they are; default: every constrained class gets the same one.
+        """
+        values = sorted({float(limit) for limit in limits}, reverse=True)
+        model = clone(self).set_params(calibration=None)
+        X, targets, weights, _ = model._begin(X, y, sample_weight)
+        task = model._task()
+        vary = np.ones(len(task.others), bool)
+        if label is not None:
+            vary = model.classes_[task.others] == label
+            if not vary.any():
+                raise ValueError(f"label must be one of the constrained classes, got {label!r}")
+        rates = model._rates(task, X, targets, weights)
+        x = rates.network.start(check_random_state(self.random_state))
+        points = []
+        for value in values:
+            check_number("limits", value, 0, 1)
+            here = task._replace(limits=np.where(vary, value, task.limits))
+            result, steps = model._solved(here, rates, x)
+            x = result.x
+            cuts = model._training_cuts(here, rates, x)
+            errors = _class_errors(apply_cuts(rates.network.scores(x, X), task.priority, cuts), targets, weights)
+            points.append(
+                FrontierPoint(
+                    limit=value,
+                    error=float(errors[task.priority]),
+                    objective=float(result.objective),
+                    slope=-float(result.multipliers[vary].sum()),
+                    met=bool(np.all(errors[task.others] <= here.limits + ROUNDING)),
+                    steps=steps,
+                )
+            )
+        name = "all other classes" if label is None else f"class {label}"
+        self.frontier_ = Frontier(tuple(reversed(points)), f"limit on the error of {name}", "error of the priority")
+        return self.frontier_
+
+    def _task(self) -> _Task:
+        """Resolve priority and thresholds against the classes of the data."""
+        check_choice("limit_on", self.limit_on, ("error", "surrogate"))
+        check_choice("calibration", self.calibration, (None, "order-statistic"))
+        labels = self.classes_.tolist()
+        if self.priority is not None and self.priority not in labels:
+            raise ValueError(f"priority must be one of the classes {labels} of y, got {self.priority!r}")
+        p = len(labels) - 1 if self.priority is None else labels.index(self.priority)
+        constrained = [label for label in labels if label != labels[p]]
+        given = self.thresholds
+        named = dict(given) if isinstance(given, Mapping) else dict.fromkeys(constrained, given)
+        for label, value in named.items():
+            if label not in labels:
+                raise ValueError(f"thresholds names the class {label!r}, which is not in y; its classes are {labels}")
+            if label == labels[p]:
+                raise ValueError(f"thresholds names the prioritized class {label!r}; it is minimized, not limited")
+            check_number(f"the threshold of class {label!r}", value, 0, 1)
+        missing = [label for label in constrained if label not in named]
+        if missing:
+            raise ValueError(f"thresholds must name every class but the prioritized one; {missing} are missing")
+        others = np.array([labels.index(label) for label in constrained])
+        return _Task(p, others, np.array([float(named[label]) for label in constrained]))
+
+    def _held_out(self, task: _Task, targets: Vector, weights: Vector, rng: Any) -> Vector:
+        """Mark the samples that calibration holds out of the training."""
+        held = np.zeros(len(targets), bool)
+        if self.calibration is None:
+            return held
+        if self.limit_on != "error":
+            raise ValueError(f"calibration bounds 0/1 errors and needs limit_on='error', got {self.limit_on!r}")
+        check_number("delta", self.delta, 0, 1)
+        check_number("calibration_fraction", self.calibration_fraction, 0, 1)
+        if np.any(weights != weights[0]):
+            raise ValueError("sample_weight must be constant with calibration: its guarantee counts samples alike")
+        for j, limit in zip(task.others, task.limits, strict=True):
+            members = rng.permutation(np.flatnonzero(targets == j))
+            count = min(math.ceil(self.calibration_fraction * len(members)), len(members) - 1)
+            needed = samples_needed(limit, self.delta / len(task.others))
+            if count < needed:
+                raise ValueError(
+                    f"class {self.classes_[j]} has {count} samples to hold out, but its threshold {limit:g} with "
+                    f"delta={self.delta:g} needs {needed}; give more samples, or raise calibration_fraction, the "
+                    "threshold or delta"
+                )
+            held[members[:count]] = True
+        return held
+
+    def _rates(self, task: _Task, X: Matrix, targets: Vector, weights: Vector) -> RateProblem:
+        k = len(self.classes_)
+        return RateProblem(
+            network=self._network(k),
+            cells=cells_of(X, targets, weights, targets, k),
+            loss=pairwise_sigmoid,
+            rate=pairwise_sigmoid,
+            objective=np.eye(k)[task.priority],
+            combination=np.eye(k)[task.others],
+            bounds=task.limits,
+            regularizer=self.regularizer,
+            names=tuple(f"class {self.classes_[j]}" for j in task.others),
+        )
+
+    def _solved(self, task: _Task, rates: RateProblem, x0: Vector) -> tuple[Result, int]:
+        """Solve the training problem; tighten it while confusions that no cut can undo exceed the thresholds."""
+        bounds, best, steps = task.limits, None, 0
+        for _ in range(ROUNDS if self.limit_on == "error" else 1):
+            result = self._solve(replace(rates, bounds=bounds), x0)
+            x0, steps = result.x, steps + result.steps
+            stuck = np.array([weights[np.isinf(T)].sum() for T, weights in _by_class(task, rates, x0)])
+            over = float(np.maximum(stuck - task.limits, 0).sum())
+            if best is None or over < best[0]:
+                best = over, result
+            if over <= ROUNDING or result.status is Status.LOCALLY_INFEASIBLE:  # tighter limits are no help
+                break
+            shrink = np.where(stuck > task.limits, TIGHTEN * task.limits / np.maximum(stuck, task.limits), 1.0)
+            bounds = bounds * shrink
+        assert best is not None
+        return best[1], steps
+
+    def _training_cuts(self, task: _Task, rates: RateProblem, x: Vector) -> Vector:
+        cuts = np.zeros(len(self.classes_))
+        if self.limit_on == "error":
+            pairs = zip(_by_class(task, rates, x), task.limits, strict=True)
+            cuts[task.others] = [training_cut(T, weights, limit) for (T, weights), limit in pairs]
+        return cuts
+
+    def _held_out_cuts(self, task: _Task, scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
+        """Return the cuts, and for which classes none gives the guarantee."""
+        cuts, unsure = np.zeros(len(self.classes_)), np.zeros(len(task.others), bool)
+        for i, (j, limit) in enumerate(zip(task.others, task.limits, strict=True)):
+            T = excesses(scores[targets == j], j, task.priority)
+            cuts[j], found = held_out_cut(T, limit, self.delta / len(task.others))
+            unsure[i] = not found
+        return cuts, unsure
+
+
+class _Task(NamedTuple):
+    """The places of the prioritized class and of the others in ``classes_``, and their limits."""
+
+    priority: int
+    others: Vector
+    limits: Vector
+
+
+def _by_class(task: _Task, rates: RateProblem, x: Vector) -> list[tuple[Vector, Vector]]:
+    """Return the excesses and the weights of the samples of each constrained class; the cells are the classes."""
+    scores = rates.network.scores(x, rates.cells.X)
+    parts = [(j, rates.cells.parts[j]) for j in task.others]
+    return [(excesses(scores[part], j, task.priority), rates.cells.weights[part]) for j, part in parts]
+
+
+def _class_errors(values: Vector, targets: Vector, weights: Vector) -> Vector:
+    """Return the weighted 0/1 error of each class."""
+    wrong = values.argmax(axis=1) != targets
+    found: Vector = np.bincount(targets, weights * wrong) / np.bincount(targets, weights)
+    return found

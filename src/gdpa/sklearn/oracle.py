@@ -1,0 +1,202 @@
+"""The oracle of the estimators: rates over disjoint cells of the data, in the objective and in the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gdpa.base.typing import Vector
+from gdpa.core.problem import Evaluation, Problem
+from gdpa.sklearn.network import Matrix, Network
+
+Loss = Callable[[Vector, Vector], tuple[Vector, Vector]]
+"""Maps the scores (n, k) and the targets (n,) to one value per sample (n,) and its derivatives by the scores (n, k)."""
+
+
+def sigmoid(z: Vector) -> Vector:
+    """Return 1 / (1 + exp(-z)) without overflow.
+
+    >>> sigmoid(np.array([-1e4, 0.0, 1e4])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return (1 + np.tanh(z / 2)) / 2
+
+
+def pairwise_sigmoid(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
+    """The loss of Neyman-Pearson classification: sum_(i != j) sigmoid(s_i - s_j) for a sample of class j.
+
+    >>> value, slope = pairwise_sigmoid(np.zeros((1, 3)), np.array([1]))
+    >>> value.tolist(), slope.tolist()
+    ([1.0], [[0.25, -0.5, 0.25]])
+    """
+    every = np.arange(len(scores))
+    terms = sigmoid(scores - scores[every, targets][:, None])
+    terms[every, targets] = 0.0
+    slopes = terms * (1 - terms)
+    slopes[every, targets] = -slopes.sum(axis=1)
+    return terms.sum(axis=1), slopes
+
+
+def logistic(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
+    """The logistic loss log(1 + exp(-s)) for target 1 and log(1 + exp(s)) for target 0, of one score s.
+
+    >>> value, slope = logistic(np.zeros((1, 1)), np.array([1]))
+    >>> value.round(4).tolist(), slope.tolist()
+    ([0.6931], [[-0.5]])
+    """
+    sign = 1 - 2 * targets
+    margin = scores[:, 0] * sign
+    return np.logaddexp(0, margin), (sign * sigmoid(margin))[:, None]
+
+
+@dataclass(frozen=True)
+class SoftDecision:
+    """The smooth stand-in sigmoid(s / temperature) of the decision 1[s > 0], of one score s.
+
+    >>> value, slope = SoftDecision(0.5)(np.zeros((1, 1)), np.array([1]))
+    >>> value.tolist(), slope.tolist()
+    ([0.5], [[0.5]])
+    """
+
+    temperature: float
+
+    def __call__(self, scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
+        value = sigmoid(scores[:, 0] / self.temperature)
+        return value, (value * (1 - value) / self.temperature)[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Samples ordered cell after cell, with the weights of each cell's mean.
+
+    Attributes:
+        X: of shape (n, features).
+        targets: of shape (n,).
+        weights: sum to 1 over each cell.
+        parts: the samples of each cell.
+        masses: the share of each cell in the whole weight.
+        order: the places of the samples in the arrays that `cells_of` was given.
+    """
+
+    X: Matrix
+    targets: Vector
+    weights: Vector
+    parts: tuple[slice, ...]
+    masses: Vector
+    order: Vector
+
+    def means(self, values: Vector) -> Vector:
+        """Return the weighted mean of ``values`` over each cell."""
+        found: Vector = np.add.reduceat(self.weights * values, [part.start for part in self.parts])
+        return found
+
+
+def cells_of(X: Matrix, targets: Vector, weights: Vector, labels: Vector, count: int) -> Cells:
+    """Order the samples by their cell; samples of weight 0 are left out, so each cell must keep one.
+
+    Args:
+        X, targets, weights: one row or entry per sample.
+        labels: the cell of each sample, 0 to count - 1.
+        count: the number of cells.
+    """
+    order = np.flatnonzero(weights > 0)
+    order = order[np.argsort(labels[order], kind="stable")]
+    sizes = np.bincount(labels[order], minlength=count)
+    ends = np.cumsum(sizes)
+    parts = tuple(slice(int(end - size), int(end)) for end, size in zip(ends, sizes, strict=True))
+    sums = np.bincount(labels[order], weights[order], minlength=count)
+    return Cells(
+        X=X[order],
+        targets=targets[order],
+        weights=weights[order] / np.repeat(sums, sizes),
+        parts=parts,
+        masses=sums / sums.sum(),
+        order=order,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class RateProblem:
+    r"""``min o^T l(x) + (regularizer/2) sum ||W||^2`` subject to ``C r(x) <= bounds``.
+
+    l(x) are the means of ``loss`` over the cells and r(x) those of ``rate``. The cells are disjoint, so one backward
+    pass gives the gradient of every mean, the Jacobian is C times these, and further pullbacks at the same point are
+    products with it.
+
+    Attributes:
+        network: maps x to scores.
+        cells: the data.
+        loss, rate: of the objective and of the limits.
+        objective: o, one weight per cell.
+        combination: C, of shape (limits, cells).
+        bounds: of shape (limits,).
+        regularizer: the weight of the penalty; the offsets b_l are not penalized.
+        names: of the limits.
+    """
+
+    network: Network
+    cells: Cells
+    loss: Loss
+    rate: Loss
+    objective: Vector
+    combination: Vector
+    bounds: Vector
+    regularizer: float
+    names: tuple[str, ...]
+
+    @property
+    def problem(self) -> Problem:
+        """The problem in the flat parameters x."""
+        return Problem(self.evaluate, num_constraints=len(self.names), names=self.names)
+
+    def evaluate(self, x: Vector) -> Evaluation:
+        point = _Point(self, x)
+        f = np.asarray(self.objective @ self.cells.means(point.losses[0]) + point.penalty[0])
+        g = self.combination @ self.cells.means(point.rates[0]) - self.bounds
+
+        def pullback(w: Vector, objective: Any = 1.0) -> Vector:
+            out: Vector = objective * point.gradient if np.count_nonzero(objective) else np.zeros_like(x)
+            return out + (w @ self.combination) @ point.cell_gradients if np.count_nonzero(w) else out
+
+        return Evaluation(f, g, pullback)
+
+
+class _Point:
+    """The values at one x, and the derivatives on demand."""
+
+    def __init__(self, owner: RateProblem, x: Vector) -> None:
+        self._owner, self._x = owner, x
+        self._activations = owner.network.activations(x, owner.cells.X)
+        scores = self._activations[-1]
+        self.rates = owner.rate(scores, owner.cells.targets)
+        self.losses = self.rates if owner.loss is owner.rate else owner.loss(scores, owner.cells.targets)
+
+    @cached_property
+    def penalty(self) -> tuple[float, Vector]:
+        """(regularizer/2) sum ||W||^2 and its gradient."""
+        gradient = self._owner.regularizer * self._x
+        for _, bias in self._owner.network.layers(gradient):
+            bias[:] = 0.0
+        return float(gradient @ self._x) / 2, gradient
+
+    @cached_property
+    def cell_gradients(self) -> Vector:
+        """The gradient of the mean rate of every cell, of shape (cells, parameters)."""
+        return self._gradients(self.rates[1], self._owner.cells.weights, self._owner.cells.parts)
+
+    @cached_property
+    def gradient(self) -> Vector:
+        """The gradient of the objective."""
+        owner = self._owner
+        if owner.loss is owner.rate:
+            return np.asarray(owner.objective @ self.cell_gradients + self.penalty[1])
+        sizes = [part.stop - part.start for part in owner.cells.parts]
+        weights = owner.cells.weights * np.repeat(owner.objective, sizes)
+        return np.asarray(self._gradients(self.losses[1], weights, [slice(0, len(weights))])[0] + self.penalty[1])
+
+    def _gradients(self, slopes: Vector, weights: Vector, parts: Sequence[slice]) -> Vector:
+        return self._owner.network.gradients(self._x, self._activations, weights[:, None] * slopes, parts)

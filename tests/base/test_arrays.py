@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from gdpa.base.arrays import from_numpy, is_floating, max_norm, namespace, norm, positive_part, to_numpy
+from tests.libraries import Library
+
+VALUES = [[1.0, -2.0, 0.5, -0.0], [-1.0, 3.0, -4.0, 2.0]]
+
+
+def test_the_namespace_makes_arrays_of_the_same_library(library):
+    x = library.array(VALUES)
+    assert type(namespace(x).zeros_like(x)) is type(x)
+
+
+@pytest.mark.parametrize("num_equalities", [0, 1, 2, 4])
+def test_positive_part_clips_all_but_the_last_equalities(library, num_equalities):
+    expected = np.array(VALUES)
+    split = 4 - num_equalities
+    expected[:, :split] = np.maximum(expected[:, :split], 0)
+    assert to_numpy(positive_part(library.array(VALUES), num_equalities)).tolist() == expected.tolist()
+
+
+def test_norms_act_on_the_last_axis(library):
+    x = library.array(VALUES)
+    assert to_numpy(norm(x)) == pytest.approx(np.linalg.norm(VALUES, axis=1))
+    assert to_numpy(max_norm(x)).tolist() == [2.0, 4.0]
+    assert float(norm(x[0])) == pytest.approx(np.linalg.norm(VALUES[0]))
+
+
+def test_the_largest_of_nothing_is_zero_and_a_nan_is_not_lost(library):
+    assert float(max_norm(library.array([]))) == 0.0
+    assert np.isnan(float(max_norm(library.array([1.0, np.nan, 3.0]))))
+    assert np.isnan(float(norm(library.array([1.0, np.nan, 3.0]))))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_there_and_back_keeps_values_library_and_precision(library, dtype):
+    x = library.array(VALUES, dtype)
+    back = from_numpy(to_numpy(x), like=x)
+    assert type(back) is type(x)
+    assert back.dtype == x.dtype
+    assert to_numpy(back).tolist() == VALUES
+
+
+def test_to_numpy_leaves_the_graph():
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2, requires_grad=True)
+    assert to_numpy(x * 2).tolist() == [2.0, 2.0]
+
+
+def test_only_real_floating_arrays_count_as_floating(library):
+    assert is_floating(library.array([1.0]))
+    assert not is_floating(library.array([1], "int32"))
+    assert not is_floating(library.array([1.0], "complex64"))
+    assert not is_floating([1.0])
+    assert not is_floating(None)
+    assert not is_floating(Library("numpy"))

@@ -1,0 +1,486 @@
+"""What AdaptiveGDPA does at a point: accept, refuse, change the phase, give up. Each case is decided by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from gdpa import REALS, AdaptiveGDPA, Box, Evaluation, Problem, Status, from_functions
+from gdpa.core.lagrangian import AugmentedLagrangian
+from gdpa.core.problem import row_by_row
+from gdpa.core.units import asymmetric_direction
+from gdpa.methods.adaptive import Rules, lengths, phases, restoration, sqp_step
+from gdpa.methods.adaptive.merit import Correction, Reference, Trial
+from gdpa.methods.adaptive.method import _assess
+from gdpa.methods.adaptive.sqp_model import Model
+from gdpa.methods.adaptive.state import (
+    SQP,
+    AfterShove,
+    AfterSlope,
+    Descending,
+    Monitor,
+    QuasiNewton,
+    Restoration,
+    sqrt_eps,
+)
+from gdpa.numerics.lbfgs import LBFGS
+from gdpa.numerics.sparse.matrix import read
+
+RULES = Rules()
+#: The shortest step, eps^(2/3).
+SHORTEST = 2.0 ** (-52 * 2 / 3)
+
+
+def line(offset=-1.0, domain=REALS, slope=1.0):
+    """min x subject to slope x + offset <= 0."""
+    J = np.full((1, 1), slope)
+    return from_functions(
+        lambda x: x[0], lambda x: J @ x + offset, gradient=lambda x: np.ones(1), jacobian=lambda x: J, domain=domain
+    )
+
+
+def at(problem, x=0.0, step="pullback", g=None, **changes):
+    """The first state at x, with other scaled constraints if given."""
+    state = AdaptiveGDPA(step=step).init(problem, np.full(1, x)).replaced(**changes)
+    if g is None:
+        return state
+    return state.replaced(reference=state.reference._replace(constraints=np.full((1, 1), g)))
+
+
+# A refused trial
+
+
+def refused(length, rise, **changes):
+    problem = line()
+    state = at(problem, trial=Trial(-np.ones(1), -1.0, length), **changes)
+    there = problem.evaluate(state.x)
+    return phases.refuse(problem, state, there, there.constraints, rise, RULES)
+
+
+def test_a_refused_trial_is_shortened():
+    # q = -t + t^2 (1 + 1) through q(1) = 1: least at 1/4
+    after = refused(1.0, 1.0)
+    assert (after.trial.length, after.verdict) == (0.25, None)
+    assert refused(1.0, math.nan).trial.length == 0.1
+
+
+def test_a_step_is_given_up_below_the_shortest():
+    assert refused(10.01 * SHORTEST, 1e9).verdict is None
+    assert refused(9.99 * SHORTEST, 1e9).verdict is Status.STALLED
+    culprit = refused(9.99 * SHORTEST, math.inf)
+    assert culprit.verdict is Status.INVALID_NUMBER
+    assert np.isnan(culprit.probe.gradient).all()
+
+
+def test_a_matrix_with_pairs_is_given_up_before_the_run():
+    pair = LBFGS().updated(np.ones(1), np.ones(1))
+    after = refused(9.99 * SHORTEST, 1e9, curvature=pair)
+    assert after.verdict is None
+    assert after.curvature.pairs == 0
+    assert after.trial.slope < 0
+
+
+def test_a_violated_point_without_a_step_is_restored():
+    assert isinstance(refused(9.99 * SHORTEST, 1e9, g=1.0).phase, Restoration)
+    assert refused(9.99 * SHORTEST, 1e9, g=sqrt_eps(np.zeros(1))).verdict is Status.STALLED
+    assert refused(9.99 * SHORTEST, 1e9, g=1.0, phase=Restoration(1.0)).verdict is Status.STALLED
+
+
+def test_a_refused_sqp_step_is_corrected_once_if_it_violates_more():
+    problem = line()
+    state = at(problem, step="jacobian")
+    assert isinstance(state.phase, SQP)
+    there = problem.evaluate(state.x)
+    violated = state.violation + 1.0 + 0 * there.constraints
+    worse = phases.refuse(problem, state, there, violated, 1.0, RULES)
+    assert isinstance(worse.trial, Correction)
+    assert worse.trial.refused is state.trial
+    again = phases.refuse(problem, worse, there, violated, 1.0, RULES)
+    assert isinstance(again.trial, Trial)
+    assert again.trial.length == 0.5
+    equal = state.violation + 0 * there.constraints
+    for values, rise in ((equal, 1.0), (violated, math.inf)):
+        assert isinstance(phases.refuse(problem, state, there, values, rise, RULES).trial, Trial)
+    shorter = state.replaced(trial=state.trial._replace(length=0.5))
+    assert isinstance(phases.refuse(problem, shorter, there, violated, 1.0, RULES).trial, Trial)
+
+
+# An accepted trial
+
+
+def arrived(g=None, old=None, moved=True, objective=0.0, **changes):
+    problem = line()
+    state = at(problem, g=g, **changes)
+    reference = state.reference._replace(objectives=np.full(1, objective))
+    before = state.replaced(x=state.x + (1.0 if moved else 0.0), **(old or {}))
+    now = problem.evaluate(state.x)
+    return phases.arrive(problem, before, state.replaced(reference=reference), now, "pullback", RULES, 10.0)
+
+
+def test_an_objective_without_a_lower_bound_is_named():
+    assert arrived(objective=-1e15).verdict is None
+    assert arrived(objective=-1.01e15).verdict is Status.DIVERGING
+    assert arrived(objective=-1.01e15, g=sqrt_eps(np.zeros(1))).verdict is Status.DIVERGING
+    assert isinstance(arrived(objective=-1.01e15, g=1.0).phase, Restoration)
+
+
+def test_the_phase_is_chosen_only_if_that_is_left_to_the_method(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(phases, "choose", lambda problem, state, now, rules: chosen.append(1) or state)
+    problem = line()
+    state = at(problem)
+    for step, count in (("pullback", 0), ("auto", 1)):
+        phases.arrive(problem, state, state, problem.evaluate(state.x), step, RULES, 10.0)
+        assert len(chosen) == count
+
+
+def test_twenty_points_in_one_place_stall():
+    assert arrived(moved=True, old={"unmoved_points": 19}).unmoved_points == 0
+    still = arrived(moved=False, old={"unmoved_points": 18})
+    assert (still.unmoved_points, still.verdict) == (19, None)
+    assert arrived(moved=False, old={"unmoved_points": 19}).verdict is Status.STALLED
+    assert isinstance(arrived(moved=False, old={"unmoved_points": 19}, g=1.0).phase, Restoration)
+
+
+def test_a_violation_that_does_not_fall_is_restored():
+    assert isinstance(arrived(g=1.0, monitor=Monitor(1.0, 20)).phase, Restoration)
+    assert isinstance(arrived(g=1.0, monitor=Monitor(1.0, 19)).phase, QuasiNewton)
+    assert isinstance(arrived(g=1.0, monitor=Monitor(1.0, 20, 1)).phase, QuasiNewton)
+    assert isinstance(arrived(g=1.0, monitor=Monitor(2.0, 20)).phase, QuasiNewton)  # it has fallen
+
+
+def test_the_reference_forgets_all_but_the_last_eight_points():
+    state = at(line())
+    many = Reference(np.arange(20.0), np.full((20, 1), -1.0))
+    outcome = _assess(state.replaced(reference=many), line().evaluate(state.x), RULES)
+    assert len(outcome.reference.objectives) == 8
+    assert outcome.reference.objectives[:-1].tolist() == [13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0]
+
+
+def test_a_forced_trial_is_accepted_whatever_its_merit():
+    problem = line()
+    state = at(problem, 0.25).replaced(trial=Trial(np.full(1, 5.0), 0.0, forced=True))
+    outcome = _assess(state, problem.evaluate(np.full(1, 0.5)), RULES)
+    assert outcome.accepted
+    assert len(outcome.reference.objectives) == 1
+    assert outcome.rise == pytest.approx(0.25 * state.scaling.objective)
+    assert not _assess(state, problem.evaluate(np.full(1, np.nan)), RULES).accepted
+    plain = _assess(state.replaced(trial=state.trial._replace(forced=False)), problem.evaluate(np.full(1, 0.5)), RULES)
+    assert not plain.accepted
+    assert plain.rise == pytest.approx(0.25 * state.scaling.objective)
+
+
+# Which phase, if every row is a pass
+
+
+def crowd(near, step, since=0, phase=None, m=31, d=1):
+    """The choice with m constraints of which ``near`` may matter."""
+    A = np.ones((m, d))
+    problem = row_by_row(
+        from_functions(lambda x: x.sum(), lambda x: A @ x - 9, gradient=lambda x: np.ones(d), jacobian=lambda x: A)
+    )
+    state = AdaptiveGDPA().init(problem, np.zeros(d))
+    assert isinstance(state.phase, QuasiNewton)
+    g = np.where(np.arange(m) < near, 0.0, -1.0)  # none has moved, so those on their boundary may matter
+    state = state.replaced(step=step, phase_since=since, reference=Reference(np.zeros(2), np.array([g, g])))
+    if phase is not None:
+        state = state.replaced(phase=phase)
+    return phases.choose(problem, state, problem.evaluate(state.x), RULES)
+
+
+def test_sqp_follows_when_its_trial_points_are_paid():
+    # 20 points of k + 2 passes each, at 2 passes for each point of the quasi-Newton phase
+    assert isinstance(crowd(0, 19).phase, QuasiNewton)
+    assert isinstance(crowd(0, 20).phase, SQP)
+    assert isinstance(crowd(3, 49).phase, QuasiNewton)
+    assert isinstance(crowd(3, 50).phase, SQP)
+    assert crowd(3, 50).phase_since == 50
+    assert isinstance(crowd(3, 50, since=1).phase, QuasiNewton)
+    assert isinstance(crowd(30, 320).phase, SQP)
+    assert isinstance(crowd(31, 10_000).phase, QuasiNewton)
+
+
+def test_a_jacobian_too_large_is_not_formed(monkeypatch):
+    monkeypatch.setattr(phases, "JACOBIAN_LIMIT", 61)
+    assert isinstance(crowd(0, 20, d=2).phase, QuasiNewton)
+    monkeypatch.setattr(phases, "JACOBIAN_LIMIT", 62)
+    assert isinstance(crowd(0, 20, d=2).phase, SQP)
+
+
+def test_sqp_ends_when_more_than_thirty_rows_matter():
+    linearized = SQP(np.ones(1), np.ones((31, 1)), np.zeros(31))
+    assert isinstance(crowd(30, 5, phase=linearized).phase, SQP)
+    assert isinstance(crowd(31, 5, phase=linearized).phase, QuasiNewton)
+    assert crowd(31, 5, phase=linearized).phase_since == 5
+
+
+# The penalty and the multipliers of an SQP step
+
+
+def model(c, J=1.0, g=1.0):
+    return Model(LBFGS(), np.full(1, c), np.full((1, 1), J), np.full(1, g), None, None)
+
+
+def penalized(c, beta, violation=1.0, rules=RULES):
+    F, step = sqp_step._penalized(model(c), AugmentedLagrangian(np.zeros(1), beta), violation, rules)
+    return F.beta, float(step.direction[0])
+
+
+def test_the_penalty_is_raised_until_a_quarter_of_the_violation_is_left():
+    # p minimizes c p + p^2 / 2 + beta (1 + p)^2 / 2: p = -(c + beta) / (1 + beta), and 1 + p is left
+    assert penalized(0.0, 3.0) == (3.0, pytest.approx(-0.75))  # a quarter
+    assert penalized(0.0, 2.9) == (5.8, pytest.approx(-5.8 / 6.8))
+    # c = -100: 9.2, 4.8, 2.5, 1.2 and 0.6 are left at 10, 20, 40, 80 and 160; four raises are all
+    assert penalized(-100.0, 10.0) == (160.0, pytest.approx(-60 / 161))
+    assert penalized(-100.0, 10.0, violation=1e-9)[0] == 10.0  # negligible
+    assert penalized(-1e12, RULES.largest_beta)[0] == RULES.largest_beta
+
+
+def test_a_stiff_model_is_tried_near_the_constraints_and_taken_if_the_merit_is_to_fall():
+    def step(c, g, beta=10.0):
+        F = AugmentedLagrangian(np.zeros(1), beta)
+        return float(model(c, g=g).step(F, RULES).direction[0])
+
+    # p = -(c + beta g) / (1 + beta), with beta = 1e8 if c p + p^2 / 2 + 5 (g + p)^2 - 5 g^2 is below 0: if c > -4.5 g
+    assert step(-0.022, 0.005) == pytest.approx(-(5e5 - 0.022) / (1 + 1e8))
+    assert step(-0.023, 0.005) == pytest.approx(-0.027 / 11)
+    assert step(-0.022, 0.01) == pytest.approx(-0.078 / 11)  # not near
+    assert step(-0.022, 0.005, beta=2e8) == pytest.approx(-(1e6 - 0.022) / (1 + 2e8))
+
+
+def test_the_better_multipliers_of_an_sqp_step():
+    problem, x = line(), np.zeros(1)
+    # c = -2, J = 1, g = 0: lambda = 2 leaves nothing, lambda = 1 leaves 1
+    lam, gradient, share = sqp_step._best_multipliers(problem, x, model(-2.0, g=0.0), 0.0, np.ones(1))
+    assert (lam.tolist(), gradient.tolist(), share) == ([2.0], [0.0], 0.0)
+    same = sqp_step._best_multipliers(problem, x, model(-2.0, g=0.0), 0.0, np.full(1, 2.0))
+    assert (same[0].tolist(), same[2]) == ([2.0], 1.0)
+    # no multipliers have a smaller residual than the violation
+    kept = sqp_step._best_multipliers(problem, x, model(-2.0, g=0.0), 1.0, np.ones(1))
+    assert (kept[0].tolist(), kept[1].tolist(), kept[2]) == ([1.0], [-1.0], 1.0)
+
+
+def test_slackness_is_a_mean_weighted_by_the_multipliers():
+    # g = -1/2: lambda = 2 leaves |-4 + 2| = 2; of any others the slackness is 1/2 however large they are
+    lam, gradient, share = sqp_step._best_multipliers(line(), np.zeros(1), model(-4.0, g=-0.5), 0.0, np.full(1, 2.0))
+    assert lam[0] > 2
+    assert gradient == pytest.approx(lam - 4)
+    assert share == pytest.approx(max(abs(lam[0] - 4), 0.5) / 2)
+
+
+def test_a_full_sqp_step_takes_the_multipliers_of_the_model():
+    problem = line()
+    old = at(problem, step="jacobian")
+    F = AugmentedLagrangian(np.full(1, 4.0), 40.0, 0.5)
+
+    def arrive(length, multipliers, beta=40.0):
+        before = old.replaced(trial=Trial(-np.ones(1), -1.0, length))
+        phase = SQP(old.phase.gradient, old.phase.jacobian, np.full(1, multipliers))
+        state = old.replaced(x=old.x - length, lagrangian=F._replace(beta=beta), phase=phase, monitor=Monitor(1.0, 3))
+        return sqp_step.arrive(problem, before, state, problem.evaluate(state.x), phase, RULES, 10.0)
+
+    full = arrive(1.0, 2.0)
+    assert full.multipliers == pytest.approx(old.scaling.unscale(np.full(1, 2.0)))
+    assert (full.lagrangian.beta, full.lagrangian.tau) == (40.0, 0.125)
+    assert full.monitor.points == 4
+    quarter = arrive(0.25, 2.0)
+    assert quarter.multipliers == pytest.approx(old.scaling.unscale(np.full(1, 3.5)))  # 4 + (2 - 4) / 4
+    assert quarter.lagrangian.beta == 20.0  # a short step: too stiff
+    assert arrive(0.25, 2.0, beta=10.0).lagrangian.beta == 10.0  # not below the first
+    assert arrive(0.25, 2.0, beta=10.5).lagrangian.beta == 5.25
+
+
+def test_a_coordinate_beside_its_bound_stays_there_unless_the_problem_is_sparse():
+    box, x = Box(0.0, 1.0), np.full(1, 2.0**-52)
+    state = at(line(domain=box), 0.5, step="jacobian")
+    assert phases.on_bounds(box, state, x, RULES) is x
+    sparse = state.replaced(phase=state.phase._replace(jacobian=read(csr_array(np.eye(1)), "J")))
+    assert phases.on_bounds(box, sparse, x, RULES).tolist() == [0.0]
+    assert phases.on_bounds(box, sparse, 100 * x, RULES).tolist() == [100 * 2.0**-52]
+
+
+def test_the_first_gradient_of_the_merit():
+    # min x subject to 4 x - 2 <= 0 at x = 1: g' = 1/2 and J' = 1 in the unit 1/4, so 1 + 10 * 1/2
+    own = from_functions(
+        lambda x: x[0], lambda x: 4 * x - 2, gradient=lambda x: np.ones(1), jacobian=lambda x: np.full((1, 1), 4.0)
+    )
+    assert at(own, 1.0).gradient == pytest.approx([6.0])
+
+
+def test_what_the_loop_sees_is_in_the_lengths_of_the_user():
+    own, x0 = line(-900.0), np.full(1, 1000.0)
+    state = AdaptiveGDPA(step="jacobian").init(own, x0)
+    assert state.lengths.tolist() == [1024.0]
+    assert state.x.tolist() == state.probe.x.tolist() == [1000.0]
+    assert state.probe.gradient == pytest.approx(1 + state.probe.multipliers)
+
+
+def test_restoration_minimizes_the_violation_alone():
+    merit = at(line(), g=0.0, phase=Restoration(1.0)).merit
+    assert merit.lagrangian.multipliers.tolist() == [0.0]
+    assert float(merit.value(np.asarray(7.0), np.full(1, 3.0))) == 4.5
+    assert at(line(), g=0.5, phase=Restoration(1.0)).merit.lagrangian.multipliers.tolist() == [0.0]
+
+
+def test_the_second_probe_is_a_hundredth_of_x_in_a_fixed_direction():
+    problem, state = restoring(3.0, 2.0, 0.0)
+    p = restoration._shoved(problem, state, state.phase, 4.0, RULES).trial.direction
+    assert p == pytest.approx(0.04 * asymmetric_direction(state.x))
+
+
+def test_restoration_ends_with_multipliers_of_zero_also_on_the_boundary():
+    problem, state = restoring(1.0, 0.0, 1.0)
+    after = restoration.end(problem, state, problem.evaluate(state.x), state.phase, RULES)
+    assert after.lagrangian.multipliers.tolist() == [0.0]
+
+
+def test_the_first_state_counts_from_zero():
+    state = at(line(), 0.5)
+    assert (state.step, state.phase_since, state.unmoved_points) == (0, 0, 0)
+    assert AdaptiveGDPA(step="pullback").update(line(), state).step == 1
+
+
+def test_the_first_probe_is_a_step_as_long_as_x():
+    problem, state = restoring(3.0, 2.0, 2.0**-21)
+    after = restoration._step_down_the_slope(problem, state, state.phase, 4.0)
+    assert after.trial.direction == pytest.approx([-4.0])
+
+
+def test_rows_far_from_active_are_not_pulled_back():
+    A, asked = np.eye(3), []
+
+    def evaluate(x):
+        def pullback(w, objective=1.0):
+            asked.append(w.tolist())
+            return objective * np.ones(3) + w @ A
+
+        return Evaluation(x.sum(), A @ x - np.array([1.0, 5.0, 5.0]), pullback)
+
+    problem = Problem(evaluate, num_constraints=3, num_equalities=1)
+    state = AdaptiveGDPA(step="jacobian").init(problem, np.zeros(3))
+    g = np.array([[-1.0, -5.0, -5.0], [-2.0, -5.0, -5.0]])  # a change of 1, less than 2 and 5
+    state = state.replaced(reference=Reference(np.zeros(2), g), scaling=state.scaling._replace(constraints=np.ones(3)))
+    for multipliers, values, wanted in (
+        ([0.0, 0.0, 0.0], g, [[0, 0, 1]]),
+        ([0.5, 0.0, 0.0], g, [[1, 0, 0], [0, 0, 1]]),
+        ([0.0, 0.0, 0.0], g + np.array([1.0, 0.0, 0.0]), [[1, 0, 0], [0, 0, 1]]),  # as near as the change
+    ):
+        asked.clear()
+        F = state.lagrangian._replace(multipliers=np.array(multipliers))
+        new = state.replaced(lagrangian=F, reference=Reference(np.zeros(2), values))
+        phases.to_sqp(problem, new, problem.evaluate(state.x), RULES)
+        assert [w for w in asked if any(w)] == wanted
+
+
+# Restoration
+
+
+def restoring(x, g, gradient, **changes):
+    problem = line(0.0)
+    return problem, at(problem, x, g=g, gradient=np.full(1, gradient), phase=Restoration(1.0), **changes)
+
+
+def test_what_is_flat():
+    def flat(x, g, gradient, share=2.0**-20):
+        problem, state = restoring(x, g, gradient)
+        return restoration._is_flat(problem, state, 1 + x, Rules(stationary=share))
+
+    # |grad| (1 + |x|) <= share v min(v, 1)
+    assert flat(3.0, 2.0, 2.0**-21)
+    assert not flat(3.0, 2.0, 2.0**-21 + 2.0**-30)
+    assert flat(1.0, 0.5, 2.0**-23)
+    assert not flat(1.0, 0.5, 2.0**-23 + 2.0**-30)
+    # what no precision tells is flat: 10 eps^(3/4), here about 1.8e-11
+    assert flat(0.0, 1.0, 1.8e-11, share=0.0)
+    assert not flat(0.0, 1.0, 1.9e-11, share=0.0)
+
+
+def test_the_end_of_restoration():
+    problem, state = restoring(1.0, 1.0, 1.0, monitor=Monitor(0.5, 9, 2))
+    state = state.replaced(lagrangian=AugmentedLagrangian(np.array([3.0]), 4.0, 0.5))
+    after = restoration.end(problem, state, problem.evaluate(state.x), state.phase, RULES)
+    assert after.lagrangian == AugmentedLagrangian(np.array([0.0]), 8.0, 0.5)
+    assert after.monitor == (math.inf, 0, 3)
+    assert after.phase == QuasiNewton()
+    state = state.replaced(lagrangian=state.lagrangian._replace(beta=RULES.largest_beta))
+    assert restoration.end(problem, state, problem.evaluate(state.x), state.phase, RULES).lagrangian.beta == 1e8
+    begun = restoration.begin(problem, state, problem.evaluate(state.x))
+    assert begun.phase == Restoration(1.0)
+    assert begun.probe is None
+
+
+def restored(g, stage, entry=1.0, flat=True, monitor=None):
+    """The decision at a point of restoration; a constraint without a slope leaves every point flat."""
+    problem = line(g, slope=0.0 if flat else 1.0)
+    changes = {"phase": Restoration(entry, stage), "monitor": monitor or Monitor(), "gradient": np.zeros(1)}
+    state = at(problem, g=g, **changes)
+    return restoration.arrive(problem, state, state, problem.evaluate(state.x), state.phase, RULES)
+
+
+def test_restoration_ends_at_a_tenth_of_its_first_violation():
+    assert isinstance(restored(0.1, Descending(), flat=False).phase, QuasiNewton)
+    assert isinstance(restored(0.11, Descending(), flat=False).phase, Restoration)
+    assert isinstance(restored(2.0**-26, Descending(), entry=1e-9, flat=False).phase, QuasiNewton)
+    assert isinstance(restored(2.0**-25, Descending(), entry=1e-9, flat=False).phase, Restoration)
+
+
+def test_a_flat_point_is_probed_twice_before_the_verdict():
+    first = restored(1.0, Descending())
+    assert first.phase.stage == AfterSlope(1.0, 0)
+    waiting = restored(1.0, AfterSlope(1.0, 18))
+    assert waiting.phase.stage == AfterSlope(1.0, 19)
+    shoved = restored(1.0, AfterSlope(1.0, 19))
+    assert shoved.phase.stage == AfterShove(1.0, 0)
+    assert shoved.trial.forced
+    assert 0 < np.abs(shoved.trial.direction).max() <= 0.01
+    assert restored(1.0, AfterShove(1.0, 18)).verdict is None
+    assert restored(1.0, AfterShove(1.0, 19)).verdict is Status.LOCALLY_INFEASIBLE
+
+
+def test_a_way_down_ends_the_probe():
+    assert restored(0.9, AfterSlope(1.0, 19)).phase.stage == Descending()
+    assert restored(0.91, AfterSlope(1.0, 19)).phase.stage == AfterShove(0.91)
+    assert restored(0.9, AfterShove(1.0, 19)).verdict is None
+
+
+def test_the_first_plateau_is_left_to_the_objective():
+    assert isinstance(restored(1.0, AfterShove(1.0, 0)).phase, QuasiNewton)
+    assert isinstance(restored(1.0, AfterShove(1.0, 0), monitor=Monitor(restorations=1)).phase, Restoration)
+    assert isinstance(restored(1.0, AfterShove(1.0, 1)).phase, Restoration)
+    assert isinstance(restored(1.0, AfterSlope(1.0, 0)).phase, Restoration)
+
+
+# Rows that were not evaluated, and lengths of variables
+
+
+def test_the_model_leaves_out_rows_of_zeros_unless_they_are_equalities():
+    problem = Problem(line().evaluate, num_constraints=3, num_equalities=1)
+    state = at(line())
+    J = np.array([[1.0], [0.0], [0.0]])
+    made = Model.at(problem, state, np.ones(1), J, np.zeros(3), np.abs(J[:, 0]))
+    assert made.evaluated.tolist() == [True, False, True]
+    full = Model.at(problem, state, np.ones(1), np.ones((3, 1)), np.zeros(3), np.ones(3))
+    assert full.evaluated is None
+
+
+def test_a_problem_in_lengths_by_hand():
+    # x = D z: the gradient gets the factor D, the Hessian D on both sides, the bounds 1 / D
+    D, H = np.array([4.0, 0.5]), np.array([[1.0, 2.0], [2.0, 3.0]])
+    now = Evaluation(
+        np.asarray(1.0), np.zeros(0), lambda w, objective=1.0: objective * np.ones(2), hessian=lambda *_: H
+    )
+    problem = Problem(lambda x: now, num_constraints=0, domain=Box(np.array([-8.0, -2.0]), np.array([4.0, 3.0])))
+    inner = lengths.in_lengths(problem, D)
+    assert inner.domain.bounds(D)[0].tolist() == [-2.0, -4.0]
+    assert inner.domain.bounds(D)[1].tolist() == [1.0, 6.0]
+    there = inner.evaluate(np.ones(2))
+    assert there.gradient().tolist() == [4.0, 0.5]
+    assert there.hessian(np.zeros(0)).toarray().tolist() == [[16.0, 4.0], [4.0, 0.75]]
+
+
+def test_the_distance_to_a_constraint_is_the_length_of_a_start_at_zero():
+    # 1/2 - x / 1024 <= 0 is 512 away, which is a power of two
+    problem = line(offset=0.5, slope=-1 / 1024)
+    x0 = np.zeros(1)
+    assert lengths.lengths(problem, x0, problem.evaluate(x0), RULES).tolist() == [512.0]

@@ -1,0 +1,185 @@
+"""Two steps of every method against arithmetic worked by hand, and GDPA's limits against GDPA.
+
+The problem is min (x - 2)^2 / 2 subject to x - 1 <= 0 from x = 2: grad f = x - 2, g = x - 1, J = 1.
+"""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gdpa import (
+    GDA,
+    GDPA,
+    IPPP,
+    IQRC,
+    PDD,
+    Constant,
+    HiBSA,
+    IALMLi,
+    IALMSahin,
+    LinearizedALM,
+    Penalty,
+    ProximalADMM,
+    SmoothedGDA,
+    from_functions,
+    problems,
+)
+from gdpa.methods.nested import FixedMomentum
+
+HALF, ONE = Constant(0.5), Constant(1.0)
+INNER = FixedMomentum(alpha=0.25, momentum=0.5, max_steps=2)
+
+
+def problem(num_equalities: int = 0) -> Any:
+    return from_functions(
+        lambda x: (x[0] - 2) ** 2 / 2,
+        lambda x: x - 1,
+        gradient=lambda x: x - 2,
+        jacobian=lambda x: np.ones((1, 1)),
+        num_equalities=num_equalities,
+    )
+
+
+def two_steps(method: Any, x0: float = 2.0, num_equalities: int = 0) -> list[Any]:
+    given = problem(num_equalities)
+    states = [method.init(given, np.array([x0]))]
+    for _ in range(2):
+        states.append(method.update(given, states[-1]))
+    return states[1:]
+
+
+def check(states: list[Any], x: list[float], multipliers: list[float]) -> None:
+    assert [float(s.x[0]) for s in states] == pytest.approx(x, abs=1e-15)
+    assert [float(s.multipliers[0]) for s in states] == pytest.approx(multipliers, abs=1e-15)
+
+
+def test_gdpa() -> None:
+    # 1: q = 0/2 + 1 = 1;         x = 2 - (0 + 1)/2 = 1.5;             lambda = 0 + 0.5
+    # 2: q = 0.25 + 0.5 = 0.75;   x = 1.5 - (-0.5 + 0.75)/2 = 1.375;   lambda = 0.25 + 0.375
+    check(two_steps(GDPA(HALF, ONE, tau=0.5)), [1.5, 1.375], [0.5, 0.625])
+
+
+def test_penalty() -> None:
+    # 1: x = 2 - (0 + 1)/2 = 1.5;   lambda = 0.5
+    # 2: x = 1.5 - (-0.5 + 0.5)/2 = 1.5, the minimizer of (x - 2)^2/2 + (x - 1)^2/2;   lambda = 0.5
+    check(two_steps(Penalty(HALF, ONE)), [1.5, 1.5], [0.5, 0.5])
+
+
+def test_linearized_alm() -> None:
+    # 1: q = 1;               x = 1.5;                           lambda = 0.5
+    # 2: q = 0.5 + 0.5 = 1;   x = 1.5 - (-0.5 + 1)/2 = 1.25;     lambda = 0.5 + 0.25
+    check(two_steps(LinearizedALM(HALF, ONE)), [1.5, 1.25], [0.5, 0.75])
+
+
+def test_gda() -> None:
+    # 1: x = 2 - (0 + 0)/2 = 2;     lambda = 0 + g(2) = 1
+    # 2: x = 2 - (0 + 1)/2 = 1.5;   lambda = 1 + g(2) = 2, for it looks at the old x
+    check(two_steps(GDA(alpha=0.5, beta=1.0, augmentation=0.0)), [2.0, 1.5], [1.0, 2.0])
+
+
+def test_gda_on_the_augmented_lagrangian() -> None:
+    # 1: w = 0 + 1 = 1;       x = 2 - (0 + 1)/2 = 1.5;                   lambda = max(g, -lambda)/2 = 0.5
+    # 2: w = 0.5 + 0.5 = 1;   x = 1.5 - (-0.5 + 1)/2 = 1.25;             lambda = 0.5 + 0.5/2 = 0.75
+    check(two_steps(GDA(alpha=0.5, beta=0.5, augmentation=1.0)), [1.5, 1.25], [0.5, 0.75])
+
+
+def test_hibsa() -> None:
+    # 1: x = 2 - 0/2 = 2;          lambda = (0 + 1)/(1 + 1) = 0.5
+    # 2: x = 2 - 0.5/2 = 1.75;     lambda = (0.5 + 0.75)/2 = 0.625
+    check(two_steps(HiBSA(rho=1.0, gamma=ONE, b=Constant(2.0), augmentation=0.0)), [2.0, 1.75], [0.5, 0.625])
+
+
+def test_smoothed_gda() -> None:
+    # 1: x = 2 - (0 + 0 + 0)/2 = 2;         lambda = 0 + 1 = 1;       z = 2
+    # 2: x = 2 - (0 + 1 + 0)/2 = 1.5;       lambda = 1 + 0.5 = 1.5;   z = 2 + (1.5 - 2)/2 = 1.75
+    states = two_steps(SmoothedGDA(alpha=1.0, prox=1.0, beta=0.5, step=0.5, augmentation=0.0))
+    check(states, [2.0, 1.5], [1.0, 1.5])
+    assert [float(s.center[0]) for s in states] == [2.0, 1.75]
+
+
+def test_proximal_admm() -> None:
+    # 1: y = 0.5;      x = 2 - (0 + 0.5 + 1 + 0)/4 = 1.625;                      z = 2 - 0.375/2 = 1.8125
+    # 2: y = 0.8125;   grad K = -0.375 + 0.8125 + 0.625 - 0.1875 = 0.875;
+    #    x = 1.625 - 0.21875 = 1.40625;                                          z = (1.8125 + 1.40625)/2 = 1.609375
+    states = two_steps(ProximalADMM(gamma=1.0, alpha=0.5, prox=1.0, beta=0.5, step=0.25), num_equalities=1)
+    check(states, [1.625, 1.40625], [0.5, 0.8125])
+    assert [float(s.center[0]) for s in states] == [1.8125, 1.609375]
+
+
+# The inner steps of the next three, on (x - 2)^2/2 + [x - 1]_+^2/2 with step 1/4 and momentum 1/2:
+# 1: gradient at 2 is 0 + 1;   x = 1.75;   v = 1.75 + (1.75 - 2)/2 = 1.625
+# 2: gradient at 1.625 is -0.375 + 0.625 = 0.25;   x = 1.625 - 0.0625 = 1.5625, the last step the solver may take
+
+
+def test_pdd() -> None:
+    # Outer: h = 0.5625 <= eta = 0.9 g(2) = 0.9, so lambda = 0 + h/1; rho stays and eta = 0.9 h.
+    states = two_steps(PDD(rho=1.0, epsilon=1e-9, inner=INNER))
+    check(states, [1.75, 1.5625], [0.0, 0.5625])
+    assert (states[1].rho, states[1].eta) == (1.0, 0.9 * 0.5625)
+    # With eta = g(2)/2 = 0.5 < h it is rho's turn: 0.6 * 1.
+    states = two_steps(PDD(rho=1.0, epsilon=1e-9, shrink=0.5, inner=INNER))
+    check(states, [1.75, 1.5625], [0.0, 0.0])
+    assert states[1].rho == 0.6
+
+
+@pytest.mark.parametrize("slack", [False, True])
+def test_ialm_sahin(slack: bool) -> None:
+    # Outer k = 1: sigma = log^2(2) / (2 log^2(3)), relative to this first violation 0.5625. A slack would stay at 0:
+    # its gradient is the positive weight.
+    states = two_steps(IALMSahin(beta=1.0, sigma=1.0, slack=slack, inner=INNER))
+    check(states, [1.75, 1.5625], [0.0, 0.5625 * log(2) ** 2 / (2 * log(3) ** 2)])
+    assert (states[1].outer, states[1].inner.count) == (1, 0)
+
+
+# The inner steps of the next two, with (x - 2)^2/2 added:
+# 1: as above;   2: gradient at 1.625 is -0.375 + 0.625 - 0.375 = -0.125;   x = 1.625 + 0.03125 = 1.65625
+
+
+def test_ialm_li() -> None:
+    # 2 rho |x - 2| = 0.34375 > epsilon/2: another proximal step, around 1.65625 ...
+    states = two_steps(IALMLi(beta=1.0, rho=0.5, inner=INNER))
+    check(states, [1.75, 1.65625], [0.0, 0.0])
+    assert (states[1].middle, states[1].outer, float(states[1].center[0])) == (1, 0, 1.65625)
+    # ... unless that was the last: y = 0 + w_0 min(1, gamma_0 = ||c||/||c||) c, beta = 3.
+    states = two_steps(IALMLi(beta=1.0, growth=3.0, rho=0.5, max_middle=1, inner=INNER))
+    check(states, [1.75, 1.65625], [0.0, 0.65625])
+    assert (states[1].middle, states[1].outer, states[1].beta) == (0, 1, 3.0)
+
+
+def test_ippp() -> None:
+    # The multipliers are the weights [g]_+ where the gradients were taken: g(2) = 1 and g(1.625) = 0.625.
+    # gamma |x - 2| = 0.34375 <= eps_0 = 1 ends the stage. (The first step's residual 8 * 0.25 = 2 exceeds eps_0.)
+    states = two_steps(IPPP(beta=1.0, gamma=1.0, inner=INNER))
+    check(states, [1.75, 1.65625], [1.0, 0.625])
+    assert (states[0].outer, states[1].outer, float(states[1].center[0])) == (0, 1, 1.65625)
+
+
+def test_iqrc() -> None:
+    method = IQRC(rho=1.0, gamma=0.5, steps=2, growth=0, tolerance=0.0)  # gamma_k = 1/(k + 2)
+    # From 2, infeasible. k = 0: G = 1 > 0, zeta = 1 + 0;   z = 2 - 1/2 = 1.5
+    # k = 1: G = 0.5 + 0.125 > 0, zeta = 1 - 0.5;   z = 1.5 - 0.5/3 = 4/3. I is empty: x_1 = z_2, no multiplier.
+    check(two_steps(method), [1.5, 4 / 3], [0.0, 0.0])
+    # From 0, feasible. k = 0: G = -1, zeta = -2 + 0;   z = 0 + 2/2 = 1
+    # k = 1: G = 0 + 0.5 > 0, zeta = 1 + 1;   z = 1 - 2/3. I = {0}: x_1 = z_0 = 0, lambda = (1 + 1)/(0 + 1) = 2.
+    states = two_steps(method, x0=0.0)
+    check(states, [1.0, 0.0], [0.0, 2.0])
+    assert (states[1].outer, states[1].inner, float(states[1].center[0])) == (1, 0, 0.0)
+
+
+@pytest.mark.parametrize(("limit", "tau"), [(Penalty, 1 - 1e-13), (LinearizedALM, 1e-13)])
+@pytest.mark.parametrize("gate", [True, False])
+def test_the_ablations_are_the_limits_of_gdpa(limit: Any, tau: float, gate: bool) -> None:
+    known = problems.get("HS43")
+    ends = []
+    for method in (limit(alpha=0.005, beta=0.5, gate=gate), GDPA(alpha=0.005, beta=0.5, tau=tau, gate=gate)):
+        state = method.init(known.problem, known.x0)
+        for _ in range(50):
+            state = method.update(known.problem, state)
+        ends.append(state)
+    np.testing.assert_allclose(ends[0].x, ends[1].x, rtol=1e-8)
+    np.testing.assert_allclose(ends[0].multipliers, ends[1].multipliers, rtol=1e-8, atol=1e-10)
+    assert ends[0].probe.weight == ends[1].probe.weight

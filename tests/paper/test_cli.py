@@ -1,0 +1,292 @@
+"""The command line, from outside."""
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import gdpa
+from gdpa import experiments, method_names
+from gdpa.base.writing import write_whole
+from gdpa.paper.cli import app
+from gdpa.paper.records import file as record_file
+from gdpa.paper.records import folder as records_module
+from gdpa.paper.records.file import seal
+from gdpa.paper.records.folder import Folder
+
+RATE = ["reproduce", "rate", "--steps", "50", "--only", "disc-product"]
+
+
+@pytest.fixture
+def cli():
+    def call(*arguments):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return call
+
+
+def finished(out):
+    """The lines of the finished units."""
+    return {row["hash"]: seal(row) for row in Folder(out).file("rate").rows() if "hash" in row}
+
+
+def records(out):
+    """Everything recorded, less seconds, times and machines."""
+    rows = [row for row in Folder(out).file("rate").rows() if "hash" in row]
+    for row in rows:
+        del row["about"]
+        row["columns"].pop("seconds", None)
+    return {row["hash"]: row for row in rows}
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "gdpa", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_reproduce_ends_with_the_path_of_a_report_and_skips_what_is_done(cli, tmp_path):
+    out = tmp_path / "out"
+    first = cli(*RATE, "--jobs", 1, "--out", out)
+    assert first.exit_code == 0, first.output
+    assert first.output.splitlines()[-1] == f"report: {out / 'report.html'}"
+    assert "rate: 3/3 GDPA tau=0.9, disc-product, seed 0: " in first.output
+    for name in ("rate-violation.png", "rate-violation.svg", "rate-residuals.png", "rate-residuals.svg"):
+        assert (out / "rate" / "figures" / name).stat().st_size > 1000
+    html = (out / "report.html").read_text()
+    assert f"gdpa reproduce rate --out {out} --seeds 1 --preset both --steps 50 --only disc-product" in html
+    again = cli(*RATE, "--jobs", 1, "--out", out)
+    assert "3 of 3 units were already recorded" in again.output
+    (out / "report.html").unlink()
+    assert cli("report", out).exit_code == 0  # from records alone
+    assert (out / "report.html").read_text() == html
+
+
+def test_killed_in_the_middle_and_started_again_equals_undisturbed(cli, tmp_path):
+    command = ["reproduce", "rate", "--steps", "300", "--only", "disc", "--jobs", "2"]
+    out = tmp_path / "killed"
+    process = start(*command, "--out", out)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if finished(out):
+            break
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    before = finished(out)
+    assert 0 < len(before) < 6
+    assert cli(*command, "--out", out).exit_code == 0
+    after = finished(out)
+    assert len(after) == 6
+    assert {name: after[name] for name in before} == before  # what was finished was not run again
+    assert cli(*command, "--out", tmp_path / "undisturbed").exit_code == 0
+    assert records(out) == records(tmp_path / "undisturbed")
+
+
+def test_the_subprocess_says_the_same_and_ends_with_zero(tmp_path):
+    process = start(*RATE, "--jobs", 1, "--out", tmp_path / "out")
+    output, complaints = process.communicate(timeout=120)
+    assert (process.returncode, complaints) == (0, "")
+    assert output.splitlines()[-1].endswith("report.html")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_ends_with_its_code_and_keeps_what_is_finished(tmp_path, jobs, number, code, word):
+    out = tmp_path / "out"
+    process = start("reproduce", "rate", "--steps", "100000", "--only", "disc", "--jobs", jobs, "--out", out)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (out / "rate" / "records.jsonl").exists():
+        time.sleep(0.01)
+    time.sleep(1.0)  # into the first units
+    process.send_signal(number)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert f"{word}; finished units are recorded in {out}" in complaints
+    assert Folder(out).read("rate") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["reproduce", "nope"], 2, "no experiment is called 'nope'; there are"),
+        (["reproduce", "rate", "--budget", "0"], 2, "--budget must be a positive number of seconds, got 0.0"),
+        (["reproduce", "mnpc", "budget", "--budget", "0"], 2, "--budget must be a positive number of seconds, got 0.0"),
+        (["reproduce", "mnpc", "--budget", "nan"], 2, "--budget must be a positive number of seconds, got nan"),
+        (["reproduce", "budget", "--steps", "0"], 2, "--steps must be at least 1, got 0"),
+        (["reproduce", "rate", "--seeds", "0"], 2, "--seeds must be at least 1"),
+        (["reproduce", "rate", "--seeds", "many"], 2, "--seeds"),
+        (["reproduce", "rate", "--jobs", "0"], 2, "--jobs must be at least 1, got 0"),
+        (["reproduce", "rate", "--preset", "best"], 2, "--preset must be one of"),
+        (["reproduce", "rate", "--only", "nothing like it"], 2, "no unit of rate has 'nothing like it'"),
+        (["reproduce"], 2, "name the experiments to run: mnpc, budget, rate, cmdp, energy, or all"),
+        (["report", "no/such/folder"], 2, "is not a folder"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_bad_usage_ends_with_two_and_writes_nothing(cli, tmp_path, monkeypatch, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    result = cli(*arguments)
+    assert result.exit_code == code
+    assert message in result.output + result.stderr
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_folder_that_cannot_be_used_ends_with_three(cli, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = cli(*RATE, "--out", tmp_path / "file")
+    assert (result.exit_code, "cannot write" in result.stderr) == (3, True)
+    with Folder(tmp_path / "out").lock():
+        result = cli(*RATE, "--out", tmp_path / "out")
+    assert (result.exit_code, "another run holds the folder" in result.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("where", "left"),
+    [
+        ("plan", set()),
+        ("record", {"rate/records.jsonl"}),
+        ("report.html", {"rate/records.jsonl", "rate/figures/*", "rate/summary.md"}),
+    ],
+)
+def test_a_full_folder_ends_with_three_and_nothing_half_written(cli, tmp_path, monkeypatch, where, left):
+    def full_append(file, data):
+        if where == ("plan" if b'{"plan"' in data else "record"):
+            file.write(data[:5])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        file.write(data)
+
+    def full_write(path, data):
+        if Path(path).match(where):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write_whole(path, data)
+
+    monkeypatch.setattr(record_file, "_write", full_append)
+    monkeypatch.setattr(records_module, "write_whole", full_write)
+    result = cli(*RATE, "--jobs", 1, "--out", tmp_path)
+    assert (result.exit_code, "no space left for" in result.stderr) == (3, True)
+    found = {path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size} - {tmp_path / ".lock"}
+    found = {path.relative_to(tmp_path) for path in found}
+    assert all(any(path.match(pattern) for pattern in left) for path in found), found
+    monkeypatch.undo()
+    assert cli(*RATE, "--jobs", 1, "--out", tmp_path).exit_code == 0  # with room again it goes on
+
+
+def test_a_figure_is_written_whole_or_not_at_all(cli, tmp_path, monkeypatch):
+    assert cli(*RATE, "--jobs", 1, "--out", tmp_path).exit_code == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "rate" / "figures").iterdir()}
+
+    def savefig(self, drawn, **options):
+        drawn.write(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
+    result = cli("report", tmp_path)
+    assert (result.exit_code, "cannot write the figure rate-violation" in result.stderr) == (3, True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "rate" / "figures").iterdir()} == before
+
+
+@pytest.fixture
+def troubled(monkeypatch):
+    """An experiment whose units fail in the way their settings say."""
+    from gdpa.paper.base import Unit
+    from tests.paper import toy
+
+    def use(what):
+        monkeypatch.setattr(experiments, "EXPERIMENTS", {"toy": "tests.paper.toy"})
+        for module in ("runner", "report"):
+            monkeypatch.setattr(f"gdpa.paper.{module}.EXPERIMENTS", experiments.EXPERIMENTS)
+        units = [Unit("toy", "m", "s", seed, {"what": what if seed else None}) for seed in (0, 1)]
+        monkeypatch.setattr(toy, "units", lambda settings: units)
+
+    return use
+
+
+def test_a_failing_unit_ends_with_one_and_the_report_is_written(cli, tmp_path, troubled):
+    troubled("raise")
+    result = cli("reproduce", "all", "--jobs", 1, "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "FAILED: ZeroDivisionError: broken unit" in result.output
+    assert "1 of 2 units of toy failed" in result.stderr
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_missing_data_end_with_four_and_the_report_is_written(cli, tmp_path, troubled):
+    troubled("no data")
+    result = cli("reproduce", "toy", "--jobs", 1, "--out", tmp_path)
+    assert (result.exit_code, "no data here" in result.stderr) == (4, True)
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_an_interrupt_in_this_process_ends_with_130(cli, tmp_path, troubled):
+    troubled("interrupt")
+    result = cli("reproduce", "toy", "--jobs", 1, "--out", tmp_path)
+    assert (result.exit_code, "the same command continues" in result.stderr) == (130, True)
+
+
+def test_data_that_nobody_knows_end_with_a_message(cli, tmp_path):
+    result = cli("data", "fetch", "no-such-data", "--cache", tmp_path)
+    assert (result.exit_code, "no data set is called 'no-such-data'" in result.stderr) == (2, True)
+
+
+def test_data_fetch_says_where_it_lies(cli, tmp_path, monkeypatch):
+    from gdpa.paper.data import images as data
+
+    monkeypatch.setattr(data, "fetch", lambda name, cache, progress: data.Fetched(cache / name, "cache"))
+    result = cli("data", "fetch", "mnist", "--cache", tmp_path)
+    assert (result.exit_code, result.output) == (0, f"mnist: {tmp_path / 'mnist'} (from cache)\n")
+
+
+def test_versions_and_methods(cli):
+    assert f"gdpa {gdpa.__version__}" in cli("versions").output
+    listed = cli("methods").output.splitlines()  # a line each, however wide: for grep
+    assert [line.split()[0] for line in listed] == list(method_names())
+    assert cli("--version").output == f"{gdpa.__version__}\n"
+    assert cli("-h").output == cli("--help").output
+    assert set(experiments.names()) <= set(re.findall(r"\w+", cli("reproduce", "-h").output))
+
+
+def run_main(monkeypatch, *arguments):
+    from gdpa.__main__ import main
+
+    monkeypatch.setattr(sys, "argv", ["gdpa", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return left.value.code
+
+
+def test_main_runs_the_command_line(monkeypatch, capsys):
+    assert not run_main(monkeypatch, "versions")
+    assert "numpy" in capsys.readouterr().out
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.delitem(sys.modules, "gdpa.paper.cli")
+    assert run_main(monkeypatch, "versions") == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("the command line of gdpa needs typer")
+    assert complaint.strip().endswith("pip install 'gdpa[experiments]'")
+
+
+def test_a_broken_installation_of_gdpa_itself_is_not_called_a_missing_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gdpa.paper.cli", None)
+    with pytest.raises(ModuleNotFoundError, match=r"gdpa\.paper\.cli"):
+        run_main(monkeypatch, "versions")
+
+
+def test_a_library_missing_later_is_named_too(cli, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    for name in ("gdpa.paper.report", "gdpa.paper.figures.interactive"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    result = cli(*RATE, "--out", tmp_path)
+    assert (result.exit_code, "pip install 'gdpa[experiments]'" in result.stderr) == (2, True)
