@@ -57,20 +57,28 @@ def certificate_holds(case: Case, x: Vector, multipliers: Vector, tolerance: flo
         w_j |P_T(-grad f - J^T lambda)_j| <= t,   c_i [g_i]_+ <= t,   min(a_i |g_i|, r_i lambda_i) <= t
     """
     eps = np.finfo(float).eps
-    x0, c0, g0 = case.x0, case.gradient(case.x0), np.abs(case.values(case.x0)[1])
     gradient, g, J = case.gradient(x), case.values(x)[1], case.jacobian(x)
-    lengths = np.maximum(np.abs(x), np.abs(x - np.clip(x0, case.lower, case.upper)))
-    longest = lengths.max() if lengths.any() else 1.0
+    lengths = np.abs(x)
+    longest = lengths.max()
+    if longest <= 2.0**-33:  # x counts as 0: the distance to the nearest constraint that is not active
+        slopes = np.abs(J).sum(axis=1)
+        distances = np.abs(g)[slopes > 0] / slopes[slopes > 0]
+        longest = np.min(distances[distances > 2.0**-33], initial=np.inf)
+        longest = longest if np.isfinite(longest) else 1.0
+        lengths = np.full_like(x, longest)
     lengths[lengths <= np.sqrt(eps) * longest] = longest
+    near = np.clip(x + 0.1 * lengths * np.sin(np.arange(1, len(x) + 1.0) ** 2), case.lower, case.upper)
+    c0, g0 = case.gradient(near), case.values(near)[1]
     s = max(np.abs(gradient).max(), min(1.0, np.abs(c0).max())) or 1.0
     S = max(np.abs(gradient * lengths).max(), min(longest, np.abs(c0 * lengths).max())) or longest
     w = np.maximum(1 / s, np.minimum(lengths / S, 1e6 / s))
     n = np.abs(J) @ lengths
     n[n == 0] = 1.0
-    size = np.where(np.abs(g) <= 100 * eps * (np.abs(J) @ lengths), 0.0, np.abs(g))
-    slack = np.minimum(
-        size / np.minimum(n, np.maximum(g0, np.minimum(1.0, n / 1000))), (w * np.abs(J)).max(axis=1) * multipliers
-    )
+    size = np.where(np.abs(g) <= 10 * eps * (np.abs(J) @ lengths), 0.0, np.abs(g))
+    slope = np.abs(J @ (near - x))
+    share = np.minimum(1.0, np.maximum(np.abs(g0 - g) + np.abs(g), eps * slope) / np.where(slope > 0, slope, 1.0))
+    share[slope == 0] = 1.0
+    slack = np.minimum(size / np.minimum(1.0, n * share), (w * np.abs(J)).max(axis=1) * multipliers)
     descent = -(gradient + multipliers @ J)
     # The tangent cone of the box: no way out at a bound.
     descent[(x <= case.lower) & (descent < 0)] = 0.0

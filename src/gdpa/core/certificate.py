@@ -351,7 +351,7 @@ def certificate_from(
 
     Args:
         problem: the problem.
-        start: the recorded start.
+        start: the reference for sizes.
         units: the weights at ``x``.
         now: f and g at ``x``.
         x: the point.

@@ -103,7 +103,7 @@ class Units(NamedTuple):
 
 
 def start_at(evaluation: Evaluation, x0: Array, x_scale: Array | None = None) -> Start:
-    """Return the recorded start from the oracle call at ``x0`` (one backward pass).
+    """Return the reference from the oracle call at ``x0`` (one backward pass).
 
     >>> e = Evaluation(np.array(0.0), np.array([-5.0]), lambda w, objective=1.0: np.array([1e-3, 0.0]))
     >>> start_at(e, np.zeros(2)).gradient.tolist()

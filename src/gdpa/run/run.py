@@ -50,7 +50,7 @@ class Run:
     Attributes:
         algorithm: the method with its parameters.
         state: the method's state. Its oracle call is not kept: it is made anew if ``evaluated``.
-        start: the recorded start, which the units of the certificate are read off.
+        start: x0 with grad f and g there, the reference for the residuals of the loop.
         shape: (d, m, p): how many coordinates, constraints and equalities the problem has.
         values: f and g at the state's point, by which another problem is recognized; None if they were not evaluated.
         forwards, backwards, seconds: what the method has used.

@@ -12,14 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from gdpa.base.arrays import every, from_numpy, max_norm, namespace
+from gdpa.base.arrays import every, from_numpy, max_norm, namespace, some
 from gdpa.base.sets import Box, Reals
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import length_at_zero
 from gdpa.methods.adaptive.merit import Correction
 from gdpa.methods.adaptive.rules import Rules
-from gdpa.methods.adaptive.state import SQP, AdaptiveState
+from gdpa.methods.adaptive.state import SQP, AdaptiveState, sqrt_eps
+from gdpa.numerics.dense import Matrix, to_float64
 from gdpa.numerics.sparse.matrix import SparseMatrix
 
 
@@ -76,10 +77,31 @@ def lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> Array 
         known = np.full(x.shape[-1], float(max_norm(x)) or length_at_zero(now, x))
     powers = np.rint(np.log2(known))
     ordinary = np.abs(powers) <= np.log2(rules.ordinary)
-    if every(ordinary):
+    return None if every(ordinary) else _powers_of_two(np.where(ordinary, 0.0, powers), x)
+
+
+def column_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> Array | None:
+    """Return the D that equilibrates the columns of J, or None if they are equal up to `Rules.drift`.
+
+    The length of x_j is 1 / max_i |J_ij| / max_k |J_ik|: rows are divided by their largest components first. A run that
+    one common length has not ended by `Rules.second_attempt` points goes on in these lengths: variables have units of
+    their own, and derivatives show them where a single point does not.
+
+    References:
+        D. Ruiz, "A scaling algorithm to equilibrate both rows and columns norms in matrices" (2001), one sweep.
+    """
+    if problem.x_scale is not None or now.is_sparse or not now.has_cheap_jacobian or now.constraints.shape[-1] == 0:
         return None
+    J = np.abs(to_float64(now.jacobian()))
+    rows = J.max(axis=1, keepdims=True)
+    columns = (J / np.where(rows > 0, rows, 1.0)).max(axis=0)
+    powers = -np.rint(np.log2(np.where(columns > sqrt_eps(x), columns, 1.0)))
+    return None if np.ptp(powers) <= math.log2(rules.drift) else _powers_of_two(powers, x)
+
+
+def _powers_of_two(powers: Matrix, x: Array) -> Array:
     most = -math.log2(float(namespace(x).finfo(x.dtype).smallest_normal)) // 4  # products stay finite
-    return from_numpy(2.0 ** np.where(ordinary, 0.0, np.clip(powers, -most, most)), x)
+    return from_numpy(2.0 ** np.clip(powers, -most, most), x)
 
 
 def are_outgrown(problem: Problem, state: AdaptiveState, rules: Rules) -> bool:
@@ -90,9 +112,11 @@ def are_outgrown(problem: Problem, state: AdaptiveState, rules: Rules) -> bool:
     """
     if problem.x_scale is not None or not isinstance(problem.domain, (Reals, Box)):
         return False
+    if state.lengths is not None and some(state.lengths != state.lengths[0]):
+        return False  # lengths of the columns stay
     size, D = float(max_norm(state.x)), 1.0 if state.lengths is None else float(state.lengths[0])
-    shortened = D > 1 or (D == 1 and state.step == rules.patience)
-    return size > rules.ordinary * D or (shortened and 0 < size < D / rules.ordinary)
+    shortened = D > 1 or (D == 1 and size > 0 and state.step == rules.patience)
+    return size > rules.ordinary * D or (shortened and size < D / rules.ordinary)
 
 
 def relabeled(state: AdaptiveState, D: Array | None) -> AdaptiveState:

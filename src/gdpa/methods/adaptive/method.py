@@ -17,6 +17,7 @@ from gdpa.core.problem import Evaluation, Problem
 from gdpa.methods.adaptive import al_step, phases, sqp_step
 from gdpa.methods.adaptive.lengths import (
     are_outgrown,
+    column_lengths,
     evaluation_in_lengths,
     in_lengths,
     inside,
@@ -106,11 +107,11 @@ class AdaptiveGDPA(Method):
             raise TypeError(f"rules must be a Rules of gdpa.methods.adaptive, got {self.rules!r}")
 
     def init(self, problem: Problem, x0: Array) -> AdaptiveState:
-        return self._at(problem, x0, self.begin(problem, x0))
+        now = self.begin(problem, x0)
+        return self._at(problem, x0, now, lengths(problem, x0, now, self.rules))
 
-    def _at(self, problem: Problem, x: Array, now: Evaluation) -> AdaptiveState:
-        """Return the state before the first update from x, in lengths that suit x."""
-        D = lengths(problem, x, now, self.rules)
+    def _at(self, problem: Problem, x: Array, now: Evaluation, D: Array | None) -> AdaptiveState:
+        """Return the state before the first update from x, in the lengths D."""
         if D is None:
             return self._begin(problem, x, now)
         return outside(self._begin(in_lengths(problem, D), x / D, evaluation_in_lengths(now, D)), D)
@@ -179,16 +180,25 @@ class AdaptiveGDPA(Method):
         return outside(phases.refuse(problem, old, now, outcome.reference.constraints[-1], rise, rules), D)
 
     def _in_suitable_lengths(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
-        """Return the state in new lengths if x has outgrown the old ones."""
-        if isinstance(state.phase, Restoration) or not are_outgrown(problem, state, self.rules):
+        """Return the state in new lengths if x has outgrown the old ones or they have not led to an end."""
+        second = isinstance(state.phase, SQP) and state.step == self.rules.second_attempt
+        outgrown = not isinstance(state.phase, Restoration) and are_outgrown(problem, state, self.rules)
+        if not (second or outgrown):
             return state
         now = state.evaluation or problem.evaluate(state.x)
+        if second:
+            D = column_lengths(problem, state.x, now, self.rules)
+            return state if D is None else self._again(problem, state, now, D)
         D = lengths(problem, state.x, now, self.rules)
         grown = D is not None and (state.lengths is None or D[0] > state.lengths[0])
         if isinstance(state.phase, SQP) or grown:
             return relabeled(state, D)
         # f and g have shrunk, and the quasi-Newton phase does not renew their units
-        again = self._at(problem, state.x, now)
+        return self._again(problem, state, now, D)
+
+    def _again(self, problem: Problem, state: AdaptiveState, now: Evaluation, D: Array | None) -> AdaptiveState:
+        """Return the state of a run that begins again at x in the lengths D, with its multipliers and its penalty."""
+        again = self._at(problem, state.x, now, D)
         again = again.replaced(
             lagrangian=again.lagrangian._replace(beta=state.lagrangian.beta),
             step=state.step,
