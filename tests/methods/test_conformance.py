@@ -67,7 +67,7 @@ TABLE = {
     "ialm-li": Row(SIX, fixed={"inner": INNER}, rejects=NESTED),
     "ippp": Row(SIX, fixed={"inner": INNER}, rejects=NESTED),
     "iqrc": Row(
-        ("disc-product", "disc-square", "HS11", "HS22", "HS43"), 1e-2, 20_000, probes=1,
+        ("disc-product", "disc-square", "HS11", "HS22", "HS76"), 1e-2, 20_000, probes=1,
         rejects={**NESTED, "equality": "2 constraints are equalities", "none": "has no constraints"},
     ),
     "proximal-admm": Row(

@@ -1,11 +1,14 @@
 """ConstrainedClassifier: limits by group on training data, known answers, metadata routing, bad input."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
 import sklearn
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_selection import SelectFromModel
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
@@ -175,3 +178,28 @@ def test_bad_data():
         ConstrainedClassifier().fit(np.full_like(X, np.nan), y)
     with pytest.raises(ValueError, match="the group 'a' has no samples of class 1, so its recall has no meaning"):
         ConstrainedClassifier([equalized_odds(0.1)]).fit(X, np.where(groups == "a", 0, y), groups=groups)
+
+
+def test_N13_one_limit_needs_no_list():
+    X, y, _ = people(n=300)
+    alone, listed = (ConstrainedClassifier(limits) for limits in (recall_at_least(0.9), [recall_at_least(0.9)]))
+    np.testing.assert_array_equal(alone.fit(X, y).predict(X), listed.fit(X, y).predict(X))
+    assert clone(alone).limits == recall_at_least(0.9)
+    assert alone.frontier(X, y, [0.8]).points == listed.frontier(X, y, [0.8]).points
+
+
+def test_N14_linear_models_have_coef_and_intercept():
+    X, y, _ = people(n=300)
+    model = ConstrainedClassifier(recall_at_least(0.9))
+    with pytest.raises(AttributeError, match="has no coef_: the model is not fitted"):
+        model.coef_  # noqa: B018
+    model.fit(X, y)
+    assert model.coef_.shape == (1, 3)
+    np.testing.assert_allclose(model.decision_function(X), (X @ model.coef_.T + model.intercept_)[:, 0])
+    assert SelectFromModel(model, prefit=True).transform(X).shape[1] < 3
+    network = ConstrainedClassifier(hidden=(2,), max_iter=5, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        network.fit(X, y)
+    with pytest.raises(AttributeError, match="has no intercept_: the model has hidden layers; use intercepts_"):
+        network.intercept_  # noqa: B018

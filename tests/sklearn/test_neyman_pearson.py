@@ -166,6 +166,16 @@ def test_the_tools_of_scikit_learn():
     assert model.score(X, labels) > 0.8
 
 
+def test_N14_coef_of_two_classes_holds_the_cut_and_of_more_gives_the_scores():
+    X, y = gaussians(n=50)
+    for priority in (0, 1):
+        model = NeymanPearsonClassifier(priority, 0.1).fit(X, y)
+        np.testing.assert_allclose(model.decision_function(X), (X @ model.coef_.T + model.intercept_)[:, 0])
+    X, y = gaussians(n=50, means=((0.0, 0.0), (4.0, 1.0), (-4.0, 3.0)))
+    model = NeymanPearsonClassifier(2, 0.1, limit_on="surrogate").fit(X, y)  # no cuts
+    np.testing.assert_allclose(model.decision_function(X), X @ model.coef_.T + model.intercept_)
+
+
 def test_columns_of_data_frames_keep_their_names():
     pandas = pytest.importorskip("pandas")
     X, y = gaussians(n=50)

@@ -61,7 +61,7 @@ class State:
     x: Array
     multipliers: Array
     evaluation: Evaluation | None = field(metadata={"stored": False})
-    probe: Probe | None
+    probe: Probe | None = None
     verdict: Status | None = None
 
 

@@ -16,13 +16,13 @@ from gdpa.base.status import Status
 from gdpa.base.typing import Vector
 from gdpa.run.result import Result
 from gdpa.sklearn.calibration import ROUNDING
-from gdpa.sklearn.estimator import LimitedClassifier, check_number
-from gdpa.sklearn.frontier import Frontier, FrontierPoint
-from gdpa.sklearn.limits import Limit, Rows, rows_of
+from gdpa.sklearn.estimator import Fitted, LimitedClassifier, check_number
+from gdpa.sklearn.frontier import Frontier
+from gdpa.sklearn.limits import Limit, rows_of
 from gdpa.sklearn.oracle import RateProblem, SoftDecision, cells_of, logistic
 
-#: How often the smooth problem is corrected by the decisions; what is close to a bound, and what is far beyond it,
-#: in shares of the bound.
+#: How often the smooth problem is solved, corrected by the decisions each time.
+#: An excess over a bound is close, or far, below and above these shares of the bound.
 ROUNDS, CLOSE, FAR = 10, 0.05, 0.5
 
 
@@ -43,8 +43,8 @@ class ConstrainedClassifier(LimitedClassifier):
     Limits hold on the training data. On new data they hold up to sampling error.
 
     Args:
-        limits: a list of `demographic_parity`, `equalized_odds`, `equal_opportunity`, `recall_at_least`,
-            `false_positive_rate_at_most`; None or an empty list trains without limits.
+        limits: one of `demographic_parity`, `equalized_odds`, `equal_opportunity`, `recall_at_least`,
+            `false_positive_rate_at_most`, or a list of them; None or an empty list trains without limits.
         hidden, regularizer, tol, max_iter, random_state: as in `NeymanPearsonClassifier`.
         temperature: see above. A low one follows decisions closely, and makes the problem less smooth. It is halved
             when decisions exceed a limit by far.
@@ -57,8 +57,9 @@ class ConstrainedClassifier(LimitedClassifier):
         groups_: the labels of the groups.
         certificate_: the KKT conditions of the last smooth problem, recomputed at the solution (`gdpa.Certificate`).
         n_iter_: steps of the solver in all.
-        frontier_: what `frontier` returned last.
+        frontier_: the last `frontier`.
         coefs_, intercepts_: W and b of every layer.
+        coef_, intercept_: of a linear model, in the shapes of scikit-learn; a network has none.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
 
     Example:
@@ -68,7 +69,7 @@ class ConstrainedClassifier(LimitedClassifier):
         >>> X = rng.standard_normal((2000, 3))
         >>> X[:, 0] += groups  # the second group scores higher
         >>> y = (X.sum(axis=1) + rng.standard_normal(2000) > 1).astype(int)
-        >>> model = ConstrainedClassifier([demographic_parity(0.05)]).fit(X, y, groups=groups)
+        >>> model = ConstrainedClassifier(demographic_parity(0.05)).fit(X, y, groups=groups)
         >>> gap = model.predict(X)[groups == 1].mean() - model.predict(X)[groups == 0].mean()
         >>> bool(gap <= 0.1), model.unmet_
         (True, [])
@@ -81,7 +82,7 @@ class ConstrainedClassifier(LimitedClassifier):
 
     def __init__(
         self,
-        limits: Sequence[Limit] | None = None,
+        limits: Limit | Sequence[Limit] | None = None,
         *,
         hidden: Sequence[int] = (),
         regularizer: float = 1e-4,
@@ -108,24 +109,22 @@ class ConstrainedClassifier(LimitedClassifier):
 
         Args:
             X, y: the training data.
-            groups: the group of each sample, for limits that speak of groups. Within a pipeline or a grid search, ask
+            groups: the group of each sample, for limits that refer to groups. Within a pipeline or a grid search, ask
                 for it by ``set_fit_request(groups=True)``.
             sample_weight: weights of the samples, in the loss and in every rate.
         """
-        data = self._data(X, y, groups, sample_weight)
-        start = data.rates.network.start(check_random_state(self.random_state))
-        found = self._solved(data, start)
-        self._keep(data.rates.network, found.result, found.steps)
+        limits = self._limits()
+        data = self._data(X, y, groups, sample_weight, limits)
+        rates = data.limited(limits)
+        found = self._fit_at(rates, None)
+        self._keep(rates.network, found.result, found.steps)
         self.groups_ = data.groups
-        self.multipliers_ = dict(zip(data.rows.names, found.result.multipliers.tolist(), strict=True))
-        self.excesses_ = dict(zip(data.rows.names, found.excess.tolist(), strict=True))
+        self.multipliers_ = dict(zip(rates.names, found.result.multipliers.tolist(), strict=True))
+        excess, *_ = _decisions(rates, found.result.x)
+        self.excesses_ = dict(zip(rates.names, excess.tolist(), strict=True))
         self.unmet_ = [name for name, excess in self.excesses_.items() if excess > ROUNDING]
         self._warn(found.result)
         return self
-
-    def decision_function(self, X: Any) -> Vector:
-        """Return the score of each sample; the decision is positive if it is above 0."""
-        return self._scores(X)[:, 0]
 
     def frontier(
         self, X: Any, y: Any, bounds: Iterable[float], groups: Any = None, *, which: int = 0, sample_weight: Any = None
@@ -140,137 +139,108 @@ class ConstrainedClassifier(LimitedClassifier):
             bounds: the bounds to try.
             which: the place in ``limits`` of the limit that they replace.
         """
-        limits: list[Any] = list(self.limits or ())
+        limits = self._limits()
         if not 0 <= which < len(limits):
             raise ValueError(f"which must be the place of one of the {len(limits)} limits, got {which!r}")
-        limit = limits[which]
+        limit, model = limits[which], clone(self)
+        data = model._data(X, y, groups, sample_weight, limits)
         rising = limit.sense == "at least"
-        values = sorted({float(bound) for bound in bounds}, reverse=not rising)
-        points, start = [], None
-        for value in values:
-            own = replace(limit, bound=value)
-            model = clone(self).set_params(limits=[*limits[:which], own, *limits[which + 1 :]])
-            data = model._data(X, y, groups, sample_weight)
-            network = data.rates.network
-            start = network.start(check_random_state(self.random_state)) if start is None else start
-            found = model._solved(data, start)
-            start = found.result.x
-            own_names = set(rows_of([own], data.groups, data.cells, data.rates.cells.masses).names)
-            price = sum(
-                p for name, p in zip(data.rows.names, found.result.multipliers, strict=True) if name in own_names
-            )
-            points.append(
-                FrontierPoint(
-                    limit=value,
-                    error=found.error,
-                    objective=float(found.result.objective),
-                    slope=float(price if rising else -price),
-                    met=bool(np.all(found.excess <= ROUNDING)),
-                    steps=found.steps,
-                )
-            )
-        label = f"{limit.sense} in {' and '.join(limit.rates)}" if limit.sense == "parity" else f"{limit.rates[0]}"
-        self.frontier_ = Frontier(tuple(sorted(points)), f"bound on {label}", "training error")
-        return self.frontier_
 
-    def _data(self, X: Any, y: Any, groups: Any, sample_weight: Any) -> _Data:
-        """Check the input and state the smooth problem."""
-        limits: list[Any] = list(self.limits or ())
+        def fit_at(bound: float, x0: Any) -> Fitted:
+            own = replace(limit, bound=bound)
+            rates = data.limited([*limits[:which], own, *limits[which + 1 :]])
+            found: Fitted = model._fit_at(rates, x0)
+            price = float(found.result.multipliers[np.isin(rates.names, data.limited([own]).names)].sum())
+            return found._replace(slope=price if rising else -price)
+
+        label = f"parity in {' and '.join(limit.rates)}" if limit.sense == "parity" else limit.rates[0]
+        return self._trace(bounds, rising, fit_at, f"bound on {label}", "training error")
+
+    def _limits(self) -> list[Limit]:
+        """Return the limits as a list; one alone needs none."""
+        limits: list[Any] = [self.limits] if isinstance(self.limits, Limit) else list(self.limits or ())
         for limit in limits:
             if not isinstance(limit, Limit):
                 text = f"limits must hold limits such as demographic_parity(0.02), got {limit!r}"
                 raise ValueError(text)  # noqa: TRY004 - scikit-learn's error for a parameter
+        return limits
+
+    def _data(self, X: Any, y: Any, groups: Any, sample_weight: Any, limits: Sequence[Limit]) -> _Data:
+        """Check the input and state the smooth problem without limits."""
         check_number("temperature", self.temperature, 0, np.inf)
         X, targets, weights, kept = self._begin(X, y, sample_weight)
         if len(self.classes_) > 2:
             kind = type_of_target(y)
             raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
-        group, labels = self._grouped(limits, groups, y, kept)
+        if groups is not None:
+            groups = column_or_1d(np.asarray(groups))
+            check_consistent_length(y, groups)
+            groups = groups[kept]
+        elif any(limit.groups != "all" for limit in limits):
+            raise ValueError("groups is missing: a limit refers to groups; call fit(X, y, groups=...)")
+        labels, group = np.unique(np.full(len(kept), "all") if groups is None else groups, return_inverse=True)
         pairs, cell = np.unique(2 * group + targets, return_inverse=True)
-        place = pairs // 2, pairs % 2
         cells = cells_of(X, targets, weights, cell, len(pairs))
-        rows = rows_of(limits, labels, place, cells.masses)
         rates = RateProblem(
             network=self._network(1),
             cells=cells,
             loss=logistic,
             rate=SoftDecision(float(self.temperature)),
             objective=cells.masses,
-            combination=rows.matrix,
-            bounds=rows.bounds,
             regularizer=self.regularizer,
-            names=rows.names,
         )
-        return _Data(rates, rows, labels, place)
+        return _Data(rates, labels.tolist(), (pairs // 2, pairs % 2))
 
-    def _grouped(self, limits: Sequence[Limit], groups: Any, y: Any, kept: Vector) -> tuple[Vector, list[Any]]:
-        """Return the place of each sample's group among the labels of the groups, and these labels."""
-        if groups is None:
-            if any(limit.needs_groups for limit in limits):
-                raise ValueError("groups is missing: a limit refers to groups; call fit(X, y, groups=...)")
-            return np.zeros(len(kept), int), ["all"]
-        groups = column_or_1d(np.asarray(groups))
-        check_consistent_length(y, groups)
-        labels, group = np.unique(groups[kept], return_inverse=True)
-        return group, labels.tolist()
-
-    def _solved(self, data: _Data, x0: Vector) -> _Found:
+    def _fit_at(self, rates: RateProblem, x0: Any) -> Fitted:
         """Solve the smooth problem and correct it by the decisions, until these meet the limits closely."""
-        rates, bounds, steps = data.rates, data.rows.bounds, 0
-        temperature = float(self.temperature)
-        correction, margin = np.zeros(len(bounds)), np.zeros(len(bounds))
-        best: _Found | None = None
-        for _ in range(ROUNDS if len(bounds) else 1):
-            result = self._solve(replace(rates, bounds=bounds - correction - margin), x0)
-            x0, steps = result.x, steps + result.steps
-            excess, error, gap = _decisions(rates, bounds, x0)
-            found = _Found(result, excess, error, steps)
-            best = found if best is None or found.rank < best.rank else best
+        bounds = rates.bounds
+        correction = margin = np.zeros(len(bounds))
+
+        def judge(now: RateProblem, result: Result) -> tuple[Any, RateProblem | None]:
+            nonlocal correction, margin
+            excess, _, gap = _decisions(replace(now, bounds=bounds), result.x)
+            rank = max(float(excess.max(initial=0.0)), ROUNDING), float(result.objective)
             # A limit with a price should be met closely: slack there is paid for.
             slack = (result.multipliers > 0) & (excess < -CLOSE * np.abs(bounds))
-            if found.rank[0] <= ROUNDING and not slack.any():
-                break
-            if result.status is Status.LOCALLY_INFEASIBLE and not correction.any():
-                break  # the limits contradict each other
+            met = rank[0] <= ROUNDING and not slack.any()
+            contradictory = result.status is Status.LOCALLY_INFEASIBLE and not correction.any()
+            if met or contradictory:
+                return rank, None
             if np.any(excess > FAR * np.abs(bounds)):  # small weights met the smooth limits alone: follow closer
-                temperature /= 2
-                rates = replace(rates, rate=SoftDecision(temperature))
-                correction, margin = np.zeros(len(bounds)), np.zeros(len(bounds))
-                continue
-            correction = (correction + gap) / 2 if correction.any() else gap
-            margin = margin + np.where(excess < CLOSE * np.abs(bounds), np.maximum(excess, 0.0), 0.0)
-        assert best is not None
-        return best._replace(steps=steps)
+                correction = margin = np.zeros(len(bounds))
+                assert isinstance(now.rate, SoftDecision)
+                now = replace(now, rate=SoftDecision(now.rate.temperature / 2))
+            else:
+                correction = (correction + gap) / 2 if correction.any() else gap
+                margin = margin + np.where(excess < CLOSE * np.abs(bounds), np.maximum(excess, 0.0), 0.0)
+            return rank, replace(now, bounds=bounds - correction - margin)
+
+        x0 = rates.network.start(check_random_state(self.random_state)) if x0 is None else x0
+        result, steps = self._train(rates, x0, judge, ROUNDS if len(bounds) else 1)
+        excess, error, _ = _decisions(rates, result.x)
+        return Fitted(result, steps, error, met=bool(np.all(excess <= ROUNDING)), slope=0.0)
+
+    def _decide(self, scores: Vector) -> Vector:
+        return scores[:, 0]
 
 
-def _decisions(rates: RateProblem, bounds: Vector, x: Vector) -> tuple[Vector, float, Vector]:
-    """Return by how much the decisions exceed each limit, their error, and how far they exceed their stand-ins."""
+def _decisions(rates: RateProblem, x: Vector) -> tuple[Vector, float, Vector]:
+    """Return the excess of the decisions over each limit, their error, and their excess over their stand-ins."""
     cells = rates.cells
     scores = rates.network.scores(x, cells.X)
     positive = scores[:, 0] > 0
     decided, smooth = cells.means(positive.astype(float)), cells.means(rates.rate(scores, cells.targets)[0])
     error = float(cells.masses @ cells.means((positive != cells.targets).astype(float)))
-    return rates.combination @ decided - bounds, error, rates.combination @ (decided - smooth)
+    return rates.combination @ decided - rates.bounds, error, rates.combination @ (decided - smooth)
 
 
 class _Data(NamedTuple):
-    """The smooth problem, the limits as rows, the labels of the groups, and the group and target of each cell."""
+    """The smooth problem without limits, the labels of the groups, and the group and target of each cell."""
 
     rates: RateProblem
-    rows: Rows
     groups: list[Any]
     cells: tuple[Vector, Vector]
 
-
-class _Found(NamedTuple):
-    """A solution of the smooth problem and what its decisions do."""
-
-    result: Result
-    excess: Vector
-    error: float
-    steps: int
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Less is better: first the largest excess above 0, then the objective."""
-        return max(float(self.excess.max(initial=0.0)), ROUNDING), float(self.result.objective)
+    def limited(self, limits: Sequence[Limit]) -> RateProblem:
+        """Return the problem with these limits."""
+        return replace(self.rates, **rows_of(limits, self.groups, self.cells, self.rates.cells.masses)._asdict())

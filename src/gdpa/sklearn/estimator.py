@@ -1,10 +1,11 @@
-"""What both estimators share: checked input, the solver, warnings, predictions."""
+"""The base of both estimators: checked input, repeated training, the frontier, warnings, predictions."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -18,19 +19,41 @@ from gdpa.methods.adaptive import AdaptiveGDPA, Rules
 from gdpa.run.result import Result
 from gdpa.run.solve import solve
 from gdpa.run.stopping import KKTBelow, MaxSteps
+from gdpa.sklearn.frontier import Frontier, FrontierPoint
 from gdpa.sklearn.network import Matrix, Network
 from gdpa.sklearn.oracle import RateProblem
 
 #: Differences of gradients round off half of the digits. Without them weighted and repeated samples give one model.
 NO_DIFFERENCES = Rules(settled=math.inf)
 
+Judge = Callable[[RateProblem, Result], tuple[Any, RateProblem | None]]
+"""Ranks a solution (less is better) and returns the corrected problem to solve next, None to stop."""
+
 
 class UnmetLimitWarning(ConvergenceWarning):  # type: ignore[misc]
     """The fitted model does not meet every limit; the message and the attribute ``unmet_`` name them."""
 
 
+class Fitted(NamedTuple):
+    """A model trained at some limits.
+
+    Attributes:
+        result: of the last smooth problem.
+        steps: of the solver, in all.
+        error: the 0/1 error that the limits cost, on the training data.
+        met: whether every limit holds on the training data.
+        slope: of the objective against the limit that `frontier` varies.
+    """
+
+    result: Result
+    steps: int
+    error: float
+    met: bool
+    slope: float
+
+
 class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """The base of the estimators: a network of scores, trained under limits by `AdaptiveGDPA`."""
+    """A network of scores, trained under limits by `AdaptiveGDPA`."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -46,8 +69,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_number("regularizer", self.regularizer, 0, math.inf, closed=True)
         check_number("tol", self.tol, 0, math.inf)
         check_count(1, max_iter=self.max_iter)
-        hidden = tuple(self.hidden)
-        if not all(is_count(width, 1) for width in hidden):
+        if not all(is_count(width, 1) for width in tuple(self.hidden)):
             raise ValueError(f"hidden must hold positive integers, the widths of hidden layers, got {self.hidden!r}")
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         check_classification_targets(y)
@@ -63,12 +85,32 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _network(self, outputs: int) -> Network:
         return Network((self.n_features_in_, *map(int, self.hidden), outputs))
 
-    def _solve(self, rates: RateProblem, x0: Vector) -> Result:
+    def _train(self, rates: RateProblem, x0: Vector, judge: Judge, rounds: int) -> tuple[Result, int]:
+        """Solve the smooth problem, correct it as ``judge`` finds, and repeat; return the best and all steps."""
         stop = (KKTBelow(self.tol), MaxSteps(int(self.max_iter)))
-        # One length for all weights: the sizes of single weights at a warm start tell nothing about units.
-        return solve(
-            rates.problem, x0, AdaptiveGDPA(rules=NO_DIFFERENCES), stop=stop, tolerance=self.tol, record=0, x_scale=1.0
-        )
+        method = AdaptiveGDPA(rules=NO_DIFFERENCES)
+        ranked: list[tuple[Any, Result]] = []
+        following: RateProblem | None = rates
+        while following is not None and len(ranked) < rounds:
+            # One length for all weights: the sizes of single weights at a warm start are not units.
+            result = solve(following.problem, x0, method, stop=stop, tolerance=self.tol, record=0, x_scale=1.0)
+            x0 = result.x
+            rank, following = judge(following, result)
+            ranked.append((rank, result))
+        return min(ranked, key=lambda pair: pair[0])[1], sum(result.steps for _, result in ranked)
+
+    def _trace(
+        self, limits: Iterable[float], rising: bool, fit_at: Callable[[float, Any], Fitted], *labels: str
+    ) -> Frontier:
+        """Train at each limit, the loosest first, from the solution before; keep and return the frontier."""
+        points, x = [], None
+        for limit in sorted({float(limit) for limit in limits}, reverse=not rising):
+            found = fit_at(limit, x)
+            x = found.result.x
+            objective = float(found.result.objective)
+            points.append(FrontierPoint(limit, found.error, objective, found.slope, found.met, found.steps))
+        self.frontier_ = Frontier(tuple(sorted(points)), *labels)
+        return self.frontier_
 
     def _keep(self, network: Network, result: Result, steps: int) -> None:
         """Set the attributes that describe the solution."""
@@ -86,16 +128,37 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         elif not result.success:
             warnings.warn(result.message, ConvergenceWarning, stacklevel=3)
 
-    def _scores(self, X: Any) -> Vector:
+    @property
+    def coef_(self) -> Vector:
+        """The weights of a linear model, as scikit-learn has them: one row for two classes, else one for each."""
+        W = self._linear("coef_", "coefs_")
+        return W.T if W.shape[1] != 2 else (W[:, 1] - W[:, 0])[None]
+
+    @property
+    def intercept_(self) -> Vector:
+        """The offsets of a linear model; for two classes they contain the cut."""
+        b = self._linear("intercept_", "intercepts_")
+        return b if len(b) != 2 else self._decide(b[None])
+
+    def _linear(self, name: str, layers: str) -> Vector:
+        found = vars(self).get(layers)
+        if found is None or len(found) > 1:
+            state = "is not fitted" if found is None else f"has hidden layers; use {layers}"
+            raise AttributeError(f"{type(self).__name__} has no {name}: the model {state}")
+        single: Vector = found[0]
+        return single
+
+    def _decide(self, scores: Vector) -> Vector:
+        """Return the decision values of scores."""
+        raise NotImplementedError
+
+    def decision_function(self, X: Any) -> Vector:
+        """Return the decision values: the largest is predicted; for two classes one value, positive for the second."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         layers = zip(self.coefs_, self.intercepts_, strict=True)
         x = np.concatenate([part.ravel() for layer in layers for part in layer])
-        return self._network(len(self.intercepts_[-1])).scores(x, X)
-
-    def decision_function(self, X: Any) -> Vector:
-        """Return the decision values: the largest is predicted; for two classes one value, positive for the second."""
-        raise NotImplementedError
+        return self._decide(self._network(len(self.intercepts_[-1])).scores(x, X))
 
     def predict(self, X: Any) -> Any:
         """Return the predicted class of each sample."""

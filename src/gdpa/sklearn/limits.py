@@ -11,7 +11,7 @@ import numpy as np
 from gdpa.base.checks import is_number
 from gdpa.base.typing import Vector
 
-#: The rates that limits speak of: name -> the targets over whose samples the share of positive decisions is taken.
+#: The rates that a limit can bound: name -> the targets over whose samples the share of positive decisions is taken.
 RATES = {"selection rate": (0, 1), "recall": (1,), "false positive rate": (0,)}
 #: How a limit compares a rate with its bound.
 SENSES = ("at most", "at least", "parity")
@@ -38,11 +38,6 @@ class Limit:
             raise ValueError(f"the bound of a limit must lie strictly between 0 and 1, got {self.bound!r}")
         if isinstance(self.groups, str) and self.groups not in ("all", "each"):
             raise ValueError(f"groups must be 'all', 'each' or a list of labels, got {self.groups!r}")
-
-    @property
-    def needs_groups(self) -> bool:
-        """Whether the limit refers to groups."""
-        return self.groups != "all"
 
 
 def demographic_parity(bound: float) -> Limit:
@@ -79,16 +74,10 @@ def _groups(groups: str | Sequence[Any]) -> str | tuple[Any, ...]:
 
 
 class Rows(NamedTuple):
-    """Limits as inequalities ``matrix @ rates of the cells <= bounds``.
-
-    Attributes:
-        names: each inequality in words.
-        matrix: of shape (limits, cells).
-        bounds: of shape (limits,).
-    """
+    """Limits as inequalities ``combination @ rates of the cells <= bounds``, each with its name in words."""
 
     names: tuple[str, ...]
-    matrix: Vector
+    combination: Vector
     bounds: Vector
 
 
@@ -96,14 +85,14 @@ def rows_of(limits: Sequence[Limit], labels: Sequence[Any], cells: tuple[Vector,
     """Return the limits as rows over the cells.
 
     Args:
-        limits: what the user asked for.
+        limits: as the user states them.
         labels: the groups.
         cells: the group (its place in ``labels``) and the target of each cell.
         masses: the share of each cell in the whole weight.
 
     >>> halves = np.array([0.5, 0.5])  # one group, the two targets
     >>> rows = rows_of([recall_at_least(0.8)], ["all"], (np.zeros(2, int), np.array([0, 1])), halves)
-    >>> rows.names, rows.matrix.tolist(), rows.bounds.tolist()
+    >>> rows.names, rows.combination.tolist(), rows.bounds.tolist()
     (('recall of all >= 0.8',), [[-0.0, -1.0]], [-0.8])
     """
     group, target = cells

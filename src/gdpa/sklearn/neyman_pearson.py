@@ -15,8 +15,8 @@ from gdpa.base.status import Status
 from gdpa.base.typing import Vector
 from gdpa.run.result import Result
 from gdpa.sklearn.calibration import ROUNDING, apply_cuts, excesses, held_out_cut, samples_needed, training_cut
-from gdpa.sklearn.estimator import LimitedClassifier, check_choice, check_number
-from gdpa.sklearn.frontier import Frontier, FrontierPoint
+from gdpa.sklearn.estimator import Fitted, LimitedClassifier, check_choice, check_number
+from gdpa.sklearn.frontier import Frontier
 from gdpa.sklearn.network import Matrix
 from gdpa.sklearn.oracle import RateProblem, cells_of, pairwise_sigmoid
 
@@ -63,15 +63,17 @@ class NeymanPearsonClassifier(LimitedClassifier):
 
     Attributes:
         classes_: the labels.
-        priority_, thresholds_: what ``priority`` and ``thresholds`` were resolved to.
+        priority_, thresholds_: ``priority`` and ``thresholds``, resolved.
         class_errors_: the 0/1 error of every class on the training data (held-out samples included).
         unmet_: the classes whose threshold is not met; a warning names them, too.
         multipliers_: the price of each constrained class: how fast L_p falls when its surrogate limit is raised.
         cuts_: t_c by class.
         certificate_: the KKT conditions of the training problem, recomputed at the solution (`gdpa.Certificate`).
         n_iter_: steps of the solver in all.
-        frontier_: what `frontier` returned last.
+        frontier_: the last `frontier`.
         coefs_, intercepts_: W and b of every layer.
+        coef_, intercept_: of a linear model, in the shapes of scikit-learn; a network has none. For two classes
+            they are those of `decision_function`, the cut included; for more, of the scores before the cuts.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
 
     Example:
@@ -125,7 +127,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         rng = check_random_state(self.random_state)
         held = self._held_out(task, targets, weights, rng)
         rates = self._rates(task, X[~held], targets[~held], weights[~held])
-        result, steps = self._solved(task, rates, rates.network.start(rng))
+        result, steps = self._fit_at(task, rates, rates.network.start(rng))
         self._keep(rates.network, result, steps)
         scores = rates.network.scores(result.x, X)
         if self.calibration is None:
@@ -148,9 +150,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         self._warn(result)
         return self
 
-    def decision_function(self, X: Any) -> Vector:
-        """Return the decision values: the largest is predicted; for two classes one value, positive for the second."""
-        scores = self._scores(X)
+    def _decide(self, scores: Vector) -> Vector:
         labels = self.classes_.tolist()
         values = apply_cuts(scores, labels.index(self.priority_), np.array([self.cuts_[label] for label in labels]))
         return values[:, 1] - values[:, 0] if len(labels) == 2 else values
@@ -168,38 +168,27 @@ class NeymanPearsonClassifier(LimitedClassifier):
             limits: thresholds to try.
             label: the class whose threshold they are; default: every constrained class gets the same one.
         """
-        values = sorted({float(limit) for limit in limits}, reverse=True)
         model = clone(self).set_params(calibration=None)
         X, targets, weights, _ = model._begin(X, y, sample_weight)
         task = model._task()
-        vary = np.ones(len(task.others), bool)
-        if label is not None:
-            vary = model.classes_[task.others] == label
-            if not vary.any():
-                raise ValueError(f"label must be one of the constrained classes, got {label!r}")
+        vary = np.ones(len(task.others), bool) if label is None else model.classes_[task.others] == label
+        if not vary.any():
+            raise ValueError(f"label must be one of the constrained classes, got {label!r}")
         rates = model._rates(task, X, targets, weights)
-        x = rates.network.start(check_random_state(self.random_state))
-        points = []
-        for value in values:
-            check_number("limits", value, 0, 1)
-            here = task._replace(limits=np.where(vary, value, task.limits))
-            result, steps = model._solved(here, rates, x)
-            x = result.x
-            cuts = model._training_cuts(here, rates, x)
-            errors = _class_errors(apply_cuts(rates.network.scores(x, X), task.priority, cuts), targets, weights)
-            points.append(
-                FrontierPoint(
-                    limit=value,
-                    error=float(errors[task.priority]),
-                    objective=float(result.objective),
-                    slope=-float(result.multipliers[vary].sum()),
-                    met=bool(np.all(errors[task.others] <= here.limits + ROUNDING)),
-                    steps=steps,
-                )
-            )
+
+        def fit_at(limit: float, x0: Any) -> Fitted:
+            check_number("limits", limit, 0, 1)
+            here = task._replace(limits=np.where(vary, limit, task.limits))
+            start = rates.network.start(check_random_state(self.random_state)) if x0 is None else x0
+            result, steps = model._fit_at(here, rates, start)
+            cuts = model._training_cuts(here, rates, result.x)
+            values = apply_cuts(rates.network.scores(result.x, X), task.priority, cuts)
+            errors = _class_errors(values, targets, weights)
+            met = bool(np.all(errors[task.others] <= here.limits + ROUNDING))
+            return Fitted(result, steps, float(errors[task.priority]), met, -float(result.multipliers[vary].sum()))
+
         name = "all other classes" if label is None else f"class {label}"
-        self.frontier_ = Frontier(tuple(reversed(points)), f"limit on the error of {name}", "error of the priority")
-        return self.frontier_
+        return self._trace(limits, False, fit_at, f"limit on the error of {name}", "error of the priority")
 
     def _task(self) -> _Task:
         """Resolve priority and thresholds against the classes of the data."""
@@ -256,28 +245,25 @@ class NeymanPearsonClassifier(LimitedClassifier):
             loss=pairwise_sigmoid,
             rate=pairwise_sigmoid,
             objective=np.eye(k)[task.priority],
+            regularizer=self.regularizer,
             combination=np.eye(k)[task.others],
             bounds=task.limits,
-            regularizer=self.regularizer,
             names=tuple(f"class {self.classes_[j]}" for j in task.others),
         )
 
-    def _solved(self, task: _Task, rates: RateProblem, x0: Vector) -> tuple[Result, int]:
+    def _fit_at(self, task: _Task, rates: RateProblem, x0: Vector) -> tuple[Result, int]:
         """Solve the training problem; tighten it while confusions that no cut can undo exceed the thresholds."""
-        bounds, best, steps = task.limits, None, 0
-        for _ in range(ROUNDS if self.limit_on == "error" else 1):
-            result = self._solve(replace(rates, bounds=bounds), x0)
-            x0, steps = result.x, steps + result.steps
-            stuck = np.array([weights[np.isinf(T)].sum() for T, weights in _by_class(task, rates, x0)])
+
+        def judge(now: RateProblem, result: Result) -> tuple[Any, RateProblem | None]:
+            stuck = np.array([weights[np.isinf(T)].sum() for T, weights in _by_class(task, rates, result.x)])
             over = float(np.maximum(stuck - task.limits, 0).sum())
-            if best is None or over < best[0]:
-                best = over, result
             if over <= ROUNDING or result.status is Status.LOCALLY_INFEASIBLE:  # tighter limits are no help
-                break
+                return over, None
             shrink = np.where(stuck > task.limits, TIGHTEN * task.limits / np.maximum(stuck, task.limits), 1.0)
-            bounds = bounds * shrink
-        assert best is not None
-        return best[1], steps
+            return over, replace(now, bounds=now.bounds * shrink)
+
+        rounds = ROUNDS if self.limit_on == "error" else 1
+        return self._train(replace(rates, bounds=task.limits), x0, judge, rounds)
 
     def _training_cuts(self, task: _Task, rates: RateProblem, x: Vector) -> Vector:
         cuts = np.zeros(len(self.classes_))

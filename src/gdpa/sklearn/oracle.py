@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -143,10 +143,10 @@ class RateProblem:
     loss: Loss
     rate: Loss
     objective: Vector
-    combination: Vector
-    bounds: Vector
     regularizer: float
-    names: tuple[str, ...]
+    combination: Vector = field(default_factory=lambda: np.zeros((0, 0)))
+    bounds: Vector = field(default_factory=lambda: np.zeros(0))
+    names: tuple[str, ...] = ()
 
     @property
     def problem(self) -> Problem:
