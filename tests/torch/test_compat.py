@@ -85,13 +85,12 @@ def test_is_unshared():
     assert compat.is_unshared(value)
 
 
-def test_graph_partly_freed():
-    x = torch.ones(2, requires_grad=True)
-    y = x.exp()
-    f, loss = y.sum(), y.sum() + torch.dot(y, torch.ones(2))
-    assert not compat.graph_partly_freed(loss)
-    f.backward()
-    assert compat.graph_partly_freed(loss)
+def test_cut_divisions_by_zero():
+    x, count = torch.ones(3, requires_grad=True), torch.tensor([2.0, 0.0, 4.0])
+    y = 3 * (x * torch.tensor([2.0, 0.0, 1.0]) / count).sqrt()
+    compat.cut_divisions_by_zero(y)
+    torch.dot(y, torch.tensor([1.0, 0.0, 0.0])).backward()
+    assert x.grad.tolist() == [1.5, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])

@@ -144,7 +144,7 @@ def test_projection_sets_per_group():
 
 def test_domain_must_fit_and_be_a_set():
     x = torch.nn.Parameter(torch.zeros(3))
-    with pytest.raises(TypeError, match="domain must be a ConvexSet"):
+    with pytest.raises(TypeError, match=r"domain must be a gdpa.ConvexSet"):
         gdpa.torch.GDPA([x], 1, domain=lambda p: p)
     with pytest.raises(ValueError, match="the box has 2 bounds but x has 3"):
         gdpa.torch.GDPA([x], 1, domain=Box([0.0, 0.0], [1.0, 1.0]))

@@ -192,7 +192,7 @@ def measure_again(
 
 
 def _array(vector: Any) -> Any:
-    return torch.as_tensor(vector).detach().cpu().double().numpy().copy()
+    return torch.as_tensor(vector, device="cpu").detach().double().numpy().copy()
 
 
 def _common(dual: dict[str, Any], new: dict[str, dict[int, float]]) -> float:
@@ -218,7 +218,7 @@ def _slopes(
     except RuntimeError as error:
         error.add_note(_SEVERAL_PASSES)
         raise
-    there = torch.tensor([1.0, *(float(here) for _, here in terms)], dtype=torch.float64)
+    there = torch.tensor([1.0, *(float(here) for _, here in terms)], dtype=torch.float64, device="cpu")
     local = torch.stack([s.detach().double().cpu() for s in squares])
     packed = torch.cat([torch.where(there > 0, local, torch.zeros_like(local)), there])
     summed = group.sum_(packed.to(f.device))

@@ -54,7 +54,7 @@ class ModelCertificate:
     @property
     def violation(self) -> float:
         """The largest violation on the whole data."""
-        return max((row.violation for row in self.report.snapshot.rows), default=0.0)
+        return max((row.violation for row in self.report.snapshot.rows), default=0.0)  # infinite if not known
 
     def __str__(self) -> str:
         text = str(self.report)
@@ -133,7 +133,8 @@ def certify(
         model.train(training)
     shown = lam if certificate is None else certificate.multipliers
     shown = torch.zeros_like(g) if shown is None else shown
-    snapshot = Snapshot.of(roster, shown, 0 if optimizer is None else optimizer.dual_steps, (f.detach(), g.detach()))
+    steps = 0 if optimizer is None else optimizer.dual_steps
+    snapshot = Snapshot.of(roster, shown, steps, (f.detach(), g.detach()), unknown=math.inf)
     new = None if confidence is None else _new_data(model, loader, losses, roster, confidence, tolerance)
     report = Report(snapshot, 0, tolerance, (), f"{whole.samples} samples", roster.limits is not None)
     return ModelCertificate(report, certificate, whole.samples, new)
@@ -169,12 +170,16 @@ def choose(
 
 
 def best(found: Mapping[str, ModelCertificate]) -> str:
-    """Return the name of the lowest objective among the feasible ones, or of the smallest violation if none is."""
-    feasible = {name: c for name, c in found.items() if c.feasible}
-    if feasible:
-        return min(feasible, key=lambda key: feasible[key].objective)
-    worst = {name: c.violation if c.violation == c.violation else math.inf for name, c in found.items()}
-    return min(worst, key=lambda key: worst[key])
+    """Return the name of the lowest objective among the feasible ones, or of the smallest violation if none is.
+
+    A model whose objective is not finite comes last.
+    """
+
+    def rank(name: str) -> tuple[bool, bool, float]:
+        one = found[name]
+        return not math.isfinite(one.objective), not one.feasible, one.objective if one.feasible else one.violation
+
+    return min(found, key=rank)
 
 
 class _Whole:
@@ -227,7 +232,8 @@ class _Whole:
         self.samples = 0
         for batch in self.loader:
             values, counts, samples = self.batch(batch)
-            total = total + torch.where(counts > 0, values.double(), torch.zeros_like(counts)) * counts
+            values = torch.where(torch.isfinite(values), values.double(), math.nan)  # -inf would satisfy any limit
+            total = total + torch.where(counts > 0, values, torch.zeros_like(counts)) * counts
             counted = counted + counts
             self.samples += samples
         if self.samples == 0:

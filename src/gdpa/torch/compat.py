@@ -6,7 +6,9 @@ If a torch release moves one of them, this file is the only one to change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,30 +78,34 @@ def is_unshared(value: torch.Tensor) -> bool:
     return bool(value._use_count() == 1)  # type: ignore[attr-defined]
 
 
-def graph_partly_freed(value: torch.Tensor, nodes: int = 1000) -> bool:
-    """Return whether a backward pass has freed any of the first ``nodes`` nodes of the graph behind ``value``."""
-    return any(_freed(node) for node in _graph(value, nodes))
+def cut_divisions_by_zero(value: torch.Tensor, nodes: int = 1000) -> None:
+    """Let no gradient pass through divisions by zero among the first ``nodes`` nodes of the graph behind ``value``.
 
-
-def _graph(value: torch.Tensor, nodes: int) -> Iterator[Any]:
+    A mean over no samples, ``(v * mask).sum() / mask.sum()``, is 0 / 0. Its gradient is NaN even with the weight 0.
+    """
+    if torch.compiler.is_compiling():  # there is no graph to look at
+        return
     seen: set[Any] = set()
-    pending: list[Any] = [value.grad_fn]
+    pending = deque([value.grad_fn])
     while pending and len(seen) < nodes:
-        node = pending.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            pending.extend(following for following, _ in node.next_functions)
+        node: Any = pending.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "DivBackward0":
+            zero = torch.as_tensor(node._saved_other) == 0
+            if not zero.is_cpu or bool(zero.any()):
+                node.register_hook(partial(_cut, zero))
+        pending.extend(following for following, _ in node.next_functions)
 
 
-def _freed(node: Any) -> bool:
-    for name in dir(node):
-        if name.startswith("_saved_"):
-            try:
-                getattr(node, name)
-            except RuntimeError:
-                return True
-    return False
+def _cut(zero: torch.Tensor, gradients: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
+    return tuple(
+        g if g is None
+        else torch.where(zero.expand_as(g), 0.0, g) if zero.ndim == 0 or zero.shape == g.shape
+        else torch.nan_to_num(g, 0.0, 0.0, 0.0)
+        for g in gradients
+    )  # fmt: skip
 
 
 #: The number 1 on each device.
@@ -119,7 +125,7 @@ def add_nonfinite_(grads: list[torch.Tensor], found: torch.Tensor, compiling: bo
         return
     one = _ONE.get(found.device)
     if one is None:
-        one = _ONE[found.device] = torch.ones((), device=found.device)
+        one = _ONE[found.device] = torch.ones((), dtype=torch.float32, device=found.device)
     torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
 
 

@@ -23,7 +23,7 @@ from gdpa.torch.record import Observer, Record
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster, objective
 from gdpa.torch.rules import Rule
-from gdpa.torch.staging import TWICE, Phase, Stage, warn_values
+from gdpa.torch.staging import TWICE, Phase, Stage, absent_names, warn_values, warn_without_backward
 from gdpa.torch.terms.term import has_terms, resolve
 
 
@@ -131,13 +131,15 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if self._awaits_duals:
             raise RuntimeError(dual_state.AWAITED.format(roster.size))
         if self._accumulate is not None or samples == 0 or (initialized() and self._group.size > 1):
-            loss = self._pooled(f, vector, samples, counts)
+            loss = self._pooled(f, g, vector, samples, counts)
         elif vector.is_cpu and self._dual.rows is not None:
             loss = self._numbers(self._dual.rows, f, g, vector, counts)
         else:
-            loss = self._arrays(f, vector, counts)
+            loss = self._arrays(f, g, vector, counts)
         if mixed and self._stage is not None:
             self._stage.mix()
+        if not is_compiling():
+            loss.retain_grad()  # type: ignore[no-untyped-call]
         return loss
 
     def _numbers(self, rows: Rows, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
@@ -150,8 +152,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             present = None
         states, updates, weights = dual.advance_numbers(rows, entries, values, present)
         if present is not None:
-            if not isinstance(g, torch.Tensor):
-                vector = self._roster.vector(g, present=present)
+            vector = self._without_absent(g, vector, present)
             values = [value if here else float("nan") for value, here in zip(values, present, strict=True)]
         w = rows.weights(weights, vector.dtype)
         total = f + torch.dot(vector, w)
@@ -163,16 +164,28 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             total.detach().fill_(check)
         if dual.measures(entries):
             updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
-        self._stage = Stage(check, objective, values, updates, total, w, present, states)
+        self._stage = Stage(check, objective, values, updates, total, present, states)
         return total
 
-    def _arrays(self, f: torch.Tensor, vector: torch.Tensor, counts: Any) -> torch.Tensor:
+    def _without_absent(self, g: Any, vector: torch.Tensor, present: Any) -> torch.Tensor:
+        """Return the vector with absent constraints out of its graph: a mean over no samples is 0 / 0."""
+        on_host = vector.is_cpu and not self._capturable
+        here = present if isinstance(present, list) else present.tolist() if on_host else None
+        if here is None or not all(here):
+            if here is not None and not isinstance(g, torch.Tensor):
+                return self._roster.vector(g, present=here)
+            compat.cut_divisions_by_zero(vector)
+        return vector
+
+    def _arrays(self, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
         """Stage a step of many constraints, or on another device, as vectors."""
         entries, dual, seen = self._entries, self._dual, vector.detach()
         present = None if counts is None else self._roster.count_tensor(counts, seen) > 0
         if self._nan == "absent":
             present = seen == seen if present is None else present & (seen == seen)
         on_host = vector.is_cpu and not self._capturable
+        if self._nan == "absent":
+            vector = self._without_absent(g, vector, present)
         if present is not None:
             seen = mask(seen, present)
             vector = vector if on_host else mask(vector, present)
@@ -186,14 +199,16 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
         if present is not None:
             values.masked_fill_(~present, float("nan"))
-        stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, w, present)
+        stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, present)
         stage.later = dual.defers
         self._settle(stage)
         return total
 
-    def _pooled(self, f: torch.Tensor, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
+    def _pooled(self, f: torch.Tensor, g: Any, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
         """Stage a call whose samples are only part of the step's."""
         n, c = self._roster.sizes(vector.detach(), samples, counts, self._nan == "absent")
+        if self._nan == "absent":
+            vector = self._without_absent(g, vector, c > 0)
         vector, f = mask(vector, c > 0), torch.where(n > 0, f, torch.zeros_like(f))
         seen = vector.detach()
         stage, rounds, entries, dual = self._stage, self._rounds, self._entries, self._dual
@@ -207,12 +222,12 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             if stage is None:
                 stage = rounds.open(packed, vector.dtype, self._advance_pooled)
                 self._settle(stage)
-            loss, w = rounds.loss(stage, f, vector, n, c)
+            loss = rounds.loss(stage, f, vector, n, c)
             assert stage.pooled is not None
             known, present = stage.pooled.values, stage.pooled.present
         if first and dual.measures(entries):
             stage.updates |= dual.calibrate(entries, f, vector, known, present, c > 0, self.param_groups, self._group)
-        self._stage, stage.loss, stage.saved = stage, loss, w
+        self._stage, stage.loss = stage, loss
         return loss
 
     def _advance_pooled(self, pooled: Pooled) -> tuple[dict[str, Any], torch.Tensor]:
@@ -267,7 +282,9 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             self._project()
             self._after(None)
             return loss
-        stage.check_backward(compiling)
+        if not stage.check_backward(self.param_groups):
+            warn_without_backward()
+            return loss
         if self._accumulate is not None:
             self._rounds.close(stage, stage.values.dtype, self._advance_pooled)
         if not stage.guarded and not stage.finite():
@@ -280,7 +297,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             skip = self._dual.guard(stage, skip)
         elif skip is not None and skip.item():
             self._skipped += 1
-            self._gradients.warn(self.param_groups)
+            self._gradients.warn(self.param_groups, absent_names(stage, self._roster))
             return loss
         self._descend(stage, skip if stage.guarded else None, compiling)
         self._project()
@@ -365,8 +382,14 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         return self._record.report(self._entries, self.skipped, tolerance)
 
     def observe_steps(self, observer: Observer, every: int = 1) -> None:
-        """Call ``observer(snapshot)`` after every ``every``-th committed step; see `gdpa.torch.writers`."""
+        """Call ``observer(snapshot)`` after every ``every``-th committed step; see `gdpa.torch.writers`.
+
+        An observer's method ``prepare(snapshot)``, if it has one, is called at once. An exception of an observer ends
+        `step` after parameters and multipliers have moved.
+        """
         self._record.observe(observer, every)
+        if hasattr(observer, "prepare"):
+            observer.prepare(self.snapshot())
 
     # State: everything survives deepcopy and pickle; dictionaries are cloned both ways and matched by name.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,18 @@ from gdpa.torch.aside import aside, fork, join
 from gdpa.torch.memory import FEW, Rows
 from gdpa.torch.pooling import Group, mask
 from gdpa.torch.roster import Roster
-from gdpa.torch.rules.base import Part, Row, Rule, Scalar, Vector, advance, advance_few, advance_rows
+from gdpa.torch.rules.base import (
+    LARGEST,
+    MOST_STEPS,
+    Part,
+    Row,
+    Rule,
+    Scalar,
+    Vector,
+    advance,
+    advance_few,
+    advance_rows,
+)
 from gdpa.torch.staging import Stage
 
 #: `advance_few` serves if at most this share of the constraints is present.
@@ -37,13 +47,13 @@ class Dual:
     def __init__(self, rule: Rule, roster: Roster, weights: bool, capturable: bool) -> None:
         self.rule, self.roster, self.capturable = rule, roster, capturable
         self.vectors: dict[str, Vector] = dict(rule.vectors)
-        self.scalars: dict[str, Scalar] = {"dual_steps": Scalar(0), **rule.scalars()}
+        self.scalars: dict[str, Scalar] = {"dual_steps": Scalar(0, high=MOST_STEPS), **rule.scalars()}
         if "ratio" in rule.given:
             self.vectors |= calibration.VECTORS
             self.scalars |= calibration.SCALARS
         if weights and not rule.lagged:
-            self.vectors["stale_weights"] = Vector(0.0, -math.inf)
-        self.limit = torch.tensor(roster.limit_sizes, dtype=torch.float64)
+            self.vectors["stale_weights"] = Vector(0.0, -LARGEST)
+        self.limit = torch.tensor(roster.limit_sizes, dtype=torch.float64, device="cpu")
         self.measures_everything = False
         #: How many steps the device has skipped; a tensor there once one has run.
         self.skipped: int | torch.Tensor = 0
@@ -59,10 +69,10 @@ class Dual:
         entries: Entries = {"constraint_names": list(roster.names or ()), "constraint_order": list(roster.order)}
         for key, vector in self.vectors.items():
             kind = torch.bool if vector.start is False else torch.float64
-            entries[key] = torch.full((roster.size,), vector.start, dtype=kind)
+            entries[key] = torch.full((roster.size,), vector.start, dtype=kind, device="cpu")
         for key, scalar in self.scalars.items():
             moves = self.capturable and key in ("dual_steps", "beta_r")
-            entries[key] = torch.zeros((), dtype=torch.float64) if moves else scalar.start
+            entries[key] = torch.zeros((), dtype=torch.float64, device="cpu") if moves else scalar.start
         return entries
 
     def advance_numbers(

@@ -52,7 +52,7 @@ def finish(
     """Judge the last and the averaged weights on all of ``loader`` and load the better ones into ``model``.
 
     The lowest objective among those that meet every constraint to ``tolerance`` wins; if none does, the smallest
-    violation. Running statistics (batch norm) of the averaged weights are measured anew on ``loader``.
+    violation. Running statistics (batch norm) of the averaged weights are measured again on ``loader``.
 
     Args:
         optimizer: the optimizer that trained the model.
@@ -72,16 +72,18 @@ def finish(
     own = {id(p) for p in model.parameters()}
     if not any(id(p) in own for p, _ in pairs):
         raise ValueError("model holds none of the optimizer's parameters; give the model that was trained")
-    buffers = {name: value.clone() for name, value in model.named_buffers()}
-    with averages.swapped(groups, state):
-        _measure_statistics(model, loader, losses)
-        found["average"] = certify(model, loader, losses, optimizer=optimizer, tolerance=tolerance, **kwargs)
-        measured = {name: value.clone() for name, value in model.named_buffers()}
+    kept = [(value, value.clone()) for value in model.buffers()]
+    try:
+        with averages.swapped(groups, state):
+            _measure_statistics(model, loader, losses)
+            found["average"] = certify(model, loader, losses, optimizer=optimizer, tolerance=tolerance, **kwargs)
+            if best(found) == "average":
+                kept = [(value, value.clone()) for value in model.buffers()]
+    finally:  # also if the loader raises or the user interrupts it
+        copy_(kept)
     chosen = best(found)
     if chosen == "average":
         copy_(pairs)
-    kept = measured if chosen == "average" else buffers
-    copy_((value, kept[name]) for name, value in model.named_buffers())
     return Finished(chosen, found)
 
 
@@ -93,12 +95,14 @@ def _measure_statistics(model: torch.nn.Module, loader: Iterable[Any], losses: L
     if not layers:
         return
     momenta, training = [layer.momentum for layer in layers], model.training
-    for layer in layers:
-        layer.reset_running_stats()
-        layer.momentum = None  # a plain mean over the batches
-    model.train()
-    for batch in loader:
-        losses(model, batch)
-    for layer, momentum in zip(layers, momenta, strict=True):
-        layer.momentum = momentum
-    model.train(training)
+    try:
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # a plain mean over the batches
+        model.train()
+        for batch in loader:
+            losses(model, batch)
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+        model.train(training)

@@ -36,7 +36,7 @@ class GradientCheck:
         if not (self._sorts or guarded or compiling):
             zero = self._zero
             if zero is None:
-                zero = self._zero = torch.zeros((), device=grads[0].device)
+                zero = self._zero = torch.zeros((), dtype=torch.float32, device=grads[0].device)
             try:
                 compat.add_nonfinite_(grads, zero)
             except RuntimeError:
@@ -46,17 +46,19 @@ class GradientCheck:
         grads = [grad._values() if grad.is_sparse else grad for grad in grads]
         found = None
         for device in {grad.device for grad in grads}:
-            zero = torch.zeros((), device=device)
+            zero = torch.zeros((), dtype=torch.float32, device=device)
             compat.add_nonfinite_([grad for grad in grads if grad.device == device], zero, compiling)
             found = zero if found is None else found + zero.to(found.device)
         return found
 
-    def warn(self, groups: list[dict[str, Any]]) -> None:
-        """Name the parameters of a skipped step whose gradients were not finite."""
+    def warn(self, groups: list[dict[str, Any]], absent: list[str]) -> None:
+        """Name the parameters of a skipped step whose gradients were not finite, and the ``absent`` constraints."""
         self._zero = None  # it is another number now
         names = bad_gradients(groups)
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        warn_skipped(f"the gradient of {', '.join(names[:8])}{more} was not finite")
+        hint = f" Absent from the batch: {', '.join(absent[:8])}; a mean over no samples may have the gradient NaN."
+        hint += " gdpa.torch.terms.mean(values, inside) has none."
+        warn_skipped(f"the gradient of {', '.join(names[:8])}{more} was not finite", hint if absent else "")
 
 
 def bad_gradients(groups: list[dict[str, Any]]) -> list[str]:

@@ -52,15 +52,13 @@ class MicroBatches:
         stage.weights, stage.pooled, stage.calls = weights.to(dtype), pooled, 0
         return stage
 
-    def loss(
-        self, stage: Stage, f: torch.Tensor, g: torch.Tensor, n: torch.Tensor, c: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (loss, weights) of one call: its share in the step's means."""
+    def loss(self, stage: Stage, f: torch.Tensor, g: torch.Tensor, n: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        """Return the loss of one call: its share in the step's means."""
         assert stage.pooled is not None
         assert stage.weights is not None
         stage.calls += 1
         w = stage.weights * share(c, stage.pooled.counts, self.group.size)
-        return f * share(n, stage.pooled.samples, self.group.size) + torch.dot(g, w), w
+        return f * share(n, stage.pooled.samples, self.group.size) + torch.dot(g, w)
 
     def close(self, stage: Stage, dtype: torch.dtype, advance: Advance) -> None:
         """Finish a step of several micro-batches."""

@@ -54,7 +54,11 @@ class Record:
             self._tell(done, entries)
         for observer, every in self._observers:
             if done % every == 0:
-                observer(self.snapshot(entries))
+                try:
+                    observer(self.snapshot(entries))
+                except Exception as error:
+                    error.add_note(f"step {done} was taken before the observer raised this: do not repeat it")
+                    raise
 
     def snapshot(self, entries: dict[str, Any]) -> Snapshot:
         """Return the constraints as the last committed step's batch showed them."""
@@ -90,6 +94,6 @@ class Record:
 def _listed(row: Any) -> list[float]:
     """Return one step's numbers as a list; of states, which begin with the multiplier, the multipliers."""
     if type(row) is not list:
-        numbers: list[float] = torch.as_tensor(row).tolist()
+        numbers: list[float] = torch.as_tensor(row, device="cpu").tolist()
         return numbers
     return [entry[0] if type(entry) is tuple else entry for entry in row]

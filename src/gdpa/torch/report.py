@@ -73,15 +73,25 @@ class Snapshot:
     rows: tuple[Row, ...]
 
     @classmethod
-    def of(cls, roster: Roster, multipliers: torch.Tensor, step: int, last: tuple[Any, Any] | None) -> Snapshot:
-        """Return a snapshot of f and g (``last``, in internal order); NaN before the first step."""
+    def of(
+        cls,
+        roster: Roster,
+        multipliers: torch.Tensor,
+        step: int,
+        last: tuple[Any, Any] | None,
+        unknown: float = math.nan,
+    ) -> Snapshot:
+        """Return a snapshot of f and g (``last``, in internal order); NaN before the first step.
+
+        ``unknown`` is the violation of a g that is NaN: NaN if that declares an absent group, else infinite.
+        """
         m = roster.size
-        values = [math.nan] * m if last is None else roster.to_user(torch.as_tensor(last[1])).tolist()
-        rows = _rows(roster, values, roster.to_user(multipliers).tolist())
+        values = [math.nan] * m if last is None else roster.to_user(torch.as_tensor(last[1], device="cpu")).tolist()
+        rows = _rows(roster, values, roster.to_user(multipliers).tolist(), unknown)
         return cls(step, math.nan if last is None else float(last[0]), rows)
 
 
-def _rows(roster: Roster, values: list[float], multipliers: list[float]) -> tuple[Row, ...]:
+def _rows(roster: Roster, values: list[float], multipliers: list[float], unknown: float = math.nan) -> tuple[Row, ...]:
     """Return the rows of all constraints, from g and multipliers in the user's order."""
     equal = roster.equal_positions
     rows = []
@@ -89,7 +99,7 @@ def _rows(roster: Roster, values: list[float], multipliers: list[float]) -> tupl
         name, value, limit = roster.user_name(i), g, 0.0
         if roster.limits is not None:
             value, limit = roster.limits.value(name, g)
-        violation = abs(g) if i in equal else (max(g, 0.0) if g == g else math.nan)
+        violation = unknown if g != g else abs(g) if i in equal else max(g, 0.0)
         rows.append(Row(name, value, limit, violation, multipliers[i], i in equal))
     return tuple(rows)
 

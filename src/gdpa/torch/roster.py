@@ -42,7 +42,7 @@ class Roster:
         self._shape = torch.Size((self.size,))
         self._index: torch.Tensor | None = None
         if self.order != tuple(range(self.size)):
-            self._index = torch.tensor(self.order)
+            self._index = torch.tensor(self.order, device="cpu")
 
     def _positions(self, equalities: Sequence[str | int]) -> tuple[int, ...]:
         if isinstance(equalities, (str, int)):
@@ -143,7 +143,7 @@ class Roster:
             if not isinstance(value, torch.Tensor):
                 if differentiable or not is_number(value):
                     raise TypeError(f"g[{name!r}] must be a tensor computed from the parameters, got {value!r}")
-                value = torch.tensor(float(value))
+                value = torch.tensor(float(value), device="cpu")
             if value.numel() != 1:
                 raise ValueError(f"g[{name!r}] has shape {tuple(value.shape)}; give one number per name")
             if differentiable and not value.requires_grad:

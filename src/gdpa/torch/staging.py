@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
-from gdpa.torch import compat
 from gdpa.torch.pooling import Pooled
 from gdpa.torch.roster import Roster
 from gdpa.torch.rules.base import Row
@@ -46,8 +46,7 @@ class Stage:
             is, as a tensor on the device.
         objective, values: f and g of the step (means over all its samples), g in internal order, NaN if absent.
         updates: what `step` writes into the dual state.
-        loss: what `lagrangian` returned.
-        saved: a tensor that only the graph of the loss holds besides.
+        loss: what `lagrangian` returned; it keeps its gradient, which shows that a backward pass went through it.
         present: which constraints had samples; None for all, or if ``pooled`` tells.
         states: the numbers of each constraint that `step` writes besides, if they are a handful.
         weights: w of grad f + J^T w.
@@ -74,18 +73,17 @@ class Stage:
         values: Any,
         updates: dict[str, Any],
         loss: torch.Tensor | None = None,
-        saved: torch.Tensor | None = None,
         present: list[bool] | torch.Tensor | None = None,
         states: list[Row] | None = None,
     ) -> None:
         # One is made at every step: what most of them leave at its default stays on the class.
         self.check, self.objective, self.values, self.updates = check, objective, values, updates
-        self.loss, self.saved, self.present, self.states = loss, saved, present, states
+        self.loss, self.present, self.states = loss, present, states
 
     @property
     def phase(self) -> Phase:
         """Where the step stands now."""
-        if self._phase is Phase.MIXED or self.saved is None or not compat.is_unshared(self.saved):
+        if self._phase is Phase.MIXED or self.loss is None or self.loss.grad is None:
             return self._phase
         return Phase.READY
 
@@ -100,20 +98,18 @@ class Stage:
         """Note that gradients of an earlier call may still be there."""
         self._phase = Phase.MIXED
 
-    def check_backward(self, compiling: bool) -> None:
-        """Raise if the gradients at hand are not those of the staged loss."""
-        phase = self._phase if compiling else self.phase  # the compiler does not see graphs of others
-        if phase is Phase.READY:
-            return
-        if phase is Phase.MIXED:
+    def check_backward(self, groups: list[dict[str, Any]]) -> bool:
+        """Return whether the backward pass has run; raise if the gradients are not those of the staged loss."""
+        if is_compiling() or self.phase is Phase.READY:  # the compiler does not see graphs of others
+            return True
+        if self._phase is Phase.MIXED:
             raise RuntimeError(TWICE)
-        # A graph that was kept (retain_graph=True) looks unused. One of which only the objective's part was used
-        # shows that backward was called on something else.
-        if not compiling and self.loss is not None and compat.graph_partly_freed(self.loss):
+        if any(p.grad is not None for group in groups for p in group["params"]):
             raise RuntimeError(
                 "the backward pass did not go through the loss that lagrangian returned, so the constraints have no "
                 "part in the gradients; write loss = opt.lagrangian(f, g), then loss.backward(). Nothing was changed"
             )
+        return False
 
     def prefetch(self) -> None:
         """Start copying ``check`` to the host, so that `finite` waits for the forward pass alone."""
@@ -135,12 +131,18 @@ TWICE = (
 )
 
 
+def absent_names(stage: Stage, roster: Roster) -> list[str]:
+    """Return the names of the constraints without samples in a stage."""
+    present: Any = stage.present if stage.pooled is None else stage.pooled.present
+    return [] if present is None else [roster.name(i) for i, here in enumerate(present) if not here]
+
+
 def warn_values(stage: Stage, roster: Roster) -> None:
     """Name the numbers of a skipped step that were not finite."""
-    values = torch.as_tensor(stage.values)
+    values = torch.as_tensor(stage.values, device="cpu")
     present = stage.present if stage.pooled is None else stage.pooled.present
     if present is not None:
-        values = torch.where(torch.as_tensor(present, device=values.device), values, torch.zeros_like(values))
+        values = torch.where(torch.as_tensor(present, device="cpu"), values, torch.zeros_like(values))
     bad = [roster.name(i) for i in torch.nonzero(~torch.isfinite(values)).flatten().tolist()]
     if not math.isfinite(float(stage.objective)):
         bad.insert(0, "the objective")
@@ -149,8 +151,13 @@ def warn_values(stage: Stage, roster: Roster) -> None:
     warn_skipped(f"{text} was not a finite number", hint)
 
 
-def warn_skipped(what: str, hint: str = "") -> None:
-    """Say that a step was skipped, and why; called by what ``_step`` calls."""
-    warnings.warn(
-        f"step skipped: {what}; parameters and multipliers are as they were.{hint}", NonFiniteWarning, stacklevel=5
+def warn_skipped(what: str, hint: str = "", kind: type[Warning] = NonFiniteWarning) -> None:
+    """Warn that a step was skipped, and why; called by functions that ``_step`` calls."""
+    warnings.warn(f"step skipped: {what}; parameters and multipliers are as they were.{hint}", kind, stacklevel=5)
+
+
+def warn_without_backward() -> None:
+    """Warn of a step for which no backward pass has run."""
+    warn_skipped(
+        "no backward pass has run since lagrangian", " Call loss.backward() before opt.step().", RuntimeWarning
     )

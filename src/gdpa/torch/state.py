@@ -44,6 +44,9 @@ def check(optimizer: MultiplierOptimizer, state_dict: dict[str, Any]) -> dict[st
         key: {k: _copy(v) for k, v in s.items()} if isinstance(s, dict) else s for key, s in state_dict["state"].items()
     }
     state_dict = {**state_dict, "state": own}
+    for group in state_dict["param_groups"]:
+        if "lr" in group:
+            _check_scalar("lr", Scalar(0.0), group["lr"])
     if optimizer._apart is None:
         groups = list(state_dict["param_groups"])
         groups[0] = {**groups[0], **_fit(optimizer, groups[0])}
@@ -92,7 +95,7 @@ def _fit(optimizer: MultiplierOptimizer, saved: dict[str, Any]) -> dict[str, Any
     wanted = [roster.name(i) for i in range(m)] if names else [str(i) for i in roster.order]
     if theirs != wanted:
         where = {name: i for i, name in enumerate(theirs)}
-        index = torch.tensor([where[name] for name in wanted])
+        index = torch.tensor([where[name] for name in wanted], device="cpu")
         for key in optimizer._dual.vectors:
             picked[key] = picked[key][index.to(picked[key].device)]
     picked["constraint_names"], picked["constraint_order"] = ours, list(roster.order)
@@ -111,7 +114,8 @@ def _check_vector(optimizer: MultiplierOptimizer, key: str, vector: Vector, valu
         return
     signed = key in ("multipliers", "stale_weights")  # of equalities they have either sign
     first = roster.size - roster.num_equalities if signed else roster.size
-    bad = ~torch.isfinite(value) | (value > vector.high)
+    bad = ~(value <= vector.high)
+    bad |= value < -vector.high
     bad[:first] |= value[:first] < vector.low
     if bool(bad.any()):
         i = int(torch.nonzero(bad)[0])

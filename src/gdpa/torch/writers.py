@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import warnings
 from typing import Any
 
 from gdpa.torch.report import Snapshot
@@ -33,7 +34,8 @@ def scalars(snapshot: Snapshot, prefix: str = "constraints") -> dict[str, float]
 class CSVWriter:
     """Appends one row per snapshot: step, objective, then value, violation and multiplier of each constraint.
 
-    An existing file is continued, so that a resumed run has one record.
+    An existing file is continued, so that a resumed run has one record; a last row that a kill cut short is dropped.
+    If a row cannot be written (a full disk), a warning reports it, and training continues.
 
     >>> import tempfile, pathlib, torch, gdpa.torch
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "run.csv"
@@ -49,21 +51,28 @@ class CSVWriter:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
-        self._header: list[str] | None = None
+
+    def prepare(self, snapshot: Snapshot) -> None:
+        """Write the header, or compare it with that of the file; `observe_steps` calls it before the first step."""
+        columns = ("value", "violation", "multiplier")
+        header = ["step", "objective", *(f"{r.name} {c}" for r in snapshot.rows for c in columns)]
+        with open(self._path, "a+b") as file:
+            file.seek(0)
+            found = file.read()
+            whole, end, torn = found.rpartition(b"\n")  # a torn row has no end of line
+            first = next(csv.reader((whole or torn).decode().splitlines()), [])
+            if first != header and (whole or header[: max(len(first) - 1, 0)] != first[:-1]):
+                raise ValueError(f"{self._path} has other columns than this run; write to another file")
+            file.truncate(len(whole + end))
+        if not whole:
+            self._write(header)
 
     def __call__(self, snapshot: Snapshot) -> None:
-        if self._header is None:
-            columns = ("value", "violation", "multiplier")
-            self._header = ["step", "objective", *(f"{r.name} {c}" for r in snapshot.rows for c in columns)]
-            if not os.path.exists(self._path) or os.path.getsize(self._path) == 0:
-                self._write(self._header)
-            else:
-                with open(self._path, newline="") as file:
-                    found = next(csv.reader(file))
-                if found != self._header:
-                    raise ValueError(f"{self._path} has other columns than this run; write to another file")
         numbers = [x for r in snapshot.rows for x in (r.value, r.violation, r.multiplier)]
-        self._write([snapshot.step, snapshot.objective, *numbers])
+        try:
+            self._write([snapshot.step, snapshot.objective, *numbers])
+        except OSError as error:
+            warnings.warn(f"step {snapshot.step} is missing in {self._path}: {error}", RuntimeWarning, stacklevel=2)
 
     def _write(self, row: list[Any]) -> None:
         with open(self._path, "a", newline="") as file:

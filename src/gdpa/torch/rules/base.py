@@ -23,12 +23,18 @@ Row = tuple[Number, ...]
 Dual = dict[str, Any]
 
 
+#: No run comes near this number, and its square is finite: larger ones in a saved state are damage.
+LARGEST = 1e100
+#: Every whole number up to this one is a float, so that counts of steps enter formulas exactly.
+MOST_STEPS = 2**53
+
+
 class Vector(NamedTuple):
     """An entry of the dual state with one number per constraint: its start, and the range a saved one must lie in."""
 
     start: float | bool = 0.0
     low: float = 0.0
-    high: float = math.inf
+    high: float = LARGEST
 
 
 class Scalar(NamedTuple):
@@ -39,7 +45,7 @@ class Scalar(NamedTuple):
 
     start: Any
     low: float = 0.0
-    high: float = math.inf
+    high: float = LARGEST
     open_low: bool = False
 
 

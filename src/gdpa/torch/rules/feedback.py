@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gdpa.base.arrays import positive_part
 from gdpa.core.lagrangian import shifted
-from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
+from gdpa.torch.rules.base import LARGEST, Dual, Number, Rule, Scalar, Vector, functions
 
 # Every constant of the rule, chosen on seven tasks of `benchmarks.minibatch` and two seeds that are not scored.
 # `python -m benchmarks.minibatch.run constants` halves and doubles each there; docs/benchmarks.md shows the results.
@@ -71,9 +70,9 @@ class Feedback(Rule):
     lagged: ClassVar[bool] = True
     vectors: ClassVar[dict[str, Vector]] = {
         "multipliers": Vector(),
-        "integral": Vector(0.0, -math.inf),
+        "integral": Vector(0.0, -LARGEST),
         "smoothed": Vector(0.0, -LARGEST_ERROR, LARGEST_ERROR),
-        "last": Vector(0.0, -math.inf),
+        "last": Vector(0.0, -LARGEST),
         "variance": Vector(),
         "square": Vector(),
         "largest_square": Vector(TINY),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from gdpa.base.arrays import positive_part
 from gdpa.core.lagrangian import ascended, in_gate, shifted
-from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
+from gdpa.torch.rules.base import LARGEST, Dual, Number, Rule, Scalar, Vector, functions
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Paper(Rule):
     def scalars(self) -> dict[str, Scalar]:
         return {
             "beta": Scalar(self.beta, open_low=True),
-            "beta_power": Scalar(self.beta_power, -float("inf")),
+            "beta_power": Scalar(self.beta_power, -LARGEST),
             "beta_r": Scalar(0.0),
             "tau": Scalar(self.tau, 0.0, 1.0, open_low=True),
         }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.torch.rules.base import Dual, Number, Rule, Scalar, Vector, functions
+from gdpa.torch.rules.base import LARGEST, Dual, Number, Rule, Scalar, Vector, functions
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class NuPI(Rule):
     proportional: float = 0.1
     nu: float = 0.9
     name: ClassVar[str] = "nupi"
-    vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector(), "smoothed": Vector(0.0, -float("inf"))}
+    vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector(), "smoothed": Vector(0.0, -LARGEST)}
 
     def scalars(self) -> dict[str, Scalar]:
         return {"dual_rate": Scalar(float(self.dual_rate), open_low=True)}
