@@ -1,0 +1,254 @@
+"""Defects that users reported, each by its number in the list of corrections."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+
+import pytest
+import torch
+
+import gdpa.torch
+from gdpa.torch import CSVWriter, Limits, NonFiniteWarning, at_most, certify
+from tests.torch.helpers import KINDS, batch, duals, flat, make, network, same, terms, train
+
+
+def param(*shape, **kwargs):
+    return torch.nn.Parameter(torch.ones(*shape, **kwargs))
+
+
+# Safety.
+
+
+@pytest.mark.parametrize("bad", [-math.inf, math.inf, math.nan])
+@pytest.mark.parametrize("where", ["g", "term"])
+def test_b5_one_batch_that_is_not_finite_is_not_feasible(bad, where):
+    net = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(net.weight)
+
+    def losses(net, x):
+        value = net(x).mean() if where == "g" else gdpa.torch.terms.mean(net(x)[:, 0])
+        return net(x).square().mean().nan_to_num(0.0, 0.0, 0.0), {"level": value}
+
+    batches = [torch.full((4, 1), 10.0), torch.full((4, 1), bad), torch.full((4, 1), 10.0)]
+    found = certify(net, batches, losses, constraints=Limits(level=at_most(5.0)), stationarity=False, tolerance=0.1)
+    assert not found.feasible
+    assert found.violation == math.inf
+    assert str(found).splitlines()[2].endswith("NO")
+
+
+def test_b6_finish_prefers_weights_with_a_finite_objective():
+    x = param(1)
+    net = torch.nn.Module()
+    net.x = x
+    opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.0), ["low"])
+    for _ in range(10):
+        opt.zero_grad()
+        opt.lagrangian(x.sum(), {"low": x.sum() - 2}).backward()
+        opt.step()
+    with torch.no_grad():
+        x.fill_(-1.0)  # the last weights: feasible, objective log(-1); the average is 1
+
+    def losses(net, _):
+        return net.x.log().sum(), {"low": net.x.sum() - 2}
+
+    done = opt.finish(net, [torch.ones(1)], losses)
+    assert done.chosen == "average"
+    assert x.item() == 1.0
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3])
+def test_b7_an_interrupted_finish_restores_batch_norm_and_weights(stop_at):
+    net = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
+    opt = gdpa.torch.constrain(torch.optim.SGD(net.parameters(), lr=0.1), ["mean"])
+
+    def losses(net, x):
+        return net(x).square().mean(), {"mean": 0.1 - net(x).mean()}
+
+    for i in range(12):
+        opt.zero_grad()
+        opt.lagrangian(*losses(net, batch(i)[:, :2])).backward()
+        opt.step()
+    before = copy.deepcopy(net.state_dict())
+
+    class Loader:
+        passes = 0
+
+        def __iter__(self):
+            self.passes += 1
+            yield batch(0)[:, :2]
+            if self.passes == stop_at:
+                raise KeyboardInterrupt
+            yield batch(1)[:, :2]
+
+    with pytest.raises(KeyboardInterrupt):
+        opt.finish(net, Loader(), losses)
+    assert net[0].momentum == 0.1
+    assert net.training
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+
+
+def masked_means(x, form, groups):
+    """Return means over groups of which the last has no sample in the batch: 0 / 0."""
+    mask = torch.zeros(4, groups)
+    mask[torch.arange(4), torch.arange(4) % (groups - 1)] = 1.0
+    mask[:, : groups - 1] += 1.0
+    if form == "division":
+        return (x[:, None] * mask).sum(0) / mask.sum(0) - 0.5
+    means = [(x * mask[:, i]).sum() / mask[:, i].sum() - 0.5 for i in range(groups)]
+    return torch.stack(means) if form == "stack" else {f"g{i}": g for i, g in enumerate(means)}
+
+
+@pytest.mark.parametrize("accumulate", [None, "exact", "stale"])
+@pytest.mark.parametrize("groups", [3, 12])
+@pytest.mark.parametrize("form", ["dict", "stack", "division"])
+@pytest.mark.parametrize("kind", ["paper", "sgd"])
+def test_b8_an_absent_masked_mean_does_not_poison_the_step(kind, form, groups, accumulate):
+    x = param(4)
+    names = [f"g{i}" for i in range(groups)]
+    opt = make(kind, [x], names, equalities=(), nan="absent", accumulate=accumulate)
+    if accumulate == "exact":
+        with torch.no_grad():
+            opt.observe(x.square().sum(), masked_means(x, form, groups))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opt.lagrangian(x.square().sum(), masked_means(x, form, groups)).backward()
+        assert torch.isfinite(x.grad).all()
+        opt.step()
+    assert opt.dual_steps == 1
+    assert opt.report()[names[-1]].absent
+    assert not opt.report()[names[0]].absent
+
+
+def test_b8_capturable_steps_leave_absent_means_out():
+    x = param(4)
+    opt = gdpa.torch.GDPA([x], 3, nan="absent", capturable=True)
+    opt.lagrangian(x.square().sum(), masked_means(x, "division", 3)).backward()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_b8_the_warning_names_the_absent_group():
+    x = param(1)
+    opt = gdpa.torch.GDPA([x], ["all", "one"], nan="absent")
+    opt.lagrangian(x.sum(), torch.stack([x.sum(), (x - 2).sqrt().sum()])).backward()  # NaN by no division
+    with pytest.warns(NonFiniteWarning, match=r"gradient of parameter 0 .* Absent from the batch: one; a mean over no"):
+        opt.step()
+
+
+def test_b9_csv_drops_a_torn_row(tmp_path):
+    path = tmp_path / "run.csv"
+    net = network()
+    opt = make("paper", net.parameters())
+    opt.observe_steps(CSVWriter(path))
+    train(net, opt, 2)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"3,0.1")  # killed while writing
+    again = make("paper", net.parameters())
+    again.load_state_dict(opt.state_dict())
+    again.observe_steps(CSVWriter(path))
+    assert path.read_bytes() == whole
+    train(net, again, 1)
+    assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["step", "1", "2", "3"]
+    path.write_bytes(b"step,obj")  # killed while writing the header
+    again.observe_steps(CSVWriter(path))
+    assert path.read_text().startswith("step,objective,mean value")
+
+
+def test_b9_a_writer_that_fails_does_not_stop_training(tmp_path):
+    path = tmp_path / "run.csv"
+    net = network()
+    opt = make("paper", net.parameters())
+    opt.observe_steps(CSVWriter(path))
+    path.unlink()
+    path.mkdir()  # no row can be written any more
+    with pytest.warns(RuntimeWarning, match="step 1 is missing in"):
+        train(net, opt, 1)
+
+    def observer(snapshot):
+        raise ValueError("no")
+
+    opt = make("paper", net.parameters())
+    opt.observe_steps(observer)
+    with pytest.raises(ValueError, match="no") as caught:
+        train(net, opt, 1)
+    assert "step 1 was taken" in caught.value.__notes__[0]
+    assert opt.dual_steps == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_b19_a_step_without_backward_moves_nothing_and_warns(kind):
+    net = network()
+    opt = make(kind, net.parameters())
+    train(net, opt, 12)
+    before, point = duals(opt), flat(net)
+    opt.zero_grad()
+    opt.lagrangian(*terms(net, batch(0)))
+    with pytest.warns(RuntimeWarning, match=r"step skipped: no backward pass has run .* Call loss.backward\(\)"):
+        opt.step()
+    f, g = terms(net, batch(0))
+    opt.lagrangian(f, g)
+    f.backward(retain_graph=True)  # the loss without the constraints
+    with pytest.raises(RuntimeError, match="did not go through the loss that lagrangian returned"):
+        opt.step()
+    assert same(before, duals(opt))
+    assert torch.equal(point, flat(net))
+    opt.zero_grad()
+    opt.lagrangian(*terms(net, batch(0))).backward(retain_graph=True)
+    opt.step()
+    assert opt.dual_steps == 13
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("lr", math.nan, "lr is nan, which must be a finite number in"),
+        ("lr", -1.0, "lr is -1.0"),
+        ("lr", "fast", "lr is 'fast'"),
+        ("dual_steps", 2**70, "dual_steps is 1180591620717411303424"),
+        ("multipliers", 1e308, r"multipliers of 'mean' is 1e\+308, which must be a finite number in \[0, 1e\+100\]"),
+        ("multipliers", math.inf, "multipliers of 'mean' is inf"),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_b20_poisoned_states_are_refused(kind, key, value, message):
+    opt = make(kind, network().parameters())
+    state = copy.deepcopy(opt.state_dict())
+    group = state["param_groups"][0]
+    group[key] = torch.full_like(group[key], value) if key == "multipliers" else value
+    with pytest.raises(ValueError, match=message):
+        opt.load_state_dict(state)
+    assert opt.multipliers.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_b20_multipliers_of_equalities_are_finite(bad):
+    opt = make("paper", network().parameters())
+    state = opt.state_dict()
+    state["param_groups"][0]["multipliers"][2] = bad
+    with pytest.raises(ValueError, match="multipliers of 'balance' is"):
+        opt.load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "device"), [(torch.float64, "cpu"), (torch.float32, "meta")])
+def test_b22_other_defaults_of_torch_change_nothing(kind, dtype, device):
+    nets, batches = [network(), network()], {i: batch(i) for i in range(70)}
+    found = []
+    for net, (kind_of_number, where) in zip(nets, [(torch.float32, "cpu"), (dtype, device)], strict=True):
+        torch.set_default_dtype(kind_of_number)
+        torch.set_default_device(where)
+        try:
+            opt = make(kind, net.parameters(), nan="absent")
+            for i in range(70):
+                opt.zero_grad()
+                opt.lagrangian(*terms(net, batches[i])).backward()
+                opt.step()
+            opt.load_state_dict(opt.state_dict())
+            found.append((flat(net), opt.multipliers, str(opt.report())))
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.set_default_device(None)
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert found[0][2] == found[1][2]
