@@ -139,7 +139,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if mixed and self._stage is not None:
             self._stage.mix()
         if not is_compiling():
-            loss.retain_grad()  # type: ignore[no-untyped-call]
+            loss.retain_grad()
         return loss
 
     def _numbers(self, rows: Rows, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
