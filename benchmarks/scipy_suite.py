@@ -37,6 +37,7 @@ KNOWN = {
     "test_slsqp::TestSLSQP::test_infeasible_initial": "0 to 1e-10 is asked for; -8e-10 has residuals of 8e-11",
     "test_slsqp::TestSLSQP::test_nested_minimization": "exactly 0 is asked for; differences of 1e-8 give 7e-9",
     "test_minimize_constrained::TestTrustRegionConstr::test_raise_exception": "an error about Hessians, not used here",
+    "test_minimize_constrained::TestTrustRegionConstr::test_issue_9044": "a step from the solution is asked for",
     "test_minimize_constrained::test_gh20665_too_many_constraints": "an error about a factorization of trust-constr",
     "test_minimize_constrained::test_issue_18882": "no success is asked for; the problem is solved here",
     "test_cobyla::TestCobyla::test_minimize_constraint_violation": "success at a violation of 0.5 is asked for",

@@ -64,7 +64,7 @@ def test_the_method_passes_the_tests_of_all_methods(repository):
 
 USE = """
 import gdpa
-own = gdpa.problems.get("HS12")
+own = gdpa.problems.get("HS22")
 print(gdpa.SwitchingGradient.__module__)
 print(gdpa.solve(own, algorithm="switching-gradient", tolerance=1e-2).success)
 found = gdpa.minimize(lambda x: x @ x, [2.0, 2.0], constraints={"type": "ineq", "fun": lambda x: x[0] - 1},

@@ -110,7 +110,7 @@ def test_a_mutant_is_a_package_of_links_but_for_its_own_file(tmp_path):
 
 def test_the_installed_package_is_not_tested_in_place_of_the_copy(tests, monkeypatch):
     """Without its own copy, Python would find the installed package."""
-    monkeypatch.setattr(mutant_runs, "_link", lambda package, target, path: target.mkdir())
+    monkeypatch.setattr(mutant_runs, "_link", lambda package, target, path: (target / path).parent.mkdir(parents=True))
     with pytest.raises(RuntimeError, match="did not run on the mutant"):
         judged(one("q > 0 ->"), tests)
 

@@ -254,7 +254,7 @@ def fitted_worst(domain, x, c, A, b):
     The weights are documented in `gdpa.core.units.Units`, with one w for sets that are not a box; g is linear.
     """
     g = A @ x - b
-    lengths = np.abs(x)
+    lengths = np.abs(x) if x.any() else np.ones_like(x)  # the length at x = 0 is 1
     lengths[lengths <= 2.0**-26 * lengths.max()] = lengths.max()
     s = max(np.abs(c).max(), min(1.0, np.abs(c).max()))  # grad f = c everywhere
     w = np.maximum(1 / s, lengths / max(np.abs(c * lengths).max(), 0.0))

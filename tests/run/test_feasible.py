@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import NonlinearConstraint
 
-from gdpa import GDPA, Box, Evaluation, KKTBelow, Problem, Status, certify, from_torch, minimize, problems, solve
+from gdpa import GDPA, Box, Evaluation, KKTBelow, MaxSteps, Problem, Status, certify, from_torch, minimize, problems, solve
 from gdpa.base.sets import Reals
 
 SOLVABLE = [name for name in problems.names() if problems.get(name).kind == "solvable"]
@@ -82,7 +82,8 @@ def test_what_cannot_be_reached_is_said_and_no_success():
 def test_an_answer_that_does_not_certify_any_more_is_no_success():
     # |x| <= 1e-3 by a double root: feasible to rounding lies far from where the tolerance lets the run stop.
     problem = from_torch(lambda x: (x[0] + x[1] ** 2, torch.stack([x[0] ** 2])))
-    result = solve(problem, torch.ones(2, dtype=torch.float64), tolerance=1e-2, feasible=True)
+    stop = [KKTBelow(1e-2), MaxSteps(100)]
+    result = solve(problem, torch.ones(2, dtype=torch.float64), stop=stop, tolerance=1e-2, feasible=True)
     assert result.success == (result.restored.reached and result.certificate.holds(1e-2))
 
 

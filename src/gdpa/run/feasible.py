@@ -170,8 +170,9 @@ def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool)
     split = len(g) - problem.num_equalities
     offset = np.concatenate([g[:split] + MARGIN * e[:split], g[split:]]) / units_of_rows
     rows = rows / units_of_rows[:, None]
-    step = model_step(LBFGS(), np.zeros_like(z), rows, offset, PENALTY, problem.num_equalities)
-    return domain.snap(from_numpy(z + lengths * step.direction, x), _snap(x))
+    size = _size(offset, problem.num_equalities)
+    step = model_step(LBFGS(), np.zeros_like(z), rows, offset / size, PENALTY, problem.num_equalities)
+    return domain.snap(from_numpy(z + size * lengths * step.direction, x), _snap(x))
 
 
 def _sparse_step(problem: Problem, certificate: Certificate, point: _Point, held: bool) -> Array:
@@ -188,8 +189,15 @@ def _sparse_step(problem: Problem, certificate: Certificate, point: _Point, held
     aim = np.where(np.arange(len(g)) < len(g) - problem.num_equalities, MARGIN * e, 0.0)
     B = Quadratic(SparseMatrix(diagonal(len(x)), np.ones(len(x))))
     rows, offset = rows / sizes[:, None], (g + aim) / sizes
-    step = sparse_model_step(B, np.zeros_like(x), rows, offset, PENALTY, problem.num_equalities)
-    return domain.snap(x + lengths * step.direction, _snap(x))
+    size = _size(offset, problem.num_equalities)
+    step = sparse_model_step(B, np.zeros_like(x), rows, offset / size, PENALTY, problem.num_equalities)
+    return domain.snap(x + size * lengths * step.direction, _snap(x))
+
+
+def _size(offset: Array, num_equalities: int) -> float:
+    """Return the largest violation: divided by it, a violation of a few roundings is not rounding to a QP solver."""
+    split = len(offset) - num_equalities
+    return float(max(offset[:split].max(initial=0.0), abs(offset[split:]).max(initial=0.0))) or 1.0
 
 
 def _snap(x: Array) -> float:

@@ -70,7 +70,7 @@ def test_values_match_rollouts_of_the_environment():
             cost += factor * float(done and reward == 0)
             factor *= 0.9
         totals.append(cost)
-    value = -cmdp.returns(np.full((16, 4), 1 / 4))[1][0]
+    value = -cmdp.returns(np.full((cmdp.num_states, 4), 1 / 4))[1][0]
     assert np.mean(totals) == pytest.approx(value, abs=4 * np.std(totals) / np.sqrt(len(totals)))
 
 
