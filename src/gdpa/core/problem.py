@@ -23,8 +23,25 @@ from gdpa.base.typing import Array, Pullback
 from gdpa.numerics.sparse.matrix import SparseMatrix, is_sparse, read
 
 
+class Account(Protocol):
+    """Who pays for backward passes: the counting oracle of a run."""
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether passes are charged to measuring now."""
+        ...
+
+    def settle(self, passes: int) -> None:
+        """Charge backward passes that measuring has paid for to the method instead."""
+        ...
+
+    def charge_hessian(self, passes: int) -> None:
+        """Charge a Hessian that took this many oracle calls."""
+        ...
+
+
 class Evaluation:
-    """What one oracle call returns at a point x: values, weighted gradients and, on request, the Jacobian.
+    """An oracle call at a point x: values, weighted gradients and, on request, the Jacobian.
 
     It unpacks as ``objective, constraints, pullback``. The gradient of f and the Jacobian are computed at most once.
 
@@ -38,7 +55,12 @@ class Evaluation:
         hessian: ``hessian(w, objective=1.0)`` is ``objective * Hess f(x) + sum_i w_i Hess g_i(x)``, a sparse array of
             SciPy of shape (d, d). It is used if J is sparse or there are no constraints.
         hessian_passes: how many oracle calls a call of ``hessian`` costs.
-        sparse: whether ``jacobian`` returns a sparse array. What it returns tells, too, but not before it is called.
+        sparse: whether ``jacobian`` returns a sparse array, if that is known before it is called.
+
+    Attributes:
+        whole, second: the functions that compute J(x) and the Hessian; None if they were not given.
+        account: the account of a run to which derivatives are charged; its oracle puts its own functions around
+            ``pullback``, ``whole`` and ``second``. None outside a run.
 
     >>> import numpy as np
     >>> J = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -48,8 +70,8 @@ class Evaluation:
     """
 
     __slots__ = (
-        *("_gradient", "_hessian", "_jacobian", "_sparse", "_whole"),
-        *("constraints", "hessian_passes", "objective", "passes", "pullback"),
+        *("_gradient", "_jacobian", "_owed", "account", "constraints", "hessian_passes", "objective"),
+        *("passes", "pullback", "second", "sparse", "whole"),
     )
 
     def __init__(
@@ -64,10 +86,12 @@ class Evaluation:
         sparse: bool = False,
     ) -> None:
         self.objective, self.constraints, self.pullback = objective, constraints, pullback
-        self._whole, self._hessian, self._sparse = jacobian, hessian, sparse
+        self.whole, self.second, self.sparse = jacobian, hessian, sparse
         self.passes, self.hessian_passes = passes, hessian_passes
         self._gradient: Array | None = None
         self._jacobian: Array | None = None
+        self.account: Account | None = None
+        self._owed: dict[str, int] | None = None  # backward passes paid by measuring, by derivative
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.objective, self.constraints, self.pullback))
@@ -75,12 +99,12 @@ class Evaluation:
     @property
     def has_jacobian(self) -> bool:
         """Whether J(x) was given as a function, at whatever cost."""
-        return self._whole is not None
+        return self.whole is not None
 
     @property
     def has_cheap_jacobian(self) -> bool:
         """Whether the whole Jacobian costs about one backward pass instead of m."""
-        return self._whole is not None and self.passes <= 1
+        return self.whole is not None and self.passes <= 1
 
     @property
     def knows_derivatives(self) -> bool:
@@ -91,28 +115,45 @@ class Evaluation:
         """Return grad f(x): one backward pass the first time."""
         if self._gradient is None:
             self._gradient = self.pullback(zeros_like(self.constraints))
+            self._note("gradient", 1)
+        elif self._owed:
+            self._settle("gradient")
         return self._gradient
 
     def jacobian(self) -> Array:
         """Return J(x) of shape (..., m, d): about one backward pass if cheap, else m; computed once."""
         if self._jacobian is None:
-            J = _rows(self) if self._whole is None else self._whole()
+            J = _rows(self) if self.whole is None else self.whole()
             self._jacobian = read(J, "the jacobian") if type(J) is not np.ndarray and is_sparse(J) else J
+            self._note("jacobian", self.passes if self.whole is not None else max(1, self.constraints.shape[-1]))
+        elif self._owed:
+            self._settle("jacobian")
         return self._jacobian
+
+    def _note(self, name: str, passes: int) -> None:
+        if self.account is not None and self.account.is_measuring:
+            self._owed = {**(self._owed or {}), name: passes}
+
+    def _settle(self, name: str) -> None:
+        """Let the method pay for a derivative that it uses, though measuring asked for it first."""
+        if self.account is not None and self._owed and not self.account.is_measuring:
+            self.account.settle(self._owed.pop(name, 0))
 
     @property
     def is_sparse(self) -> bool:
         """Whether J(x) is, or will be, a sparse matrix."""
-        return self._sparse or isinstance(self._jacobian, SparseMatrix)
+        return self.sparse or isinstance(self._jacobian, SparseMatrix)
 
     @property
     def has_hessian(self) -> bool:
         """Whether second derivatives were given as a function."""
-        return self._hessian is not None
+        return self.second is not None
 
     def hessian(self, w: Array, objective: float = 1.0) -> SparseMatrix | None:
         """Return ``objective * Hess f(x) + sum_i w_i Hess g_i(x)``; None if it is not known."""
-        H = None if self._hessian is None else self._hessian(w, objective)
+        H = None if self.second is None else self.second(w, objective)
+        if self.account is not None and self.second is not None:
+            self.account.charge_hessian(self.hessian_passes)  # known after the call: the first one finds the pattern
         return None if H is None else read(H, "the hessian", (self.gradient().shape[-1],) * 2)
 
 
@@ -192,7 +233,7 @@ def constraint_name(names: tuple[str, ...] | None, index: int) -> str:
 
 @runtime_checkable
 class WithStart(Protocol):
-    """A problem that brings its own start: what `gdpa.from_module` and `gdpa.problems.get` return."""
+    """A problem with its own start, such as `gdpa.from_module` and `gdpa.problems.get` return."""
 
     @property
     def problem(self) -> Problem:

@@ -19,15 +19,14 @@ from typing import Any
 import numpy as np
 
 from gdpa.base.sets import Box, ConvexSet
-from gdpa.base.typing import Vector
+from gdpa.base.typing import Pullback, Vector
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.numerics.grouped_differences import SHORTEST, GroupedDifferences
 from gdpa.numerics.sparse.matrix import FEW_ROWS, SparseMatrix, products, read, row_sizes, transposed, union
 
 #: With more groups of columns than this, a Hessian by differences costs more than it saves.
 MOST_GROUPS = 60
-#: The step of the central differences over max(1, |x|). The roundings of the gradient ask for a longer one, a fine grid
-#: for a shorter one: a slope between neighbors at distance 1e-5 changes by 0.01.
+#: The step of the central differences over max(1, |x|). Rounding favors a longer step, a fine grid a shorter one: a slope between neighbors at distance 1e-5 changes by 0.01.
 STEP = 1e-7
 #: A pattern that was guessed is kept if it predicts the change of the gradient along a random direction to this share.
 FORETOLD = 1e-3
@@ -56,7 +55,9 @@ def with_hessian(problem: Problem, sparsity: Any = None) -> Problem:
     differences = HessianDifferences(problem.evaluate, problem.domain, sparsity)
 
     def evaluate(x: Vector) -> Evaluation:
-        return differences.added(x, problem.evaluate(x))
+        now = problem.evaluate(x)
+        differences.attach(x, now)
+        return now
 
     return replace(problem, evaluate=evaluate)
 
@@ -72,31 +73,31 @@ class HessianDifferences:
         self._scheme = "2-point"
         self._calls = 0
 
-    def added(self, x: Vector, now: Evaluation) -> Evaluation:
-        """Return the oracle call at ``x`` with the Hessian; as it is if few rows leave the pattern to guess."""
+    def attach(self, x: Vector, now: Evaluation) -> None:
+        """Give the oracle call at ``x`` its Hessian, unless there are too few rows to infer the pattern."""
         if self._given is None and now.constraints.shape[-1] <= FEW_ROWS:
-            return now
+            return
+        pullback = now.pullback  # before a run counts it: the cost of a Hessian is counted as a whole
 
         def hessian(w: Vector, objective: float = 1.0) -> SparseMatrix | None:
             before = self._calls
-            H = self._hessian(x, now, w, objective)
-            evaluation.hessian_passes = max(1, self._calls - before)
+            H = self._hessian(x, now, pullback, w, objective)
+            now.hessian_passes = max(1, self._calls - before)
             return H
 
-        whole = now.jacobian if now.has_jacobian else None
-        f, g, pullback = now
-        evaluation = Evaluation(f, g, pullback, whole, now.passes, hessian, 1, now.is_sparse)
-        return evaluation
+        now.second = hessian
 
-    def _hessian(self, x: Vector, now: Evaluation, w: Vector, objective: float) -> SparseMatrix | None:
+    def _hessian(
+        self, x: Vector, now: Evaluation, pullback: Pullback, w: Vector, objective: float
+    ) -> SparseMatrix | None:
         if self._differences is None and not self._failed:
-            self._begin(x, now, objective)
+            self._begin(x, now, pullback, objective)
         if self._failed:
             return None
-        H = self._at(x, now, w, objective)
+        H = self._at(x, pullback, w, objective)
         return H if self._scheme == "2-point" else self._held(H, x)
 
-    def _begin(self, x: Vector, now: Evaluation, objective: float) -> None:
+    def _begin(self, x: Vector, now: Evaluation, pullback: Pullback, objective: float) -> None:
         """Find the pattern, the groups of columns, and whether one-sided differences suffice."""
         d = x.shape[-1]
         if self._given is not None:
@@ -117,16 +118,16 @@ class HessianDifferences:
         if self._failed:
             return
         w = _every_row(now, objective)
-        if not self._error(self._at(x, now, w, objective), x, now, w, objective) <= STRAIGHT:
+        if not self._error(self._at(x, pullback, w, objective), x, pullback, w, objective) <= STRAIGHT:
             self._scheme = "3-point"
-            error = self._error(self._at(x, now, w, objective), x, now, w, objective)
+            error = self._error(self._at(x, pullback, w, objective), x, pullback, w, objective)
             self._failed = self._given is None and not error <= FORETOLD
 
-    def _at(self, x: Vector, now: Evaluation, w: Vector, objective: float) -> SparseMatrix:
+    def _at(self, x: Vector, pullback: Pullback, w: Vector, objective: float) -> SparseMatrix:
         """Return the Hessian by differences inside the box, made symmetric."""
         assert self._differences is not None
         lower, upper = self._bounds(x)
-        gradient, here = partial(self._gradient, w, objective), now.pullback(w, objective)
+        gradient, here = partial(self._gradient, w, objective), pullback(w, objective)
         H = self._differences(gradient, x, here, self._scheme, lower, upper, step=_steps(x))
         _, places = transposed(H.pattern)
         if self._scheme == "2-point":
@@ -162,11 +163,11 @@ class HessianDifferences:
         lower, upper = self._bounds(x)
         return np.asarray(np.minimum(upper - x, x - lower) < SHORTEST * _steps(x))
 
-    def _error(self, H: SparseMatrix, x: Vector, now: Evaluation, w: Vector, objective: float) -> float:
+    def _error(self, H: SparseMatrix, x: Vector, pullback: Pullback, w: Vector, objective: float) -> float:
         """Return the share of the change of the gradient along a random direction that H does not predict."""
         signs = np.random.default_rng(0).choice([-1.0, 1.0], size=x.shape)
         there = self._domain.project(x + _steps(x) * signs)
-        here = now.pullback(w, objective)
+        here = pullback(w, objective)
         change = self._gradient(w, objective, there) - here
         rounding = 100 * float(np.finfo(x.dtype).eps) * float(np.abs(here).max(initial=0.0))
         error = float(np.abs(change - H @ (there - x)).max(initial=0.0)) - rounding

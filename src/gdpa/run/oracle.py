@@ -1,16 +1,29 @@
-"""The oracle as the loop sees it: counted, and checked against what it promised."""
+"""The oracle of a run: a problem whose calls are counted and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from gdpa.base.arrays import is_floating, namespace
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array, Pullback
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.numerics.sparse.matrix import FEW_COLUMNS, FEW_ROWS, FULL, Pattern, SparseMatrix, empty, union
+from gdpa.numerics.sparse.matrix import (
+    FEW_COLUMNS,
+    FEW_ROWS,
+    FULL,
+    Pattern,
+    SparseMatrix,
+    empty,
+    is_sparse,
+    read,
+    union,
+)
 
 
 @stored
@@ -41,7 +54,7 @@ class CountingOracle:
 
     def __init__(self, problem: Problem) -> None:
         self.method, self.measuring = Counts(), Counts()
-        self._account = self.method
+        self._account, self.is_measuring = self.method, False
         self._inner = problem
         self._length = problem.num_constraints
         self._decided: bool | None = None  # whether a sparse Jacobian stays sparse
@@ -53,60 +66,71 @@ class CountingOracle:
         """Charge the calls made inside ``with`` to measuring."""
         return _OffAccount(self)
 
-    @property
-    def is_measuring(self) -> bool:
-        """Whether calls are charged to measuring now."""
-        return self._account is self.measuring
+    def settle(self, passes: int) -> None:
+        """Charge backward passes that measuring has paid for to the method instead."""
+        self.method.backwards += passes
+        self.measuring.backwards -= passes
+
+    def charge_hessian(self, passes: int) -> None:
+        """Charge a Hessian that took this many oracle calls."""
+        self._account.forwards += passes - 1
+        self._account.backwards += passes
 
     def _evaluate(self, x: Array) -> Evaluation:
         self._account.forwards += 1
         now = _call(self._inner.evaluate, x)
         if not isinstance(now, Evaluation):
             raise TypeError(f"evaluate must return an Evaluation, got {type(now).__name__} {now!r}")
-        f, g, pullback = now
+        f, g = now.objective, now.constraints
         if getattr(g, "shape", None) != (*x.shape[:-1], self._length) or getattr(f, "shape", None) != x.shape[:-1]:
             self._check_values(x, f, g)
+        if now.account is self:  # the problem remembers its calls
+            return now
+        if now.account is not None:  # it belongs to another run, which counts it, too
+            whole, second = now.jacobian if now.has_jacobian else None, now.hessian if now.has_hessian else None
+            now = Evaluation(f, g, now.pullback, whole, now.passes, second, 1, now.is_sparse)
+        d = x.shape[-1]
+        now.account = self
+        now.pullback = partial(self._pull, now.pullback, x.shape)
+        if now.second is not None and d > FEW_COLUMNS:
+            now.second = partial(self._hessian, now.second, d)
+            if g.shape[-1] == 0:
+                now.whole = partial(empty, d)
+        else:
+            now.second = None
+        if now.whole is not None and (now.second is None or g.shape[-1]):
+            has_hessian = now.second is not None
+            now.whole = partial(self._whole, now.whole, now.passes, (*g.shape, d), has_hessian)
+        now.sparse = now.sparse and d > FEW_COLUMNS
+        return now
 
-        def counted(w: Array, objective: float | Array = 1.0) -> Array:
-            self._account.backwards += 1
-            gradient = _call(pullback, w, objective)
-            if gradient.shape != x.shape:
-                raise ValueError(
-                    f"the pullback returned shape {tuple(gradient.shape)} for x of shape {tuple(x.shape)}; "
-                    "objective * grad f + J^T w must have the shape of x"
-                )
-            return gradient
+    def _pull(self, pullback: Pullback, shape: tuple[int, ...], w: Array, objective: float | Array = 1.0) -> Array:
+        self._account.backwards += 1
+        gradient = _call(pullback, w, objective)
+        if gradient.shape != shape:
+            raise ValueError(
+                f"the pullback returned shape {tuple(gradient.shape)} for x of shape {tuple(shape)}; "
+                "objective * grad f + J^T w must have the shape of x"
+            )
+        return gradient
 
-        def whole() -> Array:
-            self._account.backwards += now.passes
-            J = _call(now.jacobian)
-            if J.shape != (*g.shape, x.shape[-1]):
-                raise ValueError(
-                    f"the jacobian has shape {tuple(J.shape)}, expected {(*g.shape, x.shape[-1])}: "
-                    "one row for each constraint, one column for each component of x"
-                )
-            return self._aligned_jacobian(J, now.has_hessian) if isinstance(J, SparseMatrix) else J
+    def _whole(self, whole: Callable[[], Array], passes: int, shape: tuple[int, ...], has_hessian: bool) -> Array:
+        self._account.backwards += passes
+        J = _call(whole)
+        if type(J) is not np.ndarray and is_sparse(J):
+            J = read(J, "the jacobian")
+        if J.shape != shape:
+            raise ValueError(
+                f"the jacobian has shape {tuple(J.shape)}, expected {shape}: "
+                "one row for each constraint, one column for each component of x"
+            )
+        return self._align_jacobian(J, has_hessian) if isinstance(J, SparseMatrix) else J
 
-        def hessian(w: Array, objective: float = 1.0) -> Any:
-            H = _call(now.hessian, w, objective)
-            self._account.forwards += now.hessian_passes - 1  # known after the call: the first one finds the pattern
-            self._account.backwards += now.hessian_passes
-            return None if H is None else self._aligned_hessian(H)
+    def _hessian(self, hessian: Callable[..., Any], d: int, w: Array, objective: float = 1.0) -> SparseMatrix | None:
+        H = _call(hessian, w, objective)
+        return None if H is None else self._align_hessian(read(H, "the hessian", (d, d)))
 
-        large = now.has_hessian and x.shape[-1] > FEW_COLUMNS
-        none = (lambda: empty(x.shape[-1])) if large and g.shape[-1] == 0 else None
-        return _Charged(
-            self,
-            f,
-            g,
-            counted,
-            whole if now.has_jacobian and none is None else none,
-            now.passes,
-            hessian if large else None,
-            now.is_sparse and x.shape[-1] > FEW_COLUMNS,
-        )
-
-    def _aligned_jacobian(self, J: SparseMatrix, has_hessian: bool) -> Any:
+    def _align_jacobian(self, J: SparseMatrix, has_hessian: bool) -> Any:
         """Return J in the pattern of the first one, or dense if that one was small or full."""
         rows, columns = J.shape
         if self._decided is None:
@@ -118,7 +142,7 @@ class CountingOracle:
             return J.toarray()
         return J.within(self._pattern, "the jacobian")
 
-    def _aligned_hessian(self, H: SparseMatrix) -> SparseMatrix:
+    def _align_hessian(self, H: SparseMatrix) -> SparseMatrix:
         """Return H in a pattern that grows if it must: sums of sparse arrays have no entries that cancel."""
         seen = self._hessian_pattern
         if seen is None or (not seen.is_same(H.pattern) and (seen.places(H.pattern) < 0).any()):
@@ -151,58 +175,17 @@ class CountingOracle:
 class _OffAccount:
     """A context in which the calls of an oracle are charged to measuring."""
 
-    __slots__ = ("_before", "_oracle")
+    __slots__ = ("_oracle", "_was")
 
     def __init__(self, oracle: CountingOracle) -> None:
-        self._oracle, self._before = oracle, oracle._account
+        self._oracle, self._was = oracle, oracle.is_measuring
 
     def __enter__(self) -> None:
-        self._oracle._account = self._oracle.measuring
+        self._oracle._account, self._oracle.is_measuring = self._oracle.measuring, True
 
     def __exit__(self, *raised: object) -> None:
-        self._oracle._account = self._before
-
-
-class _Charged(Evaluation):
-    """An evaluation whose gradient and Jacobian are the method's to pay if it asks for them, also after measuring."""
-
-    __slots__ = ("_oracle", "_paid_by_measuring")
-
-    def __init__(
-        self,
-        oracle: CountingOracle,
-        objective: Array,
-        constraints: Array,
-        pullback: Pullback,
-        jacobian: Callable[[], Array] | None,
-        passes: int,
-        hessian: Callable[..., Any] | None,
-        sparse: bool,
-    ) -> None:
-        super().__init__(objective, constraints, pullback, jacobian, passes, hessian, 1, sparse)
-        self._oracle = oracle
-        self._paid_by_measuring: dict[str, int] = {}
-
-    def gradient(self) -> Array:
-        if self._gradient is not None and not self._paid_by_measuring:
-            return self._gradient
-        return self._charge("gradient", super().gradient)
-
-    def jacobian(self) -> Array:
-        if self._jacobian is not None and not self._paid_by_measuring:
-            return self._jacobian
-        return self._charge("jacobian", super().jacobian)
-
-    def _charge(self, name: str, derivative: Callable[[], Array]) -> Array:
-        method, measuring = self._oracle.method, self._oracle.measuring
-        before = measuring.backwards
-        value = derivative()
-        if measuring.backwards > before:
-            self._paid_by_measuring[name] = measuring.backwards - before
-        elif not self._oracle.is_measuring:
-            owed = self._paid_by_measuring.pop(name, 0)
-            method.backwards, measuring.backwards = method.backwards + owed, measuring.backwards - owed
-        return value
+        if not self._was:
+            self._oracle._account, self._oracle.is_measuring = self._oracle.method, False
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:
@@ -211,5 +194,5 @@ def _call(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     except StopIteration as error:
         raise RuntimeError(
-            "the problem's own code raised StopIteration; only an observer, a stop rule or a callback ends a run by it"
+            "the problem's own code raised StopIteration; only observers, stop rules and callbacks may raise it"
         ) from error

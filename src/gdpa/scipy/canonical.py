@@ -255,7 +255,7 @@ class Canonical:
             for block in self.blocks:
                 block.frame = self.frame
         self.domain, self.x0 = domain, x0
-        self.hessian: Callable[[Vector, Evaluation], Evaluation] | None = None  # adds second derivatives to a call
+        self.attach_hessian: Callable[[Vector, Evaluation], None] | None = None  # to an oracle call
         self._points: OrderedDict[bytes, _Point] = OrderedDict()
         self._kept: dict[bytes, _Point] = {}
         self._to_keep = x0
@@ -333,7 +333,9 @@ class Canonical:
 
         sparse = self.frame.x.shape[0] > FEW_COLUMNS and self._start.is_sparse
         now = Evaluation(point.values[0][0], g, pullback, lambda: self._jacobian(point), sparse=sparse)
-        return now if self.hessian is None else self.hessian(x, now)
+        if self.attach_hessian is not None:
+            self.attach_hessian(x, now)
+        return now
 
     def _jacobian(self, point: _Point) -> Any:
         slopes = [point.slope(i) for i in range(1, len(self.blocks))]

@@ -421,21 +421,20 @@ def add_second_derivatives(canonical: Canonical, hess: Any, sparsity: Any) -> No
         return
     nonlinear = [block for block in canonical.blocks[1:] if not isinstance(block, LinearBlock)]
     if hess is not None and all(callable(block.hess) for block in nonlinear):
-        canonical.hessian = lambda x, now: _with_exact(canonical, hess, x, now)
+        canonical.attach_hessian = lambda x, now: _attach_exact(canonical, hess, x, now)
     elif sparsity is not None or len(canonical.index) > FEW_ROWS:
         if sparsity is not None and not free.all():
             sparsity = read(sparsity, "hess_sparsity").csr[free][:, free]
-        plain = canonical.problem.evaluate
-        differences = HessianDifferences(plain, canonical.domain, sparsity)
-        canonical.hessian = differences.added
+        differences = HessianDifferences(canonical.problem.evaluate, canonical.domain, sparsity)
+        canonical.attach_hessian = differences.attach
 
 
 def _objective(canonical: Canonical, hess: Any, x: Vector) -> Any:
     return hess(canonical.frame.full(x), *canonical.blocks[0].args)
 
 
-def _with_exact(canonical: Canonical, hess: Any, x: Vector, now: Evaluation) -> Evaluation:
-    """Return the oracle call with the sum of the users' Hessians."""
+def _attach_exact(canonical: Canonical, hess: Any, x: Vector, now: Evaluation) -> None:
+    """Give the oracle call the sum of the users' Hessians."""
     full, free = canonical.frame.full(x), canonical.frame.free
 
     def hessian(w: Vector, objective: float = 1.0) -> SparseMatrix:
@@ -447,5 +446,4 @@ def _with_exact(canonical: Canonical, hess: Any, x: Vector, now: Evaluation) -> 
                 total = total + read(raw, f"the hess of {block.name}", (d, d)).csr
         return read(total if free.all() else total[np.flatnonzero(free)][:, np.flatnonzero(free)], "hess")
 
-    f, g, pullback = now
-    return Evaluation(f, g, pullback, now.jacobian, now.passes, hessian, 1, now.is_sparse)
+    now.second = hessian
