@@ -1,6 +1,5 @@
 """The front of the package: what it lists, what it loads late, and what it says when a library is missing."""
 
-import os
 import subprocess
 import sys
 import tomllib
@@ -39,57 +38,6 @@ def test_every_method_is_exported_by_its_class():
         cls = gdpa.get_method(name)
         assert getattr(gdpa, cls.__name__) is cls
         assert cls.__name__ in gdpa.__all__
-
-
-USES = """
-import gdpa
-from dataclasses import dataclass
-
-def rule(progress: gdpa.Progress) -> gdpa.Status | None:
-    return gdpa.Status.STOPPED if progress.step > 2 else None
-
-stop: gdpa.StopRule = rule
-steps: float = gdpa.GDPA(alpha=gdpa.Constant(0.1), beta=2.0).alpha(3) + gdpa.Power(1.0, 0.5)(4)
-method: gdpa.IPPP = gdpa.IPPP(beta=0.1)
-own = gdpa.problems.get("HS12")
-kkt: float = gdpa.solve(own.problem, own.x0, method, stop=[stop]).history["kkt"][-1]
-gdpa.minimize(lambda x: x @ x, [1.0], method=gdpa.DampedGDPA())
-gdpa.compare(own.problem, own.x0, ["gdpa", method])
-
-@gdpa.register("typed")
-@dataclass(frozen=True)
-class Typed(gdpa.Method):
-    alpha: gdpa.StepSize = gdpa.StepSize(0.1, exponent=0.0)
-
-    def update(self, problem: gdpa.Problem, state: gdpa.State) -> gdpa.State:
-        return state
-
-Typed(alpha="fast")
-gdpa.MaxSteps("many")
-"""
-
-
-def test_type_checkers_know_the_types_of_what_is_loaded_late(tmp_path):
-    """mypy accepts the uses above under strict rules, and finds the two mistakes of the last lines."""
-    pytest.importorskip("mypy")
-    file = tmp_path / "uses.py"
-    file.write_text(USES)
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--no-error-summary",
-        f"--cache-dir={PROJECT.parent / '.mypy_cache'}",
-        str(file),
-    ]
-    env = {**os.environ, "MYPYPATH": str(Path(gdpa.__file__).parent.parent)}
-    found = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=300).stdout
-    lines = [line for line in found.splitlines() if "uses.py" in line]
-    assert [line.partition("error: ")[2].partition(" has")[0] for line in lines] == [
-        'Argument "alpha" to "Typed"',
-        'Argument 1 to "MaxSteps"',
-    ], found
 
 
 def test_torch_loads_by_its_name():
