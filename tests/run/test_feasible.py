@@ -7,7 +7,20 @@ import pytest
 import torch
 from scipy.optimize import NonlinearConstraint
 
-from gdpa import GDPA, Box, Evaluation, KKTBelow, MaxSteps, Problem, Status, certify, from_torch, minimize, problems, solve
+from gdpa import (
+    GDPA,
+    Box,
+    Evaluation,
+    KKTBelow,
+    MaxSteps,
+    Problem,
+    Status,
+    certify,
+    from_torch,
+    minimize,
+    problems,
+    solve,
+)
 from gdpa.base.sets import Reals
 
 SOLVABLE = [name for name in problems.names() if problems.get(name).kind == "solvable"]
