@@ -14,8 +14,8 @@ import torch
 from gdpa import StopRequest
 from gdpa.paper.applications.cmdp.cartpole import CostlyCartPole
 from gdpa.paper.applications.cmdp.neural import ActorCritic
-from gdpa.paper.figures.chart import save
 from gdpa.paper.figures.learning import learning_chart
+from gdpa.paper.figures.static import save
 from gdpa.paper.records.file import RecordFile
 from gdpa.paper.records.provenance import about
 

@@ -18,6 +18,10 @@ EXPERIMENTS = {
     "cmdp": "gdpa.paper.studies.cmdp",
     "energy": "gdpa.paper.studies.energy",
 }
+#: Other names: the paper's items.
+ALIASES = {"figure1": "mnpc", "figure2": "budget", "figure3": "cmdp", "theorem1": "rate"}
+#: The experiments to which a user can add a method.
+OPEN = ("mnpc", "budget", "cmdp")
 
 
 def names() -> tuple[str, ...]:
@@ -29,12 +33,26 @@ def names() -> tuple[str, ...]:
     return tuple(EXPERIMENTS)
 
 
+def resolve(name: str) -> str:
+    """Return the name of the experiment that ``name`` stands for, in any case of letters.
+
+    >>> resolve("Figure1"), resolve("rate")
+    ('mnpc', 'rate')
+    """
+    known = ALIASES.get(name.lower(), name.lower())
+    if known not in EXPERIMENTS:
+        raise UsageError(
+            f"no experiment is called {name!r}; there are {', '.join(EXPERIMENTS)} and all, and the aliases "
+            + ", ".join(ALIASES)
+        )
+    return known
+
+
 def get(name: str) -> Experiment:
     """Return the experiment called ``name``.
 
     >>> get("rate").NAME
     'rate'
     """
-    if name not in EXPERIMENTS:
-        raise UsageError(f"no experiment is called {name!r}; there are {', '.join(EXPERIMENTS)} and all")
+    name = resolve(name)
     return cast(Experiment, import_module(EXPERIMENTS[name]))

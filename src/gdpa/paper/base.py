@@ -44,22 +44,38 @@ PRESETS = ("printed", "tuned", "both")
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user asked of a run.
+    """The options of a run.
 
     Args:
-        seeds: how many seeds, 0 to seeds - 1 unless the experiment says otherwise.
-        budget: seconds a unit may use on the method's clock; None for the experiment's own default.
+        seeds: how many seeds, 0 to seeds - 1 unless the experiment has others.
+        budget: seconds of processor time that a method may use in a unit; None for the experiment's own default.
         steps: iterations a unit may use; None for the experiment's own default.
         preset: constants as the paper prints them, tuned on a declared grid, or both.
+        method: a registered method to add to the paper's figures; "module:name" imports the module first.
+        constants: its constants; its defaults for all others.
 
-    >>> Settings(seeds=2).seeds
-    2
+    >>> Settings(method="gdpa", constants={"alpha": 0.1}).label
+    'gdpa (alpha=0.1)'
     """
 
     seeds: int = 1
     budget: float | None = None
     steps: int | None = None
     preset: str = "both"
+    method: str | None = None
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name of the added method in the figures, with its constants."""
+        assert self.method is not None
+        values = ", ".join(f"{name}={value}" for name, value in self.constants.items())
+        return self.method.rpartition(":")[2] + (f" ({values})" if values else "")
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """The part of a unit's configuration that names the added method."""
+        return {"method": self.method, "constants": dict(self.constants)}
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -70,6 +86,8 @@ class Settings:
             raise UsageError(f"--steps must be at least 1, got {self.steps}")
         if self.preset not in PRESETS:
             raise UsageError(f"--preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
+        if self.constants and self.method is None:
+            raise UsageError("--set gives the constants of a method; name it with --method")
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,8 @@ class Reached(NamedTuple):
 
 
 def settings(records: Sequence[Record]) -> list[str]:
-    """Return the settings in which more than one method ran, in the order of the records."""
-    found = dict.fromkeys(record.unit.setting for record in records)
-    return [name for name in found if len({r.unit.method for r in records if r.unit.setting == name}) > 1]
+    """Return the settings of the figures in the order of the records: those in which not GDPA alone ran."""
+    return list(dict.fromkeys(record.unit.setting for record in records if record.unit.method != "GDPA"))
 
 
 def chosen(records: Sequence[Record], setting: str, method: str) -> list[Record]:

@@ -6,12 +6,13 @@ cannot be used; 4 data not reachable; 130 interrupted from the keyboard; 143 end
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -82,18 +83,25 @@ def options(
 
 #: The experiments by name, for messages and help.
 _EXPERIMENTS = f"{', '.join(experiments.names())}, or all"
+_ALIASES = ", ".join(f"{alias} = {name}" for alias, name in experiments.ALIASES.items())
 
 
 @app.command()
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(help=f"Experiments to run: {_EXPERIMENTS}.", metavar="NAME")
+        list[str] | None, typer.Argument(help=f"Experiments to run: {_EXPERIMENTS}. Also {_ALIASES}.", metavar="NAME")
     ] = None,
     out: Annotated[Path, typer.Option(help="Where records, figures and the report go.")] = Path("out"),
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 1,
-    budget: Annotated[float | None, typer.Option(help="Seconds a unit may use on the method's clock.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Seconds of processor time for a method in a unit.")] = None,
     steps: Annotated[int | None, typer.Option(help="Iterations a unit may use.")] = None,
     preset: Annotated[str, typer.Option(help=f"Constants: {', '.join(PRESETS)}.")] = "both",
+    method: Annotated[
+        str | None, typer.Option(help="Add a registered method to Figures 1 to 3; MODULE:NAME imports MODULE first.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A constant of the added method.", metavar="CONSTANT=VALUE")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="Units run at once; default: one per core.")] = None,
     only: Annotated[str | None, typer.Option(help="Only units whose name contains this text.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is already recorded.")] = False,
@@ -104,11 +112,17 @@ def reproduce(
 
         if not names:
             raise UsageError(f"name the experiments to run: {_EXPERIMENTS}")
-        settings = Settings(seeds, budget, steps, preset)
+        settings = Settings(seeds, budget, steps, preset, method, dict(_constant(text) for text in set_ or ()))
         workers = _cores() if jobs is None else jobs
         if workers < 1:
             raise UsageError(f"--jobs must be at least 1, got {jobs}")
-        chosen = dict.fromkeys(experiments.names() if "all" in names else names)
+        chosen = dict.fromkeys(experiments.names() if "all" in names else map(experiments.resolve, names))
+        if method is not None:
+            from gdpa.paper.contestants import check_method
+
+            check_method(method, settings.constants)
+            if not set(chosen) & set(experiments.OPEN):
+                raise UsageError(f"--method adds a method to {', '.join(experiments.OPEN)}; name one of these")
         plans = {name: _plan(name, settings, only) for name in chosen}
         if not any(plans.values()):
             raise UsageError(f"no unit of {', '.join(plans)} has {only!r} in its name")
@@ -123,6 +137,21 @@ def reproduce(
         _say(f"report: {report.resolve()}")
     if any(problems):
         raise typer.Exit(max(problems))
+
+
+def _constant(text: str) -> tuple[str, Any]:
+    """Return the name and the value in CONSTANT=VALUE; a value that is not JSON is text.
+
+    >>> _constant("alpha=0.1"), _constant("rule=paper")
+    (('alpha', 0.1), ('rule', 'paper'))
+    """
+    name, equals, value = text.partition("=")
+    if not name.isidentifier() or not equals:
+        raise UsageError(f"--set must be CONSTANT=VALUE, got {text!r}; such as --set alpha=0.1")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def _plan(name: str, settings: Settings, only: str | None) -> list[Unit]:
@@ -154,9 +183,11 @@ def _command(names: Iterable[str], out: Path, settings: Settings, only: str | No
     """Return the command that does the experiments again."""
     words = ["gdpa", "reproduce", *names, "--out", str(out), "--seeds", str(settings.seeds)]
     words += ["--preset", settings.preset]
-    for option in ("budget", "steps"):
+    for option in ("budget", "steps", "method"):
         value = getattr(settings, option)
         words += [] if value is None else [f"--{option}", str(value)]
+    for name, value in settings.constants.items():
+        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return shlex.join(words + ([] if only is None else ["--only", only]))
 
 

@@ -1,7 +1,8 @@
 """The shape of the paper's Figures 1 and 2: several methods on one problem, judged alike, against the clock.
 
-The methods compute in single precision, each on its own clock. The judge is `certify` in double precision on the same
-data, off the clock: the best multipliers for the method's point, whatever the method, and the residuals with them.
+The methods compute in single precision, each on its own clock of processor time. The judge is `certify` in double
+precision on the same data, off the clock: the best multipliers for the method's point, whatever the method, and the
+residuals with them.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from gdpa.core.units import start_at
 from gdpa.methods.base import State
 from gdpa.methods.baselines.iqrc import IQRCState
 from gdpa.paper.base import Log, Settings, Unit
+from gdpa.paper.clock import Clock, warm_up
 from gdpa.paper.contestants import METHODS, UNTUNED, build, grid, printed, search
 from gdpa.paper.theory.constants import regularity
 from gdpa.run.progress import Progress
-from gdpa.run.result import Result
 from gdpa.run.solve import solve
-from gdpa.run.stopping import MaxSteps, MaxTime
+from gdpa.run.stopping import MaxSteps
 
 
 class Size(NamedTuple):
@@ -34,7 +35,7 @@ class Size(NamedTuple):
 
     Attributes:
         images: of a class; None for all.
-        budget: seconds per method, if the user gives none.
+        budget: seconds of processor time per method, if the user gives none.
         pilot_images, pilot_calls: images of a class and forward passes for each point of a grid.
     """
 
@@ -53,6 +54,10 @@ SEARCH = "grid search"
 #: A run ends when the judge finds relative residuals this small.
 GOAL = 1e-4
 ROWS_PER_DECADE = 12
+#: Of the seconds in records: processor time. Records without it have wall-clock seconds.
+CLOCK = "processor"
+#: Images of a class in the warm-up, which is on no method's clock.
+WARM_UP_IMAGES = 2
 
 
 class Case(NamedTuple):
@@ -106,7 +111,12 @@ class Study:
         A method's grid is searched once, in a unit of its own that comes first.
         """
         size = QUICK if settings.seeds == 1 else self.size
-        shared = {"images": size.images, "budget": settings.budget or size.budget, "steps": settings.steps}
+        shared = {
+            "images": size.images,
+            "budget": settings.budget or size.budget,
+            "steps": settings.steps,
+            "clock": CLOCK,
+        }
         pilot = {"calls": size.pilot_calls, "images": size.pilot_images}
         main = next(iter(self.readings.values()))
         searches = {
@@ -136,6 +146,12 @@ class Study:
             for method, search_unit in searches.items():
                 add(method, "tuned", main, {"constants_of": search_unit.name}, search_unit)
             add(UNTUNED, "tuned", main, {"constants": {}})
+        if settings.method is not None:
+            readings = {f"printed, {name}": problem for name, problem in self.readings.items()}
+            readings = readings if settings.preset == "printed" else {**readings, "tuned": main}
+            for setting, problem in readings.items():
+                if settings.preset != "tuned" or setting == "tuned":
+                    add(settings.label, setting, problem, settings.choice)
         return units
 
     def run(self, unit: Unit, log: Log) -> Mapping[str, Any]:
@@ -146,20 +162,23 @@ class Study:
         if unit.setting == SEARCH:
             return self._search(unit, log, say)
         constants = config["constants"] if unit.after is None else log.summary(unit.after)["points"][0]["constants"]
+        method, clock = build(config.get("method", unit.method), constants), Clock()
+        small = self.case(config["problem"], WARM_UP_IMAGES, unit.seed, say)
+        warm_up(method, small.problem, small.x0)
         case = self.case(config["problem"], config["images"], unit.seed, say)
-        judge = _Judge(case, log, config["budget"])
-        stop: list[Any] = [MaxTime(config["budget"])]
+        judge = _Judge(case, log, clock, config["budget"])
+        stop: list[Any] = [clock.stop_at(config["budget"])]
         if config["steps"] is not None:
             stop.append(MaxSteps(config["steps"]))
-        result = solve(case.problem, case.x0, build(unit.method, constants), stop=stop, observers=[judge], record=0)
-        judge.last(result.state, result.steps, result.forwards, result.backwards, result.seconds)
+        result = solve(case.problem, case.x0, clock.watch(method), stop=stop, observers=[judge], record=0)
+        judge.last(result.state, result.steps, result.forwards, result.backwards)
         return {
             "constants": dict(constants),
-            "status": "GOAL" if judge.best <= GOAL else _ending(result, config["budget"]),
+            "status": "GOAL" if judge.best <= GOAL else _ending(result.status, clock, config["budget"]),
             "steps": result.steps,
             "forwards": result.forwards,
             "backwards": result.backwards,
-            "seconds": round(result.seconds, 4),
+            "seconds": round(clock.seconds, 4),
             "best_kkt": judge.best if math.isfinite(judge.best) else None,
             "start": judge.start,
             **judge.describe(),
@@ -181,11 +200,11 @@ class Study:
         return {"points": points}
 
 
-def _ending(result: Result, budget: float) -> str:
-    """Return why a run ended: what single precision calls converged may be short of the judge's goal."""
-    if result.status is Status.CONVERGED:
-        return (Status.MAX_TIME if result.seconds >= budget else Status.MAX_STEPS).name
-    return result.status.name
+def _ending(status: Status, clock: Clock, budget: float) -> str:
+    """Return why a run ended: a run that converged in single precision may be short of the judge's goal."""
+    if status is Status.CONVERGED:
+        return (Status.MAX_TIME if clock.seconds >= budget else Status.MAX_STEPS).name
+    return status.name
 
 
 class _Say:
@@ -201,8 +220,8 @@ class _Say:
 class _Judge:
     """An observer that certifies the method's point at geometrically spaced steps, off the method's clock."""
 
-    def __init__(self, case: Case, log: Log, budget: float) -> None:
-        self._case, self._log, self._budget = case, log, budget
+    def __init__(self, case: Case, log: Log, clock: Clock, budget: float) -> None:
+        self._case, self._log, self._clock, self._budget = case, log, clock, budget
         start = case.judge.evaluate(case.x0.double())
         self._start = start_at(start, case.x0.double())
         #: f and ||g_+|| at the start.
@@ -215,14 +234,14 @@ class _Judge:
         self.best = math.inf
 
     def __call__(self, progress: Progress) -> None:
-        self._log.progress(progress.seconds / self._budget, f"step {progress.step}, best KKT {self.best:.1e}")
+        self._log.progress(self._clock.seconds / self._budget, f"step {progress.step}, best KKT {self.best:.1e}")
         if progress.step >= self._due:
             self._due = progress.step * 10 ** (1 / ROWS_PER_DECADE)
-            self.last(progress.state, progress.step, progress.forwards, progress.backwards, progress.seconds)
+            self.last(progress.state, progress.step, progress.forwards, progress.backwards)
             if self.best <= GOAL:
                 raise StopIteration
 
-    def last(self, state: State, step: int, forwards: int, backwards: int, seconds: float) -> None:
+    def last(self, state: State, step: int, forwards: int, backwards: int) -> None:
         """Write the row of this step, if it is finite and not yet written."""
         # What IQRC would return now is its last outer iterate; the others return their iterate.
         x = (state.center if isinstance(state, IQRCState) else state.x).double()
@@ -237,7 +256,7 @@ class _Judge:
             step=step,
             forwards=forwards,
             backwards=backwards,
-            seconds=round(seconds, 6),
+            seconds=round(self._clock.seconds, 6),
             objective=float(certificate.objective),
             stationarity=float(certificate.residuals.stationarity),
             feasibility=float(certificate.residuals.feasibility),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from typing import Any
 
 from gdpa.base.typing import Array
@@ -11,6 +14,8 @@ from gdpa.core.certificate import certify
 from gdpa.core.problem import Problem
 from gdpa.methods import get_method
 from gdpa.methods.nested import Accelerated, FixedMomentum
+from gdpa.paper.base import UsageError
+from gdpa.paper.records.folder import Record
 from gdpa.run.solve import solve
 from gdpa.run.stopping import MaxOracleCalls
 
@@ -46,7 +51,12 @@ def to_json(constants: Constants) -> dict[str, Any]:
 
 
 def build(method: str, constants: Constants) -> Any:
-    """Return the method called ``method`` in the figures with constants as `to_json` writes them.
+    """Return a method with constants as `to_json` writes them.
+
+    Args:
+        method: its label in the figures, its registered name, or "module:name", where importing the module (also one
+            of the current folder) registers the name.
+        constants: its constants.
 
     >>> build("IPPP", {"beta": 2.0, "inner": {"solver": "FixedMomentum", "alpha": 0.5}}).inner.alpha
     0.5
@@ -55,7 +65,26 @@ def build(method: str, constants: Constants) -> Any:
     if "inner" in values:
         fields = dict(values["inner"])
         values["inner"] = _INNER[fields.pop("solver")](**fields)
-    return get_method(METHODS[method])(**values)
+    module, _, name = METHODS.get(method, method).rpartition(":")
+    if module:
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        import_module(module)
+    return get_method(name)(**values)
+
+
+def check_method(method: str, constants: Constants) -> None:
+    """Raise `UsageError` unless the method can be made with these constants."""
+    try:
+        build(method, constants)
+    except Exception as error:  # importing the user's module may raise anything
+        raise UsageError(f"--method {method} with {dict(constants)} cannot be made: {error}") from error
+
+
+def labels(records: Iterable[Record]) -> list[str]:
+    """Return the methods of the records as the figures order them: the paper's, ours, then those that users add."""
+    found = {record.unit.method for record in records}
+    return [*(label for label in METHODS if label in found), *sorted(found - set(METHODS))]
 
 
 def printed(method: str, experiment: str) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import Any
 
 from gdpa.paper import EXPERIMENTS, get
 from gdpa.paper.base import OutputError, Section, Table, UsageError, Verdict
-from gdpa.paper.figures.chart import Chart, save
-from gdpa.paper.figures.interactive import to_html
+from gdpa.paper.figures.chart import Chart
+from gdpa.paper.figures.interactive import head, to_html
+from gdpa.paper.figures.static import save
 from gdpa.paper.markdown import WORDS, show, to_markdown
 from gdpa.paper.records.folder import Folder, Record
 from gdpa.paper.records.provenance import commit_named, versions_named
@@ -46,7 +47,7 @@ PAGE = Template("""<!doctype html>
 <link rel="icon" href="data:,">
 <title>gdpa: report</title>
 <style>$style</style>
-<script>$plotly</script>
+$head
 </head>
 <body>
 <h1>gdpa: report</h1>
@@ -67,8 +68,6 @@ def write_report(folder: Folder) -> Path:
     Raises:
         UsageError: if the folder holds no records.
     """
-    from plotly.offline import get_plotlyjs
-
     present = [name for name in EXPERIMENTS if name in folder.experiments()]
     if not present:
         raise UsageError(f"{folder.path} holds no records; fill it with: gdpa reproduce all --out {folder.path}")
@@ -76,7 +75,7 @@ def write_report(folder: Folder) -> Path:
     sections = {name: get(name).section(records) for name, records in found.items()}
     page = PAGE.substitute(
         style=STYLE,
-        plotly=get_plotlyjs(),
+        head=head(),
         folder=escape(str(folder.path)),
         claims=_claims(sections),
         contents=_contents(sections),

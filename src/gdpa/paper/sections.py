@@ -10,7 +10,7 @@ from typing import Any
 from gdpa.paper.base import Section, Table, Verdict
 from gdpa.paper.claims import LEVELS, best, chosen, reached, settings
 from gdpa.paper.comparison import SEARCH
-from gdpa.paper.contestants import METHODS
+from gdpa.paper.contestants import labels
 from gdpa.paper.figures.comparison import figure_chart, kkt_chart
 from gdpa.paper.records.folder import Record
 
@@ -59,7 +59,7 @@ def _medians(records: Sequence[Record]) -> list[tuple[str, str, list[Record]]]:
     return [
         (setting, method, found)
         for setting in settings(records)
-        for method in METHODS
+        for method in labels(records)
         if (found := chosen(records, setting, method))
     ]
 

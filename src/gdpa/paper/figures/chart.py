@@ -1,24 +1,25 @@
-"""A chart described once and drawn twice: by matplotlib as PNG and SVG, by plotly in the report."""
+"""A chart, described once for `static` (PNG and SVG files) and `interactive` (the report)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from gdpa.base.writing import write_whole
+from gdpa.base.typing import Vector
 
-Numbers: TypeAlias = Sequence[float] | np.ndarray[Any, np.dtype[Any]]
+Numbers: TypeAlias = Sequence[float] | Vector
 
 #: Okabe and Ito's colors, which color-blind readers can distinguish.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 
 STYLES = ("line", "dashed", "dotted", "dashdot", "points")
+#: About how many labels an axis has.
+LABELS = 6
 
 
 @dataclass(frozen=True)
@@ -90,21 +91,60 @@ class Chart:
         return max(1, math.ceil(len(self.panels) / self.columns))
 
 
-def save(chart: Chart, folder: Path) -> list[Path]:
-    """Write the chart as ``NAME.png`` and ``NAME.svg`` and return their paths."""
-    import matplotlib
+class Points(NamedTuple):
+    """The numbers of a series that its panel can show; NaN where an axis has no place for a number."""
 
-    from gdpa.paper.figures.static import draw
+    x: Vector
+    y: Vector
+    low: Vector | None
+    high: Vector | None
 
-    folder.mkdir(parents=True, exist_ok=True)
-    figure = draw(chart)
-    paths = []
-    # Fixed ids and no date: the same records give the same bytes.
-    with matplotlib.rc_context({"svg.hashsalt": chart.name, "svg.fonttype": "none"}):
-        for kind, metadata in (("png", {}), ("svg", {"Date": None})):
-            path = folder / f"{chart.name}.{kind}"
-            drawn = BytesIO()
-            figure.savefig(drawn, format=kind, dpi=150, metadata=metadata)
-            write_whole(path, drawn.getvalue())
-            paths.append(path)
-    return paths
+    @property
+    def heights(self) -> Vector:
+        """All numbers on the axis of y."""
+        return np.concatenate([self.y, *(band for band in (self.low, self.high) if band is not None)])
+
+
+def visible(panel: Panel, series: Series) -> Points:
+    """Return the points of a series, without those that are not positive on a logarithmic axis.
+
+    >>> shown = visible(Panel("", "", "", ()), Series("a", [0, 1, 2], [1, 0, 3]))
+    >>> shown.x.tolist(), shown.y.tolist()
+    ([1.0, 2.0], [nan, 3.0])
+    """
+    x = np.asarray(series.x, dtype=float)
+    keep = x > 0 if panel.log_x else np.ones(len(x), dtype=bool)
+
+    def column(values: Numbers) -> Vector:
+        array = np.asarray(values, dtype=float)[keep]
+        return np.where(array > 0, array, np.nan) if panel.log_y else array
+
+    low, high = (None if band is None else column(band) for band in (series.low, series.high))
+    return Points(x[keep], column(series.y), low, high)
+
+
+def log_ticks(values: Iterable[Vector]) -> dict[float, str]:
+    """Return places and labels for a logarithmic axis: powers of ten, and digits between them if these are few.
+
+    >>> log_ticks([np.array([1e-12, 1.0])])
+    {1e-12: '1e-12', 1e-10: '1e-10', 1e-08: '1e-8', 1e-06: '1e-6', 0.0001: '0.0001', 0.01: '0.01', 1.0: '1'}
+    >>> log_ticks([np.array([2.0]), np.array([9.0])])
+    {2.0: '2', 5.0: '5'}
+    """
+    found = np.concatenate([np.ravel(column) for column in values] or [np.zeros(0)])
+    found = found[(found > 0) & np.isfinite(found)]
+    if not len(found):
+        return {}
+    low, high = float(found.min()), float(found.max())
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    stride = max(1, round((last - first) / LABELS))
+    powers = range(first, last + 1)
+    digits = {1: (1,), 2: (1, 2, 5), 3: tuple(range(1, 10))}
+    for finer, factors in digits.items():
+        places = [factor * 10.0**k for k in (powers[::stride] if finer == 1 else powers) for factor in factors]
+        places = [place for place in places if low * (1 - 1e-9) <= place <= high * (1 + 1e-9)]
+        if len(places) >= (3 if finer == 1 else 2):
+            break
+    else:
+        places = [float(f"{place:.3g}") for place in sorted({low, high})]
+    return {place: re.sub(r"e([+-])0*", lambda sign: "e" + sign[1].strip("+"), f"{place:g}") for place in places}

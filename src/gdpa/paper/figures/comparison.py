@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gdpa.paper.claims import chosen, settings
-from gdpa.paper.contestants import METHODS
+from gdpa.paper.contestants import labels
 from gdpa.paper.figures.chart import Chart, Panel, Series
 from gdpa.paper.records.folder import Record
 
@@ -16,13 +16,13 @@ FLOOR = 1e-5
 #: A curve is cut where it is this many times what the methods' runs begin with: it diverged.
 CEILING = 1e3
 
-AXES = {"seconds": "computing time in seconds", "forwards": "oracle calls", "step": "iterations"}
+AXES = {"seconds": "computing time (seconds)", "forwards": "oracle calls", "step": "iterations"}
 
 
 def figure_chart(experiment: str, figure: str, records: Sequence[Record]) -> Chart:
     """Return stationarity and feasibility against seconds in the paper's layout, a row per setting."""
     panels = [
-        Panel(f"{name}, {setting}", AXES["seconds"], label, _curves(records, setting, "seconds", name))
+        Panel(f"{name}, {setting}", _axes(records)["seconds"], label, _curves(records, setting, "seconds", name))
         for setting in settings(records)
         for name, label in (("stationarity", "||∇f + Jᵀλ||"), ("feasibility", "||g₊||"))
     ]
@@ -31,7 +31,7 @@ def figure_chart(experiment: str, figure: str, records: Sequence[Record]) -> Cha
         f"{figure}: stationarity and feasibility against computing time",
         "Absolute residuals of the paper's Definition 2 at each method's current point, with the best multipliers for "
         "that point whatever the method. Lines: median over seeds; bands: range. Each method on its own clock, "
-        f"measuring off it. A violation of zero is drawn at {FLOOR:g}; a curve that diverges is cut.",
+        f"measuring off it. A violation of zero is drawn at {FLOOR:g}; a curve that diverges is cut.{_absent(records)}",
         panels,
         columns=2,
     )
@@ -42,24 +42,39 @@ def kkt_chart(experiment: str, records: Sequence[Record]) -> Chart:
     panels = [
         Panel(setting, label, "relative KKT residual", _curves(records, setting, axis, "kkt"))
         for setting in settings(records)
-        for axis, label in AXES.items()
+        for axis, label in _axes(records).items()
     ]
     return Chart(
         f"{experiment}-kkt",
         "The largest relative KKT residual against time, oracle calls and iterations",
         "One number per point: the largest of relative stationarity, feasibility and slackness. Lines: median over "
-        "seeds; bands: range.",
+        f"seeds; bands: range.{_absent(records)}",
         panels,
         columns=3,
     )
 
 
+def _axes(records: Sequence[Record]) -> dict[str, str]:
+    """Return the label of every axis; the seconds of records name their clock, if all have the same."""
+    clocks = {record.unit.config.get("clock") for record in records}
+    known = len(clocks) == 1 and None not in clocks
+    return {**AXES, "seconds": f"{clocks.pop()} time (seconds)"} if known else AXES
+
+
+def _absent(records: Sequence[Record]) -> str:
+    """Name the runs that have no curve because they stopped before their first step."""
+    found = dict.fromkeys(
+        f"{r.unit.method} ({r.unit.setting}, seed {r.unit.seed})" for r in records if r.summary["steps"] == 0
+    )
+    return f" Stopped before its first step, and so without a curve: {', '.join(found)}." if found else ""
+
+
 def _curves(records: Sequence[Record], setting: str, axis: str, name: str) -> list[Series]:
     series = []
-    starts = [r.columns[name][0] for r in records if r.unit.setting == setting and r.columns]
-    ceiling = CEILING * float(np.median(starts)) if starts else np.inf
-    for color, method in enumerate(METHODS):
-        runs = [r for r in chosen(records, setting, method) if r.columns]
+    drawn = [r for r in records if r.unit.setting == setting and r.summary["steps"] > 0 and r.columns]
+    ceiling = CEILING * float(np.median([r.columns[name][0] for r in drawn])) if drawn else np.inf
+    for color, method in enumerate(labels(records)):
+        runs = chosen(drawn, setting, method)
         if runs:
             x, bands = band(runs, axis, name)
             low, middle, high = (np.where(np.asarray(y) <= ceiling, y, np.nan) for y in bands)
@@ -77,7 +92,7 @@ def band(
     the longest.
     """
     floor = FLOOR if name == "feasibility" else 0.0
-    columns = [(np.maximum(r.columns[axis], 1e-9), np.maximum(r.columns[name], floor)) for r in runs]
+    columns = [(r.columns[axis], np.maximum(r.columns[name], floor)) for r in runs]
     if len(columns) == 1:
         x, y = columns[0]
         return x, (y, y, y)

@@ -1,16 +1,35 @@
-"""Draws a `Chart` with matplotlib."""
+"""Draws a `Chart` with matplotlib, as PNG and SVG files."""
 
 from __future__ import annotations
 
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from gdpa.paper.figures.chart import COLORS, Chart, Panel
+from gdpa.base.writing import write_whole
+from gdpa.paper.figures.chart import COLORS, Chart, Panel, log_ticks, visible
 
 LINES = {"line": "-", "dashed": "--", "dotted": ":", "dashdot": "-.", "points": "none"}
+
+
+def save(chart: Chart, folder: Path) -> list[Path]:
+    """Write the chart as ``NAME.png`` and ``NAME.svg`` and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure = draw(chart)
+    paths = []
+    # Fixed ids and no date: the same records give the same bytes.
+    with matplotlib.rc_context({"svg.hashsalt": chart.name, "svg.fonttype": "none"}):
+        for kind, metadata in (("png", {}), ("svg", {"Date": None})):
+            path = folder / f"{chart.name}.{kind}"
+            drawn = BytesIO()
+            figure.savefig(drawn, format=kind, dpi=150, metadata=metadata)
+            write_whole(path, drawn.getvalue())
+            paths.append(path)
+    return paths
 
 
 def draw(chart: Chart) -> Figure:
@@ -41,19 +60,13 @@ def _draw_panel(axes: Any, panel: Panel, handles: dict[str, Any]) -> None:
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.x_label, fontsize=9)
     axes.set_ylabel(panel.y_label, fontsize=9)
-    axes.set_xscale("log" if panel.log_x else "linear")
-    axes.set_yscale("log" if panel.log_y else "linear")
+    axes.set(xscale="log" if panel.log_x else "linear", yscale="log" if panel.log_y else "linear")
     axes.tick_params(which="both", labelsize=8)
-    axes.xaxis.set_minor_locator(NullLocator())
-    if panel.x_ticks:
-        axes.set_xticks(list(panel.x_ticks), list(panel.x_ticks.values()))
     axes.grid(True, which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
-    for series in panel.series:
+    drawn = [visible(panel, series) for series in panel.series]
+    for series, (x, y, low, high) in zip(panel.series, drawn, strict=True):
         color = COLORS[series.color % len(COLORS)]
-        x, y = np.asarray(series.x, dtype=float), np.asarray(series.y, dtype=float)
-        if panel.log_y:
-            y = np.where(y > 0, y, np.nan)
         points = series.style == "points"
         (line,) = axes.plot(
             x,
@@ -69,8 +82,13 @@ def _draw_panel(axes: Any, panel: Panel, handles: dict[str, Any]) -> None:
             zorder=3 if points else 2,
         )
         handles.setdefault(series.label, line)
-        if series.low is not None and series.high is not None:
-            low, high = np.asarray(series.low, dtype=float), np.asarray(series.high, dtype=float)
-            if panel.log_y:
-                low = np.where(low > 0, low, np.nan)
+        if low is not None and high is not None:
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+    for axis, log, values in (
+        ("x", panel.log_x, [points.x for points in drawn]),
+        ("y", panel.log_y, [points.heights for points in drawn]),
+    ):
+        ticks = dict(panel.x_ticks) if axis == "x" and panel.x_ticks else log_ticks(values) if log else {}
+        if ticks:
+            axes.set(**{f"{axis}ticks": list(ticks), f"{axis}ticklabels": list(ticks.values())})
+            getattr(axes, f"{axis}axis").set_minor_locator(NullLocator())

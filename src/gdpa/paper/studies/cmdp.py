@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.methods import get_method, method_names
 from gdpa.methods.base import State
 from gdpa.methods.gdpa import GDPA
 from gdpa.paper.applications.cmdp import (
@@ -21,11 +20,13 @@ from gdpa.paper.applications.cmdp import (
     start_of,
 )
 from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
+from gdpa.paper.clock import Clock, warm_up
+from gdpa.paper.contestants import build
 from gdpa.paper.figures.cmdp import distance_chart, rewards_chart
 from gdpa.paper.records.folder import Record
 from gdpa.run.progress import Progress
 from gdpa.run.solve import solve
-from gdpa.run.stopping import KKTBelow, MaxSteps, MaxTime, StopRule
+from gdpa.run.stopping import KKTBelow, MaxSteps, StopRule
 
 NAME = "cmdp"
 TITLE = "Constrained Markov decision process (Figure 3)"
@@ -45,25 +46,21 @@ EXACT = 1e-5
 
 def units(settings: Settings) -> list[Unit]:
     """GDPA, the natural primal-dual method and AdaptiveGDPA for every threshold; plain policy gradient once."""
-    steps = STEPS if settings.steps is None else settings.steps
-    methods = [PAPER, NATURAL, *([ADAPTIVE] if "adaptive-gdpa" in method_names() else [])]
-    plan: list[tuple[str, float | None]] = [(method, b) for method in methods for b in THRESHOLDS]
-    plan.insert(len(THRESHOLDS), (PLAIN, None))
-    return [
-        Unit(NAME, method, "no threshold" if b is None else f"b={b:g}", seed, _config(method, b, steps, settings))
-        for method, b in plan
-        for seed in range(settings.seeds)
-    ]
-
-
-def _config(method: str, b: float | None, steps: int, settings: Settings) -> dict[str, Any]:
-    constants: dict[str, dict[str, Any]] = {
+    shared = {"steps": STEPS if settings.steps is None else settings.steps, "budget": settings.budget}
+    choices: dict[str, dict[str, Any]] = {
         PAPER: {"alpha": ALPHA, "beta": BETA, "tau": TAU},
         PLAIN: {"alpha": ALPHA},
         NATURAL: {},  # Ding et al.'s steps follow from |A|, gamma and the number of steps
         ADAPTIVE: {"parametrization": "direct", "tolerance": 1e-8},
     }
-    return {"b": b, "steps": steps, "budget": settings.budget, **constants[method]}
+    if settings.method is not None:
+        choices[settings.label] = settings.choice
+    return [
+        Unit(NAME, method, "no threshold" if b is None else f"b={b:g}", seed, {"b": b, **shared, **choice})
+        for method, choice in choices.items()
+        for b in ((None,) if method == PLAIN else THRESHOLDS)
+        for seed in range(settings.seeds)
+    ]
 
 
 def _method(unit: Unit, cmdp: TabularCMDP) -> Any:
@@ -76,7 +73,7 @@ def _method(unit: Unit, cmdp: TabularCMDP) -> Any:
         return NaturalPolicyGradient(
             cmdp, eta1=2 * float(np.log(cmdp.num_actions)), eta2=2 * scale / float(np.sqrt(config["steps"]))
         )
-    return get_method("adaptive-gdpa")()
+    return build(config.get("method", unit.method), config.get("constants", {}))
 
 
 def run(unit: Unit, log: Log) -> Mapping[str, Any]:
@@ -86,14 +83,16 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
     cmdp = paper_instance(b=0.0 if b is None else b)
     optimum = solve_linear_program(cmdp, constrained=b is not None)
     parametrization = config.get("parametrization", "softmax")
-    problem, method = as_problem(cmdp, parametrization), _method(unit, cmdp)
+    problem, method, clock = as_problem(cmdp, parametrization), _method(unit, cmdp), Clock()
+    x0 = start_of(cmdp, parametrization, unit.seed)
+    warm_up(method, problem, x0)
     last: dict[str, float] = {}
 
-    def note(state: State, seconds: float) -> None:
+    def note(state: State) -> None:
         now = state.evaluation or problem.evaluate(state.x)
         last.update(
             step=state.step,
-            seconds=round(seconds, 6),
+            seconds=round(clock.seconds, 6),
             reward=-float(now.objective),
             utility=float(cmdp.thresholds[0] - now.constraints[0]),
             multiplier=float(state.multipliers[0]),
@@ -103,19 +102,17 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
 
     def measure(progress: Progress) -> None:
         if progress.step <= DENSE or progress.step % 10 == 0:
-            note(progress.state, progress.seconds)
+            note(progress.state)
 
-    stop: list[StopRule] = [
-        MaxSteps(config["steps"]),
-        *([] if config["budget"] is None else [MaxTime(config["budget"])]),
-    ]
+    stop: list[StopRule] = [MaxSteps(config["steps"])]
+    if config["budget"] is not None:
+        stop.append(clock.stop_at(config["budget"]))
     if unit.method == ADAPTIVE:
         stop.insert(0, KKTBelow(config["tolerance"]))
     tolerance = config.get("tolerance", 1e-4)
-    x0 = start_of(cmdp, parametrization, unit.seed)
-    result = solve(problem, x0, method, stop=stop, tolerance=tolerance, observers=[measure], record=0)
+    result = solve(problem, x0, clock.watch(method), stop=stop, tolerance=tolerance, observers=[measure], record=0)
     if last.get("step") != result.steps:
-        note(result.state, result.seconds)
+        note(result.state)
     if unit.method == PAPER:
         beta = method.beta(result.steps)
         last["predicted"] = float(
@@ -144,9 +141,10 @@ def section(records: Sequence[Record]) -> Section:
         "method", "threshold", "seed", "steps", "reward", "optimum", "gap", "utility", "violation", "multiplier",
         "optimal multiplier", "seconds",
     )  # fmt: skip
+    added = dict.fromkeys(record.unit.method for record in records if "method" in record.unit.config)
     return Section(
         introduction,
-        charts=(rewards_chart(records, (PAPER, PLAIN)), distance_chart(records)),
+        charts=(rewards_chart(records, (PAPER, PLAIN, *added)), distance_chart(records)),
         tables=(Table("Last iterates", head, [_table_row(record) for record in records]),),
         verdicts=_verdicts(records),
     )

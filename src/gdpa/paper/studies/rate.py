@@ -19,12 +19,13 @@ from gdpa.methods.gdpa import GDPA
 from gdpa.oracles import library as problems
 from gdpa.oracles.library import TestProblem
 from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
+from gdpa.paper.clock import Clock
 from gdpa.paper.figures.residuals import residuals_chart
 from gdpa.paper.figures.violation import violation_chart
 from gdpa.paper.records.folder import Record
 from gdpa.run.progress import Progress
 from gdpa.run.solve import solve
-from gdpa.run.stopping import MaxSteps, MaxTime
+from gdpa.run.stopping import MaxSteps, StopRule
 
 NAME = "rate"
 TITLE = "Rate: the violation GDPA leaves, and Theorem 1's r^(-1/3)"
@@ -100,7 +101,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         pilots.append({"alpha": alpha, "beta": beta, "kkt": _pilot(problem, x0, alpha, beta, config)})
     best = min(pilots, key=lambda pilot: pilot["kkt"])
 
-    algorithm = GDPA(alpha=best["alpha"], beta=best["beta"], tau=config["tau"])
+    algorithm, clock = GDPA(alpha=best["alpha"], beta=best["beta"], tau=config["tau"]), Clock()
     last: dict[str, Any] = {}
     due = 1.0
 
@@ -127,7 +128,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         )
         log.row(
             step=state.step,
-            seconds=round(progress.seconds, 6),
+            seconds=round(clock.seconds, 6),
             beta=beta,
             measured=float(norm(violation(g))),
             predicted=float(norm(predicted)),
@@ -135,12 +136,15 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         )
         log.progress(0.3 + 0.7 * state.step / config["steps"], f"step {state.step}")
 
+    stop: list[StopRule] = [MaxSteps(config["steps"])]
+    if config["budget"] is not None:
+        stop.append(clock.stop_at(config["budget"]))
     with np.errstate(all="ignore"):
         result = solve(
             problem.problem,
             x0,
-            algorithm,
-            stop=_stop(config["steps"], config["budget"]),
+            clock.watch(algorithm),
+            stop=stop,
             observers=[measure],
             record=0,
             check_every=_look_every(config["steps"]),
@@ -158,10 +162,6 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
 
 def _look_every(steps: int) -> int:
     return LOOK_EVERY if steps % LOOK_EVERY == 0 else 1
-
-
-def _stop(steps: int, budget: float | None) -> list[Any]:
-    return [MaxSteps(steps), *([] if budget is None else [MaxTime(budget)])]
 
 
 def _pilot(problem: TestProblem, x0: Any, alpha: float, beta: float, config: Mapping[str, Any]) -> float:

@@ -1,0 +1,66 @@
+"""The clock of an experiment: processor time of a method's own computing.
+
+Wall-clock time depends on the other work of the machine, so a budget in wall-clock seconds would decide differently on
+a busy machine. Processor time is charged to `init` and `update` of a method and to nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gdpa.base.status import Status
+from gdpa.core.problem import Problem
+from gdpa.methods.base import State
+from gdpa.run.progress import Progress
+from gdpa.run.solve import solve
+from gdpa.run.stopping import MaxSteps, StopRule
+
+#: Steps of the warm-up, enough to import and allocate everything that a method uses.
+WARM_UP = 3
+
+
+class Clock:
+    """Counts the processor time of one method, over all threads of the process, in ``seconds``.
+
+    >>> from gdpa import GDPA, MaxSteps, problems, solve
+    >>> disc, clock = problems.get("disc-product"), Clock()
+    >>> _ = solve(disc.problem, disc.x0, clock.watch(GDPA()), stop=MaxSteps(10))
+    >>> 0 < clock.seconds < 1
+    True
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def watch(self, method: Any) -> Any:
+        """Return a copy of the method whose ``init`` and ``update`` are on the clock."""
+        watched = copy.copy(method)
+        for name in ("init", "update"):
+            object.__setattr__(watched, name, self._counting(getattr(method, name)))  # a frozen dataclass
+        return watched
+
+    def stop_at(self, budget: float) -> StopRule:
+        """Return a stop rule for ``budget`` seconds on this clock."""
+
+        def rule(progress: Progress) -> Status | None:
+            return Status.MAX_TIME if self.seconds >= budget else None
+
+        return rule
+
+    def _counting(self, compute: Callable[..., State]) -> Callable[..., State]:
+        def counted(*arguments: Any) -> State:
+            start = time.process_time()
+            try:
+                return compute(*arguments)
+            finally:
+                self.seconds += time.process_time() - start
+
+        return counted
+
+
+def warm_up(method: Any, problem: Problem, x0: Any) -> None:
+    """Run a few steps on a small problem, so that imports and first allocations are on nobody's clock."""
+    solve(problem, x0, method, stop=MaxSteps(WARM_UP), record=0)
