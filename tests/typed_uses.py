@@ -10,27 +10,25 @@ from dataclasses import dataclass
 import gdpa
 
 
-def rule(progress: gdpa.Progress) -> gdpa.Status | None:
-    return gdpa.Status.STOPPED if progress.step > 2 else None
+def uses() -> None:
+    def rule(progress: gdpa.Progress) -> gdpa.Status | None:
+        return gdpa.Status.STOPPED if progress.step > 2 else None
 
+    stop: gdpa.StopRule = rule
+    steps: float = gdpa.GDPA(alpha=gdpa.Constant(0.1), beta=2.0).alpha(3) + gdpa.Power(1.0, 0.5)(4)
+    method: gdpa.IPPP = gdpa.IPPP(beta=0.1)
+    own = gdpa.problems.get("HS12")
+    kkt: float = gdpa.solve(own.problem, own.x0, method, stop=[stop]).history["kkt"][-1]
+    gdpa.minimize(lambda x: x @ x, [1.0], method=gdpa.DampedGDPA())
+    gdpa.compare(own.problem, own.x0, ["gdpa", method])
 
-stop: gdpa.StopRule = rule
-steps: float = gdpa.GDPA(alpha=gdpa.Constant(0.1), beta=2.0).alpha(3) + gdpa.Power(1.0, 0.5)(4)
-method: gdpa.IPPP = gdpa.IPPP(beta=0.1)
-own = gdpa.problems.get("HS12")
-kkt: float = gdpa.solve(own.problem, own.x0, method, stop=[stop]).history["kkt"][-1]
-gdpa.minimize(lambda x: x @ x, [1.0], method=gdpa.DampedGDPA())
-gdpa.compare(own.problem, own.x0, ["gdpa", method])
+    @gdpa.register("typed")
+    @dataclass(frozen=True)
+    class Typed(gdpa.Method):
+        alpha: gdpa.StepSize = gdpa.StepSize(0.1, exponent=0.0)
 
+        def update(self, problem: gdpa.Problem, state: gdpa.State) -> gdpa.State:
+            return state
 
-@gdpa.register("typed")
-@dataclass(frozen=True)
-class Typed(gdpa.Method):
-    alpha: gdpa.StepSize = gdpa.StepSize(0.1, exponent=0.0)
-
-    def update(self, problem: gdpa.Problem, state: gdpa.State) -> gdpa.State:
-        return state
-
-
-Typed(alpha="fast")  # type: ignore[arg-type]
-gdpa.MaxSteps("many")  # type: ignore[arg-type]
+    Typed(alpha="fast")  # type: ignore[arg-type]
+    gdpa.MaxSteps("many")  # type: ignore[arg-type]
