@@ -9,11 +9,21 @@ import pytest
 from gdpa import REALS, AdaptiveGDPA, Ball, Box, Evaluation, Problem, from_functions
 from gdpa.core.certificate import JACOBIAN_LIMIT
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.methods.adaptive import Rules, al_step, phases
-from gdpa.methods.adaptive.lengths import in_lengths, lengths
-from gdpa.methods.adaptive.merit import Correction, Merit, Reference, Trial, shorten, sufficient
-from gdpa.methods.adaptive.state import Monitor, QuasiNewton, largest_violation, sqrt_eps
-from gdpa.methods.adaptive.units import Scaling, drifted, measures_rows, scaling_from
+from gdpa.methods.adaptive import Rules
+from gdpa.methods.adaptive import method as adaptive
+from gdpa.methods.adaptive.merit import Merit, Reference, Trial, shorten, sufficient
+from gdpa.methods.adaptive.quasi_newton import QuasiNewton, projected_gradient
+from gdpa.methods.adaptive.scaling import (
+    ScaledEvaluation,
+    ScaledProblem,
+    Scaling,
+    common_lengths,
+    drift,
+    measures_rows,
+    scaling_from,
+)
+from gdpa.methods.adaptive.sqp import begins_with_sqp
+from gdpa.methods.adaptive.state import Monitor, largest_violation, sqrt_eps
 from gdpa.numerics.lbfgs import LBFGS
 
 RULES = Rules()
@@ -86,9 +96,7 @@ def test_trial_points():
     x, trial = np.array([1.0, 2.0]), Trial(np.array([4.0, -4.0]), -1.0, 0.25)
     assert trial.point(x).tolist() == [2.0, 1.0]
     assert Trial(np.array([4.0, -4.0]), -1.0).point(x).tolist() == [5.0, -2.0]
-    correction = Correction(np.array([0.5, 0.5]), trial)
-    assert correction.point(x).tolist() == [1.5, 2.5]
-    assert (correction.length, correction.slope) == (0.25, -1.0)
+    assert trial._replace(correction=np.array([0.5, 0.5])).point(x).tolist() == [1.5, 2.5]
 
 
 # Units
@@ -136,17 +144,21 @@ def test_multipliers_and_derivatives_in_other_units():
     scaling, now = Scaling(0.5, np.array([4.0])), call(3.0, [2.0], [1.0, 6.0], [[1.0, 1.0]])
     assert scaling.scale(np.array([16.0])).tolist() == [2.0]
     assert scaling.unscale(np.array([2.0])).tolist() == [16.0]
-    assert [np.asarray(v).tolist() for v in scaling.values(now)] == [1.5, [8.0]]
-    assert scaling.gradient(now).tolist() == [0.5, 3.0]
-    assert scaling.pullback(now, np.array([2.0])).tolist() == [8.5, 11.0]  # grad f / 2 + 2 * 4 J
-    assert scaling.pullback(now, np.array([2.0]), 0.0).tolist() == [8.0, 8.0]
+    inner = ScaledEvaluation(now, scaling, np.zeros(2))
+    assert (float(inner.objective), inner.constraints.tolist()) == (1.5, [8.0])
+    assert inner.gradient().tolist() == [0.5, 3.0]
+    assert inner.jacobian().tolist() == [[4.0, 4.0]]
+    assert inner.pullback(np.array([2.0])).tolist() == [8.5, 11.0]  # grad f / 2 + 2 * 4 J
+    assert inner.pullback(np.array([2.0]), 0.0).tolist() == [8.0, 8.0]
+    probe = inner.probe(np.array([2.0]), np.array([8.5, 11.0]))
+    assert (probe.multipliers.tolist(), probe.gradient.tolist()) == ([16.0], [17.0, 22.0])  # (1, 6) + 16 J
 
 
 def change(s_f=1.0, s=1.0, f=0.0, g=0.0, c=1.0, J=1.0):
     """Return the factors for one constraint from scaled values and derivatives; None if its units suit."""
     row = np.array([[0.0, J]])
     scaling, sizes = Scaling(s_f, np.array([s])), np.array([abs(J)])
-    found = drifted(scaling, np.asarray(f), np.array([g]), np.array([c, 0.0]), row, sizes, RULES)
+    found = drift(scaling, np.asarray(f), np.array([g]), np.array([c, 0.0]), row, sizes, RULES)
     return None if found is None else (found[0], *found[1].tolist())
 
 
@@ -193,7 +205,7 @@ def test_an_enlarged_function_is_taken_back_when_it_turns_out_to_be_flat():
 def found_lengths(x0, g=(), J=None, domain=REALS, x_scale=None, rules=RULES):
     x0 = np.array(x0, dtype=float)
     now = call(0.0, g, np.ones(len(x0)), np.zeros((len(g), len(x0))) if J is None else J)
-    found = lengths(Problem(lambda x: now, domain=domain, x_scale=x_scale), x0, now, rules)
+    found = common_lengths(Problem(lambda x: now, domain=domain, x_scale=x_scale), x0, now, rules)
     return None if found is None else found.tolist()
 
 
@@ -229,8 +241,8 @@ def test_lengths_follow_the_iterates_and_keep_the_step():
     )
     method = AdaptiveGDPA()
     state = method.init(far, np.array([1e8]))
-    assert state.lengths.tolist() == [2.0**27]
-    while state.lengths is not None:
+    assert state.scaling.lengths.tolist() == [2.0**27]
+    while state.scaling.lengths is not None:
         state = method.update(far, state)
         assert state.step < 20
     assert abs(state.x[0]) <= 100
@@ -239,8 +251,7 @@ def test_lengths_follow_the_iterates_and_keep_the_step():
 def test_a_problem_in_other_lengths():
     D = np.array([4.0, 0.5])
     own = linear([1.0, 2.0], [[3.0, 4.0]], [1.0], Box(np.array([0.0, 0.0]), np.array([8.0, 8.0])))
-    inner = in_lengths(own, D)
-    assert inner is in_lengths(own, D)
+    inner = ScaledProblem(own, Scaling(1.0, np.ones(1), D))
     assert inner.domain.bounds(D)[1].tolist() == [2.0, 16.0]
     now = inner.evaluate(np.array([0.25, 2.0]))  # x = (1, 1)
     assert float(now.objective) == 3.0
@@ -252,7 +263,8 @@ def test_a_problem_in_other_lengths():
 
 def test_a_projected_step_is_as_long_as_the_matrix_says():
     # sigma = 4: p = -g / 4, and the bound cuts the second
-    trial = al_step.projected_gradient(Box(0.0, 1.0), np.full(2, 0.5), np.array([1.0, 8.0]), LBFGS(sigma=4.0))
+    inner = ScaledProblem(Problem(call, domain=Box(0.0, 1.0)), Scaling(1.0, np.zeros(0)))
+    trial = projected_gradient(inner, np.full(2, 0.5), np.array([1.0, 8.0]), LBFGS(sigma=4.0))
     assert trial.direction.tolist() == [-0.25, -0.5]
     assert trial.slope == -4.25
 
@@ -267,7 +279,7 @@ def test_rows_are_worth_their_passes_up_to_thirty():
 
 def test_which_runs_begin_with_sqp():
     def begins(m=1, d=2, step="auto", domain=REALS, cheap=False):
-        return phases.begins_with_sqp(Problem(call, domain=domain), call(g=[0.0] * m, cheap=cheap), d, step, RULES)
+        return begins_with_sqp(domain, call(g=[0.0] * m, cheap=cheap), d, step, RULES)
 
     assert begins(30)
     assert not begins(31)
@@ -283,10 +295,10 @@ def test_which_runs_begin_with_sqp():
 
 def test_a_move_is_more_than_ten_roundings():
     one = np.ones(2)
-    assert not phases._moved(one - np.array([0.0, 10 * EPS]), one, RULES)
-    assert phases._moved(one - np.array([0.0, 11 * EPS]), one, RULES)
-    assert not phases._moved(4 * one - np.array([0.0, 40 * EPS]), 4 * one, RULES)
-    assert phases._moved(np.zeros(1), np.full(1, 1e-300), RULES)
+    assert not adaptive._moved(one - np.array([0.0, 10 * EPS]), one, RULES)
+    assert adaptive._moved(one - np.array([0.0, 11 * EPS]), one, RULES)
+    assert not adaptive._moved(4 * one - np.array([0.0, 40 * EPS]), 4 * one, RULES)
+    assert adaptive._moved(np.zeros(1), np.full(1, 1e-300), RULES)
 
 
 def adaptive_state(problem, x0, method=None, **changes):
@@ -303,7 +315,7 @@ def test_the_monitor():
 
     def monitored(monitor, g=1.0):
         reference = state.reference._replace(constraints=np.array([[g]]))
-        return phases._monitored(state.replaced(monitor=monitor, reference=reference), RULES).monitor
+        return adaptive._watch(state.replaced(monitor=monitor, reference=reference), RULES).monitor
 
     waiting = Monitor(1.2, 20)
     assert monitored(waiting) == (1.0, 0, 0)  # 1 is below 0.9 * 1.2
@@ -331,8 +343,7 @@ def ascended(stationarity, g, lam, beta=4.0, tau=0.0, last=math.inf, **changes):
         scaling=Scaling(1.0, np.ones(1)), gradient=np.array([stationarity]), **changes,
     )  # fmt: skip
     state = state.replaced(reference=state.reference._replace(constraints=np.array([[g]])))
-    phase = QuasiNewton(last)
-    return state, al_step.ascend(problem, state, problem.evaluate(state.x), phase, RULES)
+    return state, QuasiNewton(last).ascend(ScaledProblem(problem, state.scaling), state, RULES)
 
 
 def test_multipliers_move_when_x_is_nearly_stationary():
@@ -357,8 +368,7 @@ def test_the_penalty_doubles_unless_complementarity_has_halved():
     assert ascended(0.0, 0.5, 1.0, last=1.0)[1].lagrangian.beta == 4.0
     assert ascended(0.0, 0.5, 1.0, last=0.99)[1].lagrangian.beta == 8.0
     assert ascended(0.0, 0.5, 1.0, beta=RULES.largest_beta, last=0.5)[1].lagrangian.beta == RULES.largest_beta
-    below = RULES.largest_beta / 1.5
-    assert ascended(0.0, 0.5, 1.0, beta=below, last=0.5)[1].lagrangian.beta == 2 * below
+    assert ascended(0.0, 0.5, 1.0, beta=RULES.largest_beta / 1.5, last=0.5)[1].lagrangian.beta == RULES.largest_beta
 
 
 def test_outside_of_boxes_the_tangent_tells_what_is_stationary():
@@ -366,4 +376,4 @@ def test_outside_of_boxes_the_tangent_tells_what_is_stationary():
     ball = replace(linear([1.0], [[1.0]], [0.0]), domain=Ball(1.0))
     state = adaptive_state(ball, [0.0], gradient=np.array([8.0]), scaling=Scaling(1.0, np.ones(1)))
     state = state.replaced(reference=state.reference._replace(constraints=np.array([[2.0]])))
-    assert al_step.ascend(ball, state, ball.evaluate(state.x), QuasiNewton(), RULES) is state
+    assert QuasiNewton().ascend(ScaledProblem(ball, state.scaling), state, RULES) is state

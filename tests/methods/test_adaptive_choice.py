@@ -8,8 +8,9 @@ from scipy.optimize import minimize
 
 from gdpa import AdaptiveGDPA, Evaluation, from_functions, problems, solve
 from gdpa.core.problem import row_by_row
-from gdpa.methods.adaptive import Rules, phases
-from gdpa.methods.adaptive.state import SQP, QuasiNewton
+from gdpa.methods.adaptive.quasi_newton import QuasiNewton
+from gdpa.methods.adaptive.scaling import ScaledProblem
+from gdpa.methods.adaptive.sqp import SQP
 from gdpa.run.oracle import CountingOracle
 from tests.methods.adaptive_cases import walk
 from tests.stored import through_a_file
@@ -123,7 +124,7 @@ def test_rows_are_given_up_where_too_many_come_near():
     problem, method = row_by_row(problem), AdaptiveGDPA()
     state = next(s for s in walk(method, problem, x0, 400) if isinstance(s.phase, SQP))
     everywhere = state.reference._replace(constraints=0 * state.reference.constraints)
-    crowd = phases.choose(problem, dataclasses.replace(state, reference=everywhere), problem.evaluate(state.x), Rules())
+    crowd = method._choose(ScaledProblem(problem, state.scaling), state.replaced(reference=everywhere))
     assert isinstance(crowd.phase, QuasiNewton)
     assert crowd.phase_since == state.step
     assert (crowd.x == state.x).all()

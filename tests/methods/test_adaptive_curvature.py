@@ -5,8 +5,8 @@ import pytest
 
 from gdpa import AdaptiveGDPA, Evaluation, Problem, solve
 from gdpa.methods.adaptive import Rules
-from gdpa.methods.adaptive.curvature import refined
-from gdpa.methods.adaptive.state import SQP
+from gdpa.methods.adaptive.scaling import ScaledProblem
+from gdpa.methods.adaptive.sqp import SQP, refine
 from gdpa.run.oracle import CountingOracle
 
 D, M = 200, 6
@@ -31,6 +31,10 @@ def quadratics(cheap=False):
     return Problem(evaluate, num_constraints=M, x_scale=1.0)
 
 
+def refined(problem, state, rules):
+    return refine(AdaptiveGDPA(rules=rules), ScaledProblem(problem, state.scaling), state)
+
+
 def after(steps, rules):
     method, problem = AdaptiveGDPA(rules=rules), quadratics()
     state = method.init(problem, np.zeros(D))
@@ -42,10 +46,10 @@ def after(steps, rules):
 def test_the_matrix_satisfies_the_secant_equation_of_the_hessian_of_the_lagrangian():
     problem, state = after(8, Rules(trial_points=10**6))
     assert isinstance(state.phase, SQP)
-    assert state.lengths is None
+    assert state.scaling.lengths is None
     p, weights = state.trial.direction, state.scaling.constraints * state.phase.multipliers
     hessian = state.scaling.objective * HESSIANS[0] + sum(w * H for w, H in zip(weights, HESSIANS[1:], strict=True))
-    new = refined(problem, state, problem.evaluate(state.x), Rules(trial_points=0, settled=1e9))  # one product
+    new = refined(problem, state, Rules(trial_points=0, settled=1e9))  # one product
     assert not np.allclose(state.curvature.product(p), hessian @ p, rtol=0.01)
     np.testing.assert_allclose(new.curvature.product(p), hessian @ p, rtol=1e-4, atol=1e-6 * np.abs(hessian @ p).max())
 
@@ -57,7 +61,7 @@ def test_nothing_is_measured_on_an_easy_problem_or_if_the_jacobian_is_cheap(rule
     state = method.init(problem, np.zeros(D))
     for _ in range(8):
         state = method.update(problem, state)
-    assert refined(problem, state, problem.evaluate(state.x), rules) is state
+    assert refined(problem, state, rules) is state
 
 
 def test_a_step_that_stays_is_measured_once_and_at_a_short_distance():
@@ -72,9 +76,8 @@ def test_a_step_that_stays_is_measured_once_and_at_a_short_distance():
 
     problem = Problem(evaluate, num_constraints=6)
     state = AdaptiveGDPA(step="jacobian").init(problem, x0)
-    now = problem.evaluate(x0)
     points.clear()
-    after = refined(problem, state, now, Rules(trial_points=0, settled=0.01))
+    after = refined(problem, state, Rules(trial_points=0, settled=0.01))
     assert len(points) == 1
     assert np.linalg.norm(points[0] - x0) == pytest.approx(2.0**-26 * (1 + np.linalg.norm(x0)), rel=1e-6)
     assert after.trial.direction == pytest.approx(state.trial.direction, rel=1e-5)
@@ -82,21 +85,20 @@ def test_a_step_that_stays_is_measured_once_and_at_a_short_distance():
 
 def test_nothing_is_measured_at_the_first_points_of_a_phase():
     problem, state = after(8, Rules(trial_points=10**6))
-    now = problem.evaluate(state.x)
     early, late = (state.replaced(step=25, phase_since=since) for since in (6, 5))
-    assert refined(problem, early, now, Rules()) is early
-    assert refined(problem, late, now, Rules()) is not late
+    assert refined(problem, early, Rules()) is early
+    assert refined(problem, late, Rules()) is not late
 
 
 def test_products_cost_no_more_than_the_rows():
     problem, state = after(8, Rules(trial_points=10**6))
     oracle = CountingOracle(problem)
-    now = oracle.problem.evaluate(state.x)
-    refined(oracle.problem, state, now, Rules(trial_points=0, settled=0.0))
+    state = state.replaced(evaluation=oracle.problem.evaluate(state.x))
+    refined(oracle.problem, state, Rules(trial_points=0, settled=0.0))
     made = oracle.method
     assert (made.forwards - 1, made.backwards) == (3, 3)  # (M + 1) // 2 products for M rows
     before = made.forwards
-    refined(oracle.problem, state, now, Rules(trial_points=0, settled=1e9))
+    refined(oracle.problem, state, Rules(trial_points=0, settled=1e9))
     assert made.forwards - before == 1  # a step that has settled is not measured again
 
 

@@ -1,6 +1,7 @@
 """What AdaptiveGDPA does at a point: accept, refuse, change the phase, give up. Each case is decided by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,20 +11,15 @@ from gdpa import REALS, AdaptiveGDPA, Box, Evaluation, Problem, Status, from_fun
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import row_by_row
 from gdpa.core.units import asymmetric_direction
-from gdpa.methods.adaptive import Rules, lengths, phases, restoration, sqp_step
-from gdpa.methods.adaptive.merit import Correction, Reference, Trial
-from gdpa.methods.adaptive.method import _assess
-from gdpa.methods.adaptive.sqp_model import Model
-from gdpa.methods.adaptive.state import (
-    SQP,
-    AfterShove,
-    AfterSlope,
-    Descending,
-    Monitor,
-    QuasiNewton,
-    Restoration,
-    sqrt_eps,
-)
+from gdpa.methods.adaptive import Rules, restoration, sqp
+from gdpa.methods.adaptive import method as adaptive
+from gdpa.methods.adaptive.merit import Reference, Trial
+from gdpa.methods.adaptive.models import DenseModel, model_at
+from gdpa.methods.adaptive.quasi_newton import QuasiNewton
+from gdpa.methods.adaptive.restoration import Restoration, Stage
+from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, Scaling, common_lengths
+from gdpa.methods.adaptive.sqp import SQP
+from gdpa.methods.adaptive.state import Monitor, sqrt_eps
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.sparse.matrix import read
 
@@ -48,14 +44,32 @@ def at(problem, x=0.0, step="pullback", g=None, **changes):
     return state.replaced(reference=state.reference._replace(constraints=np.full((1, 1), g)))
 
 
+def scaled(problem, state):
+    return ScaledProblem(problem, state.scaling)
+
+
+def arrive(phase, problem, old, state, step="pullback"):
+    """The phase's decision at an accepted point, with its next trial."""
+    method, inner = AdaptiveGDPA(step=step), scaled(problem, state)
+    state = phase.arrive(method, inner, old, state)
+    return state.phase.plan(method, inner, state)
+
+
 # A refused trial
+
+
+def refuse(problem, state, rise, g=None):
+    """The decision about a refused trial at which the scaled constraints are g."""
+    now = problem.evaluate(state.x)
+    if g is not None:
+        now = Evaluation(now.objective, g / state.scaling.constraints, now.pullback)
+    there = ScaledEvaluation(now, state.scaling, state.x)
+    return AdaptiveGDPA()._refuse(scaled(problem, state), state, there, rise)
 
 
 def refused(length, rise, **changes):
     problem = line()
-    state = at(problem, trial=Trial(-np.ones(1), -1.0, length), **changes)
-    there = problem.evaluate(state.x)
-    return phases.refuse(problem, state, there, there.constraints, rise, RULES)
+    return refuse(problem, at(problem, trial=Trial(-np.ones(1), -1.0, length), **changes), rise)
 
 
 def test_a_refused_trial_is_shortened():
@@ -91,19 +105,16 @@ def test_a_refused_sqp_step_is_corrected_once_if_it_violates_more():
     problem = line()
     state = at(problem, step="jacobian")
     assert isinstance(state.phase, SQP)
-    there = problem.evaluate(state.x)
-    violated = state.violation + 1.0 + 0 * there.constraints
-    worse = phases.refuse(problem, state, there, violated, 1.0, RULES)
-    assert isinstance(worse.trial, Correction)
-    assert worse.trial.refused is state.trial
-    again = phases.refuse(problem, worse, there, violated, 1.0, RULES)
-    assert isinstance(again.trial, Trial)
+    violated, equal = np.full(1, state.violation + 1.0), np.full(1, state.violation)
+    worse = refuse(problem, state, 1.0, violated)
+    assert worse.trial.correction is not None
+    again = refuse(problem, worse, 1.0, violated)
+    assert again.trial.correction is None
     assert again.trial.length == 0.5
-    equal = state.violation + 0 * there.constraints
     for values, rise in ((equal, 1.0), (violated, math.inf)):
-        assert isinstance(phases.refuse(problem, state, there, values, rise, RULES).trial, Trial)
+        assert refuse(problem, state, rise, values).trial.correction is None
     shorter = state.replaced(trial=state.trial._replace(length=0.5))
-    assert isinstance(phases.refuse(problem, shorter, there, violated, 1.0, RULES).trial, Trial)
+    assert refuse(problem, shorter, 1.0, violated).trial.correction is None
 
 
 # An accepted trial
@@ -114,8 +125,7 @@ def arrived(g=None, old=None, moved=True, objective=0.0, **changes):
     state = at(problem, g=g, **changes)
     reference = state.reference._replace(objectives=np.full(1, objective))
     before = state.replaced(x=state.x + (1.0 if moved else 0.0), **(old or {}))
-    now = problem.evaluate(state.x)
-    return phases.arrive(problem, before, state.replaced(reference=reference), now, "pullback", RULES, 10.0)
+    return AdaptiveGDPA(step="pullback")._arrive(scaled(problem, state), before, state.replaced(reference=reference))
 
 
 def test_an_objective_without_a_lower_bound_is_named():
@@ -127,11 +137,11 @@ def test_an_objective_without_a_lower_bound_is_named():
 
 def test_the_phase_is_chosen_only_if_that_is_left_to_the_method(monkeypatch):
     chosen = []
-    monkeypatch.setattr(phases, "choose", lambda problem, state, now, rules: chosen.append(1) or state)
+    monkeypatch.setattr(AdaptiveGDPA, "_choose", lambda self, problem, state: chosen.append(1) or state)
     problem = line()
     state = at(problem)
     for step, count in (("pullback", 0), ("auto", 1)):
-        phases.arrive(problem, state, state, problem.evaluate(state.x), step, RULES, 10.0)
+        AdaptiveGDPA(step=step)._arrive(scaled(problem, state), state, state)
         assert len(chosen) == count
 
 
@@ -153,7 +163,7 @@ def test_a_violation_that_does_not_fall_is_restored():
 def test_the_reference_forgets_all_but_the_last_eight_points():
     state = at(line())
     many = Reference(np.arange(20.0), np.full((20, 1), -1.0))
-    outcome = _assess(state.replaced(reference=many), line().evaluate(state.x), RULES)
+    outcome = adaptive.assess(state.replaced(reference=many), scaled(line(), state).evaluate(state.x), RULES)
     assert len(outcome.reference.objectives) == 8
     assert outcome.reference.objectives[:-1].tolist() == [13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0]
 
@@ -161,12 +171,14 @@ def test_the_reference_forgets_all_but_the_last_eight_points():
 def test_a_forced_trial_is_accepted_whatever_its_merit():
     problem = line()
     state = at(problem, 0.25).replaced(trial=Trial(np.full(1, 5.0), 0.0, forced=True))
-    outcome = _assess(state, problem.evaluate(np.full(1, 0.5)), RULES)
+    inner = scaled(problem, state)
+    outcome = adaptive.assess(state, inner.evaluate(np.full(1, 0.5)), RULES)
     assert outcome.accepted
     assert len(outcome.reference.objectives) == 1
     assert outcome.rise == pytest.approx(0.25 * state.scaling.objective)
-    assert not _assess(state, problem.evaluate(np.full(1, np.nan)), RULES).accepted
-    plain = _assess(state.replaced(trial=state.trial._replace(forced=False)), problem.evaluate(np.full(1, 0.5)), RULES)
+    assert not adaptive.assess(state, inner.evaluate(np.full(1, np.nan)), RULES).accepted
+    free = state.replaced(trial=state.trial._replace(forced=False))
+    plain = adaptive.assess(free, inner.evaluate(np.full(1, 0.5)), RULES)
     assert not plain.accepted
     assert plain.rise == pytest.approx(0.25 * state.scaling.objective)
 
@@ -186,7 +198,7 @@ def crowd(near, step, since=0, phase=None, m=31, d=1):
     state = state.replaced(step=step, phase_since=since, reference=Reference(np.zeros(2), np.array([g, g])))
     if phase is not None:
         state = state.replaced(phase=phase)
-    return phases.choose(problem, state, problem.evaluate(state.x), RULES)
+    return AdaptiveGDPA()._choose(scaled(problem, state), state)
 
 
 def test_sqp_follows_when_its_trial_points_are_paid():
@@ -202,9 +214,9 @@ def test_sqp_follows_when_its_trial_points_are_paid():
 
 
 def test_a_jacobian_too_large_is_not_formed(monkeypatch):
-    monkeypatch.setattr(phases, "JACOBIAN_LIMIT", 61)
+    monkeypatch.setattr(adaptive, "JACOBIAN_LIMIT", 61)
     assert isinstance(crowd(0, 20, d=2).phase, QuasiNewton)
-    monkeypatch.setattr(phases, "JACOBIAN_LIMIT", 62)
+    monkeypatch.setattr(adaptive, "JACOBIAN_LIMIT", 62)
     assert isinstance(crowd(0, 20, d=2).phase, SQP)
 
 
@@ -219,11 +231,11 @@ def test_sqp_ends_when_more_than_thirty_rows_matter():
 
 
 def model(c, J=1.0, g=1.0):
-    return Model(LBFGS(), np.full(1, c), np.full((1, 1), J), np.full(1, g), None, None)
+    return DenseModel(np.full(1, c), np.full((1, 1), J), np.full(1, g), None, LBFGS())
 
 
 def penalized(c, beta, violation=1.0, rules=RULES):
-    F, step = sqp_step._penalized(model(c), AugmentedLagrangian(np.zeros(1), beta), violation, rules)
+    F, step = sqp._penalize(model(c), AugmentedLagrangian(np.zeros(1), beta), violation, rules)
     return F.beta, float(step.direction[0])
 
 
@@ -250,20 +262,22 @@ def test_a_stiff_model_is_tried_near_the_constraints_and_taken_if_the_merit_is_t
 
 
 def test_the_better_multipliers_of_an_sqp_step():
-    problem, x = line(), np.zeros(1)
+    problem, x = ScaledProblem(line(), Scaling(1.0, np.ones(1))), np.zeros(1)
     # c = -2, J = 1, g = 0: lambda = 2 leaves nothing, lambda = 1 leaves 1
-    lam, gradient, share = sqp_step._best_multipliers(problem, x, model(-2.0, g=0.0), 0.0, np.ones(1))
+    lam, gradient, share = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0), 0.0, np.ones(1))
     assert (lam.tolist(), gradient.tolist(), share) == ([2.0], [0.0], 0.0)
-    same = sqp_step._best_multipliers(problem, x, model(-2.0, g=0.0), 0.0, np.full(1, 2.0))
+    same = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0), 0.0, np.full(1, 2.0))
     assert (same[0].tolist(), same[2]) == ([2.0], 1.0)
     # no multipliers have a smaller residual than the violation
-    kept = sqp_step._best_multipliers(problem, x, model(-2.0, g=0.0), 1.0, np.ones(1))
+    kept = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0), 1.0, np.ones(1))
     assert (kept[0].tolist(), kept[1].tolist(), kept[2]) == ([1.0], [-1.0], 1.0)
 
 
 def test_slackness_is_a_mean_weighted_by_the_multipliers():
     # g = -1/2: lambda = 2 leaves |-4 + 2| = 2; of any others the slackness is 1/2 however large they are
-    lam, gradient, share = sqp_step._best_multipliers(line(), np.zeros(1), model(-4.0, g=-0.5), 0.0, np.full(1, 2.0))
+    lam, gradient, share = sqp._fit_multipliers(
+        ScaledProblem(line(), Scaling(1.0, np.ones(1))), np.zeros(1), model(-4.0, g=-0.5), 0.0, np.full(1, 2.0)
+    )
     assert lam[0] > 2
     assert gradient == pytest.approx(lam - 4)
     assert share == pytest.approx(max(abs(lam[0] - 4), 0.5) / 2)
@@ -274,30 +288,31 @@ def test_a_full_sqp_step_takes_the_multipliers_of_the_model():
     old = at(problem, step="jacobian")
     F = AugmentedLagrangian(np.full(1, 4.0), 40.0, 0.5)
 
-    def arrive(length, multipliers, beta=40.0):
+    def arrived(length, multipliers, beta=40.0):
         before = old.replaced(trial=Trial(-np.ones(1), -1.0, length))
         phase = SQP(old.phase.gradient, old.phase.jacobian, np.full(1, multipliers))
         state = old.replaced(x=old.x - length, lagrangian=F._replace(beta=beta), phase=phase, monitor=Monitor(1.0, 3))
-        return sqp_step.arrive(problem, before, state, problem.evaluate(state.x), phase, RULES, 10.0)
+        return arrive(phase, problem, before, state.replaced(evaluation=None), "jacobian")
 
-    full = arrive(1.0, 2.0)
+    full = arrived(1.0, 2.0)
     assert full.multipliers == pytest.approx(old.scaling.unscale(np.full(1, 2.0)))
     assert (full.lagrangian.beta, full.lagrangian.tau) == (40.0, 0.125)
     assert full.monitor.points == 4
-    quarter = arrive(0.25, 2.0)
+    quarter = arrived(0.25, 2.0)
     assert quarter.multipliers == pytest.approx(old.scaling.unscale(np.full(1, 3.5)))  # 4 + (2 - 4) / 4
     assert quarter.lagrangian.beta == 20.0  # a short step: too stiff
-    assert arrive(0.25, 2.0, beta=10.0).lagrangian.beta == 10.0  # not below the first
-    assert arrive(0.25, 2.0, beta=10.5).lagrangian.beta == 5.25
+    assert arrived(0.25, 2.0, beta=10.0).lagrangian.beta == 10.0  # not below the first
+    assert arrived(0.25, 2.0, beta=10.5).lagrangian.beta == 10.0
 
 
 def test_a_coordinate_beside_its_bound_stays_there_unless_the_problem_is_sparse():
     box, x = Box(0.0, 1.0), np.full(1, 2.0**-52)
     state = at(line(domain=box), 0.5, step="jacobian")
-    assert phases.on_bounds(box, state, x, RULES) is x
-    sparse = state.replaced(phase=state.phase._replace(jacobian=read(csr_array(np.eye(1)), "J")))
-    assert phases.on_bounds(box, sparse, x, RULES).tolist() == [0.0]
-    assert phases.on_bounds(box, sparse, 100 * x, RULES).tolist() == [100 * 2.0**-52]
+    inner = scaled(line(domain=box), state)
+    assert state.phase.place(inner, x, RULES) is x
+    sparse = replace(state.phase, jacobian=read(csr_array(np.eye(1)), "J"))
+    assert sparse.place(inner, x, RULES).tolist() == [0.0]
+    assert sparse.place(inner, 100 * x, RULES).tolist() == [100 * 2.0**-52]
 
 
 def test_the_first_gradient_of_the_merit():
@@ -311,27 +326,27 @@ def test_the_first_gradient_of_the_merit():
 def test_what_the_loop_sees_is_in_the_lengths_of_the_user():
     own, x0 = line(-900.0), np.full(1, 1000.0)
     state = AdaptiveGDPA(step="jacobian").init(own, x0)
-    assert state.lengths.tolist() == [1024.0]
+    assert state.scaling.lengths.tolist() == [1024.0]
     assert state.x.tolist() == state.probe.x.tolist() == [1000.0]
     assert state.probe.gradient == pytest.approx(1 + state.probe.multipliers)
 
 
 def test_restoration_minimizes_the_violation_alone():
-    merit = at(line(), g=0.0, phase=Restoration(1.0)).merit
+    merit = Restoration(1.0).merit(at(line(), g=0.0))
     assert merit.lagrangian.multipliers.tolist() == [0.0]
     assert float(merit.value(np.asarray(7.0), np.full(1, 3.0))) == 4.5
-    assert at(line(), g=0.5, phase=Restoration(1.0)).merit.lagrangian.multipliers.tolist() == [0.0]
+    assert Restoration(1.0).merit(at(line(), g=0.5)).lagrangian.multipliers.tolist() == [0.0]
 
 
 def test_the_second_probe_is_a_hundredth_of_x_in_a_fixed_direction():
     problem, state = restoring(3.0, 2.0, 0.0)
-    p = restoration._shoved(problem, state, state.phase, 4.0, RULES).trial.direction
+    p = Restoration(1.0, Stage.AFTER_SHOVE).plan(AdaptiveGDPA(), scaled(problem, state), state).trial.direction
     assert p == pytest.approx(0.04 * asymmetric_direction(state.x))
 
 
 def test_restoration_ends_with_multipliers_of_zero_also_on_the_boundary():
     problem, state = restoring(1.0, 0.0, 1.0)
-    after = restoration.end(problem, state, problem.evaluate(state.x), state.phase, RULES)
+    after = state.phase.end(AdaptiveGDPA(step="pullback"), scaled(problem, state), state)
     assert after.lagrangian.multipliers.tolist() == [0.0]
 
 
@@ -342,8 +357,11 @@ def test_the_first_state_counts_from_zero():
 
 
 def test_the_first_probe_is_a_step_as_long_as_x():
-    problem, state = restoring(3.0, 2.0, 2.0**-21)
-    after = restoration._step_down_the_slope(problem, state, state.phase, 4.0)
+    # g' = 200 in the unit 1/100 and J' = 100 / 2^30: the slope is flat, and a step along it is 1 + |x| long
+    problem = line(2.0, slope=2.0**-30)
+    state = at(problem, 3.0, phase=Restoration(1.0))
+    after = arrive(state.phase, problem, state, state)
+    assert after.phase == Restoration(1.0, Stage.AFTER_SLOPE, state.violation)
     assert after.trial.direction == pytest.approx([-4.0])
 
 
@@ -369,7 +387,7 @@ def test_rows_far_from_active_are_not_pulled_back():
         asked.clear()
         F = state.lagrangian._replace(multipliers=np.array(multipliers))
         new = state.replaced(lagrangian=F, reference=Reference(np.zeros(2), values))
-        phases.to_sqp(problem, new, problem.evaluate(state.x), RULES)
+        sqp.enter_sqp(scaled(problem, new), new.replaced(evaluation=None))
         assert [w for w in asked if any(w)] == wanted
 
 
@@ -384,7 +402,7 @@ def restoring(x, g, gradient, **changes):
 def test_what_is_flat():
     def flat(x, g, gradient, share=2.0**-20):
         problem, state = restoring(x, g, gradient)
-        return restoration._is_flat(problem, state, 1 + x, Rules(stationary=share))
+        return restoration._is_flat(scaled(problem, state), state, 1 + x, Rules(stationary=share))
 
     # |grad| (1 + |x|) <= share v min(v, 1)
     assert flat(3.0, 2.0, 2.0**-21)
@@ -399,56 +417,57 @@ def test_what_is_flat():
 def test_the_end_of_restoration():
     problem, state = restoring(1.0, 1.0, 1.0, monitor=Monitor(0.5, 9, 2))
     state = state.replaced(lagrangian=AugmentedLagrangian(np.array([3.0]), 4.0, 0.5))
-    after = restoration.end(problem, state, problem.evaluate(state.x), state.phase, RULES)
+    method, inner = AdaptiveGDPA(step="pullback"), scaled(problem, state)
+    after = state.phase.end(method, inner, state)
     assert after.lagrangian == AugmentedLagrangian(np.array([0.0]), 8.0, 0.5)
     assert after.monitor == (math.inf, 0, 3)
     assert after.phase == QuasiNewton()
     state = state.replaced(lagrangian=state.lagrangian._replace(beta=RULES.largest_beta))
-    assert restoration.end(problem, state, problem.evaluate(state.x), state.phase, RULES).lagrangian.beta == 1e8
-    begun = restoration.begin(problem, state, problem.evaluate(state.x))
+    assert state.phase.end(method, inner, state).lagrangian.beta == 1e8
+    begun = restoration.enter_restoration(method, inner, state)
     assert begun.phase == Restoration(1.0)
     assert begun.probe is None
 
 
-def restored(g, stage, entry=1.0, flat=True, monitor=None):
+def restored(g, stage, *before, entry=1.0, flat=True, monitor=None):
     """The decision at a point of restoration; a constraint without a slope leaves every point flat."""
     problem = line(g, slope=0.0 if flat else 1.0)
-    changes = {"phase": Restoration(entry, stage), "monitor": monitor or Monitor(), "gradient": np.zeros(1)}
+    changes = {"phase": Restoration(entry, stage, *before), "monitor": monitor or Monitor(), "gradient": np.zeros(1)}
     state = at(problem, g=g, **changes)
-    return restoration.arrive(problem, state, state, problem.evaluate(state.x), state.phase, RULES)
+    return arrive(state.phase, problem, state, state)
 
 
 def test_restoration_ends_at_a_tenth_of_its_first_violation():
-    assert isinstance(restored(0.1, Descending(), flat=False).phase, QuasiNewton)
-    assert isinstance(restored(0.11, Descending(), flat=False).phase, Restoration)
-    assert isinstance(restored(2.0**-26, Descending(), entry=1e-9, flat=False).phase, QuasiNewton)
-    assert isinstance(restored(2.0**-25, Descending(), entry=1e-9, flat=False).phase, Restoration)
+    assert isinstance(restored(0.1, Stage.DESCENDING, flat=False).phase, QuasiNewton)
+    assert isinstance(restored(0.11, Stage.DESCENDING, flat=False).phase, Restoration)
+    assert isinstance(restored(2.0**-26, Stage.DESCENDING, entry=1e-9, flat=False).phase, QuasiNewton)
+    assert isinstance(restored(2.0**-25, Stage.DESCENDING, entry=1e-9, flat=False).phase, Restoration)
 
 
 def test_a_flat_point_is_probed_twice_before_the_verdict():
-    first = restored(1.0, Descending())
-    assert first.phase.stage == AfterSlope(1.0, 0)
-    waiting = restored(1.0, AfterSlope(1.0, 18))
-    assert waiting.phase.stage == AfterSlope(1.0, 19)
-    shoved = restored(1.0, AfterSlope(1.0, 19))
-    assert shoved.phase.stage == AfterShove(1.0, 0)
+    first = restored(1.0, Stage.DESCENDING)
+    assert first.phase == Restoration(1.0, Stage.AFTER_SLOPE, 1.0, 0)
+    waiting = restored(1.0, Stage.AFTER_SLOPE, 1.0, 18)
+    assert waiting.phase == Restoration(1.0, Stage.AFTER_SLOPE, 1.0, 19)
+    shoved = restored(1.0, Stage.AFTER_SLOPE, 1.0, 19)
+    assert shoved.phase == Restoration(1.0, Stage.AFTER_SHOVE, 1.0, 0)
     assert shoved.trial.forced
     assert 0 < np.abs(shoved.trial.direction).max() <= 0.01
-    assert restored(1.0, AfterShove(1.0, 18)).verdict is None
-    assert restored(1.0, AfterShove(1.0, 19)).verdict is Status.LOCALLY_INFEASIBLE
+    assert restored(1.0, Stage.AFTER_SHOVE, 1.0, 18).verdict is None
+    assert restored(1.0, Stage.AFTER_SHOVE, 1.0, 19).verdict is Status.LOCALLY_INFEASIBLE
 
 
 def test_a_way_down_ends_the_probe():
-    assert restored(0.9, AfterSlope(1.0, 19)).phase.stage == Descending()
-    assert restored(0.91, AfterSlope(1.0, 19)).phase.stage == AfterShove(0.91)
-    assert restored(0.9, AfterShove(1.0, 19)).verdict is None
+    assert restored(0.9, Stage.AFTER_SLOPE, 1.0, 19).phase == Restoration(1.0)
+    assert restored(0.91, Stage.AFTER_SLOPE, 1.0, 19).phase == Restoration(1.0, Stage.AFTER_SHOVE, 0.91)
+    assert restored(0.9, Stage.AFTER_SHOVE, 1.0, 19).verdict is None
 
 
 def test_the_first_plateau_is_left_to_the_objective():
-    assert isinstance(restored(1.0, AfterShove(1.0, 0)).phase, QuasiNewton)
-    assert isinstance(restored(1.0, AfterShove(1.0, 0), monitor=Monitor(restorations=1)).phase, Restoration)
-    assert isinstance(restored(1.0, AfterShove(1.0, 1)).phase, Restoration)
-    assert isinstance(restored(1.0, AfterSlope(1.0, 0)).phase, Restoration)
+    assert isinstance(restored(1.0, Stage.AFTER_SHOVE, 1.0, 0).phase, QuasiNewton)
+    assert isinstance(restored(1.0, Stage.AFTER_SHOVE, 1.0, 0, monitor=Monitor(restorations=1)).phase, Restoration)
+    assert isinstance(restored(1.0, Stage.AFTER_SHOVE, 1.0, 1).phase, Restoration)
+    assert isinstance(restored(1.0, Stage.AFTER_SLOPE, 1.0, 0).phase, Restoration)
 
 
 # Rows that were not evaluated, and lengths of variables
@@ -458,9 +477,10 @@ def test_the_model_leaves_out_rows_of_zeros_unless_they_are_equalities():
     problem = Problem(line().evaluate, num_constraints=3, num_equalities=1)
     state = at(line())
     J = np.array([[1.0], [0.0], [0.0]])
-    made = Model.at(problem, state, np.ones(1), J, np.zeros(3), np.abs(J[:, 0]))
+    problem = ScaledProblem(problem, state.scaling)
+    made = model_at(problem, state, np.ones(1), J, np.zeros(3), np.abs(J[:, 0]))
     assert made.evaluated.tolist() == [True, False, True]
-    full = Model.at(problem, state, np.ones(1), np.ones((3, 1)), np.zeros(3), np.ones(3))
+    full = model_at(problem, state, np.ones(1), np.ones((3, 1)), np.zeros(3), np.ones(3))
     assert full.evaluated is None
 
 
@@ -471,7 +491,7 @@ def test_a_problem_in_lengths_by_hand():
         np.asarray(1.0), np.zeros(0), lambda w, objective=1.0: objective * np.ones(2), hessian=lambda *_: H
     )
     problem = Problem(lambda x: now, num_constraints=0, domain=Box(np.array([-8.0, -2.0]), np.array([4.0, 3.0])))
-    inner = lengths.in_lengths(problem, D)
+    inner = ScaledProblem(problem, Scaling(1.0, np.zeros(0), D))
     assert inner.domain.bounds(D)[0].tolist() == [-2.0, -4.0]
     assert inner.domain.bounds(D)[1].tolist() == [1.0, 6.0]
     there = inner.evaluate(np.ones(2))
@@ -483,4 +503,4 @@ def test_the_distance_to_a_constraint_is_the_length_of_a_start_at_zero():
     # 1/2 - x / 1024 <= 0 is 512 away, which is a power of two
     problem = line(offset=0.5, slope=-1 / 1024)
     x0 = np.zeros(1)
-    assert lengths.lengths(problem, x0, problem.evaluate(x0), RULES).tolist() == [512.0]
+    assert common_lengths(problem, x0, problem.evaluate(x0), RULES).tolist() == [512.0]

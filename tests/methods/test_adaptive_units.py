@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import minimize
 
 from gdpa import AdaptiveGDPA, Box, from_functions, problems, solve
-from gdpa.methods.adaptive import Rules, sqp_step
-from gdpa.methods.adaptive.units import Scaling, drifted
+from gdpa.methods.adaptive import Rules
+from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, Scaling, drift
 
 RULES = Rules()
 
@@ -16,8 +16,8 @@ RULES = Rules()
 def renew(state, c, J):
     """Return the state in units that suit it."""
     sizes = np.abs(J).max(axis=1)
-    a, b = drifted(state.scaling, state.reference.objectives[-1], state.constraints, c, J, sizes, RULES)
-    return state.in_units(a, b), a * c, b[:, None] * J
+    a, b = drift(state.scaling, state.reference.objectives[-1], state.constraints, c, J, sizes, RULES)
+    return state.rescaled(a, b), a * c, b[:, None] * J
 
 
 def after_a_drift(factor_f, factor_g):
@@ -47,8 +47,8 @@ def as_if(state, a, b):
 def test_units_that_suit_are_left_alone():
     _, state, c, J = after_a_drift(1.0, np.ones(3))
     f, g, sizes = state.reference.objectives[-1], state.constraints, np.abs(J).max(axis=1)
-    assert drifted(state.scaling, f, g, c, J, sizes, RULES) is None
-    assert drifted(state.scaling, f, g, c, J, sizes, replace(RULES, drift=1.0)) is not None
+    assert drift(state.scaling, f, g, c, J, sizes, RULES) is None
+    assert drift(state.scaling, f, g, c, J, sizes, replace(RULES, drift=1.0)) is not None
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
@@ -59,7 +59,7 @@ def test_a_unit_drifts_exactly_if_its_factor_leaves_the_limits(unit):
     for slope in (1e-4, 0.05, 0.2, 1.0, 5.0, 50.0):
         J = np.array([[0.0, slope]])
         factor = min(1 / max(slope, min(unit / 100, 0.5)), max(unit, 1.0) / unit)
-        found = drifted(scaling, f, g, c, J, np.array([slope]), RULES)
+        found = drift(scaling, f, g, c, J, np.array([slope]), RULES)
         if 0.1 <= factor <= 10:
             assert found is None
         else:
@@ -75,14 +75,13 @@ def test_new_units_change_neither_the_point_nor_the_multipliers_nor_the_lagrangi
     s, t = strange.scaling, new.scaling
     assert t.unscale(new.lagrangian.multipliers) == pytest.approx(s.unscale(strange.lagrangian.multipliers), rel=1e-12)
     # gradients in the new units: of size one, up to the drift that is allowed
-    now = problem.evaluate(state.x)
+    now = ScaledEvaluation(problem.evaluate(state.x), t, state.x)
     w = new.lagrangian.multipliers
-    assert c_new + w @ J_new == pytest.approx(t.pullback(now, w), rel=1e-9)
+    assert c_new + w @ J_new == pytest.approx(now.pullback(w), rel=1e-9)
     sizes = np.abs(J_new).max(axis=1)
     assert ((sizes >= 1 / RULES.drift) & (sizes <= RULES.drift)).all()
-    f, g = t.values(now)
-    assert new.reference.objectives[-1] == pytest.approx(f)
-    assert new.reference.constraints[-1] == pytest.approx(g)
+    assert new.reference.objectives[-1] == pytest.approx(now.objective)
+    assert new.reference.constraints[-1] == pytest.approx(now.constraints)
     # the Lagrangian's matrix is that of the same function in other units
     ratio = t.objective / s.objective
     assert new.curvature.sigma == pytest.approx(ratio * strange.curvature.sigma)
@@ -146,8 +145,7 @@ def test_a_multiplier_far_too_large_is_let_go():
     algorithm = AdaptiveGDPA()
     state = algorithm.init(problem, np.array([2.0]))
     state = replace(state, lagrangian=state.lagrangian._replace(multipliers=np.array([1e9])))
-    now = problem.evaluate(state.x)
-    state = sqp_step.plan(problem, state, now, state.phase.gradient, state.phase.jacobian, RULES)
+    state = state.phase.plan(algorithm, ScaledProblem(problem, state.scaling), state)
     assert state.lagrangian.multipliers[0] == pytest.approx(0.0, abs=1e-5)
     for _ in range(10):
         state = algorithm.update(problem, state)

@@ -8,9 +8,10 @@ import torch
 
 from gdpa import AdaptiveGDPA, Evaluation, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, solve
 from gdpa.base.arrays import max_norm, positive_part
-from gdpa.methods.adaptive import Rules, restoration
+from gdpa.methods.adaptive import Rules
 from gdpa.methods.adaptive.merit import Reference, sufficient
-from gdpa.methods.adaptive.state import Restoration
+from gdpa.methods.adaptive.restoration import Restoration, enter_restoration
+from gdpa.methods.adaptive.scaling import ScaledProblem
 from tests.methods.adaptive_cases import AWKWARD, HOLES, INFEASIBLE, UNBOUNDED, WALLS
 
 STEPS = ("auto", "pullback")
@@ -131,7 +132,8 @@ def in_phase(problem, algorithm, start, x):
     point = np.full_like(start, x)
     now = problem.evaluate(point)
     reference = Reference(now.objective[None], state.scaling.constraints * now.constraints[None, :])
-    return restoration.begin(problem, replace(state, x=point, evaluation=now, reference=reference), now)
+    state = replace(state, x=point, evaluation=now, reference=reference)
+    return enter_restoration(algorithm, ScaledProblem(problem, state.scaling), state)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

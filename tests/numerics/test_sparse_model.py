@@ -63,7 +63,7 @@ def test_limited_memory_bfgs_is_a_sparse_matrix_and_a_low_rank(pairs):
         s = rng.standard_normal(8)
         curvature = curvature.updated(s, s * np.arange(1, 9))
     B = np.stack([curvature.product(e) for e in np.eye(8)])
-    step = sparse_model_step(Quadratic.of(curvature, 8), c, read(csr_array(J)), r, beta, 0, bounds)
+    step = sparse_model_step(Quadratic.of(curvature, None, 8), c, read(csr_array(J)), r, beta, 0, bounds)
     assert max(residuals(B, c, J, r, beta, 0, bounds, *step)) < 1e-7 * max(1.0, beta * 1e-3)
 
 

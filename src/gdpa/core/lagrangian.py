@@ -130,6 +130,30 @@ class AugmentedLagrangian(NamedTuple):
         """
         return ascended(self.multipliers, self.beta, self.tau, constraints_next, self.num_equalities, gate)
 
+    def with_multipliers(self, multipliers: Array, tau_factor: float = 1.0) -> AugmentedLagrangian:
+        """Return the function with other multipliers, and with tau divided by a factor.
+
+        >>> AugmentedLagrangian(1.0, beta=2.0, tau=0.1).with_multipliers(3.0, tau_factor=4.0)
+        AugmentedLagrangian(multipliers=3.0, beta=2.0, tau=0.025, num_equalities=0)
+        """
+        return AugmentedLagrangian(multipliers, self.beta, self.tau / tau_factor, self.num_equalities)
+
+    def stiffened(self, factor: float, largest: float) -> AugmentedLagrangian:
+        """Return the function with beta times a factor, up to the largest.
+
+        >>> AugmentedLagrangian(1.0, beta=8.0).stiffened(4.0, largest=20.0).beta
+        20.0
+        """
+        return self._replace(beta=min(factor * self.beta, largest) if self.beta < largest else self.beta)
+
+    def relaxed(self, factor: float, least: float) -> AugmentedLagrangian:
+        """Return the function with beta divided by a factor, down to the least.
+
+        >>> AugmentedLagrangian(1.0, beta=8.0).relaxed(4.0, least=3.0).beta
+        3.0
+        """
+        return self._replace(beta=max(self.beta / factor, least) if self.beta > least else self.beta)
+
     def damped(self, constraints: Array, theta: float | Array) -> Array:
         """Return ``lambda + theta ([(1 - tau) lambda + beta g]_+ - lambda)``, the dual step damped by theta (ours).
 

@@ -10,7 +10,6 @@ from gdpa.base.arrays import dot, from_numpy, machine_eps, matmul, max_norm, nam
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix, cholesky_divided, combine, padded, solve_symmetric, strictly_lower, to_float64
-from gdpa.numerics.sparse.matrix import SparseMatrix
 
 #: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
 POWELL = 0.2
@@ -34,8 +33,7 @@ class LBFGS(NamedTuple):
         sigma: the curvature of B_0 = sigma I.
         length: the last ||s||.
         limit: the number of pairs that are kept.
-        matrix: B itself, for NumPy arrays of at most `DENSE` components, or a sparse matrix of second derivatives
-            that stands in for it; None if it was not formed.
+        matrix: B itself, for NumPy arrays of at most `DENSE` components; None if it was not formed.
 
     Example:
         >>> B = LBFGS().updated(np.array([2.0, 0.0]), np.array([8.0, 0.0]))
@@ -48,7 +46,7 @@ class LBFGS(NamedTuple):
     sigma: float = 1.0
     length: float = 0.0
     limit: int = 20
-    matrix: Matrix | SparseMatrix | None = None
+    matrix: Matrix | None = None
 
     @classmethod
     def fresh(cls, gradient: Array, limit: int = 20) -> LBFGS:

@@ -13,7 +13,7 @@ from gdpa.methods.adaptive.rules import Rules
 
 
 class Merit(NamedTuple):
-    """What a phase minimizes: ``weight * f`` with the penalty terms of an augmented Lagrangian.
+    """The function that a phase minimizes: ``weight * f`` with the penalty terms of an augmented Lagrangian.
 
     F_beta itself has weight 1. Restoration has weight 0, lambda = 0 and beta = 1, which is ||[g]_+||^2 / 2.
     """
@@ -35,38 +35,25 @@ class Trial(NamedTuple):
         slope: the derivative of the merit along p, negative.
         length: t.
         forced: accept the trial whatever its merit, and forget the points before it.
+        correction: a step taken in place of a refused p (second-order correction).
     """
 
     direction: Array
     slope: float
     length: float = 1.0
     forced: bool = False
+    correction: Array | None = None
 
     def point(self, x: Array) -> Array:
         """Return the trial point."""
+        if self.correction is not None:
+            return x + self.correction
         return x + (self.direction if self.length == 1.0 else self.length * self.direction)
 
-
-@stored
-class Correction(NamedTuple):
-    """A trial whose step replaces that of a refused one (second-order correction)."""
-
-    step: Array
-    refused: Trial
-
-    @property
-    def length(self) -> float:
-        """That of the refused trial."""
-        return self.refused.length
-
-    @property
-    def slope(self) -> float:
-        """That of the refused trial."""
-        return self.refused.slope
-
-    def point(self, x: Array) -> Array:
-        """Return the trial point."""
-        return x + self.step
+    def rescaled(self, factor: float) -> Trial:
+        """Return the trial in coordinates that are ``factor`` times as large."""
+        correction = None if self.correction is None else factor * self.correction
+        return self._replace(direction=factor * self.direction, correction=correction)
 
 
 @stored
@@ -102,7 +89,7 @@ class Reference(NamedTuple):
 
 
 def sufficient(value: float, current: float, reference: float, promised: float, rounding: float, rules: Rules) -> bool:
-    """Tell whether a trial of merit ``value`` is accepted; a value that is not finite never is.
+    """Return whether a trial of merit ``value`` is accepted; a value that is not finite never is.
 
     The test is ``value <= reference + c promised`` up to the rounding of the values.
 
@@ -129,7 +116,7 @@ def shorten(length: float, slope: float, rise: float, rules: Rules) -> float:
     Args:
         length: the refused t.
         slope: the derivative of the merit along the direction (negative).
-        rise: the merit at x + t p minus that at x; may be not finite.
+        rise: the increase of the merit from x to x + t p; may be not finite.
         rules: for the two bounds.
 
     >>> shorten(1.0, slope=-1.0, rise=1.0, rules=Rules()), shorten(1.0, slope=-1.0, rise=math.nan, rules=Rules())

@@ -8,27 +8,30 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import machine_eps, namespace
+from gdpa.base.arrays import machine_eps, max_norm, namespace, some, zeros_like
 from gdpa.base.checks import check_count, check_positive, check_share
+from gdpa.base.status import Status
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
+from gdpa.core.certificate import JACOBIAN_LIMIT
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.methods.adaptive import al_step, phases, sqp_step
-from gdpa.methods.adaptive.lengths import (
-    are_outgrown,
-    column_lengths,
-    evaluation_in_lengths,
-    in_lengths,
-    inside,
-    lengths,
-    outside,
-    relabeled,
-)
-from gdpa.methods.adaptive.merit import Reference, Trial, sufficient
+from gdpa.methods.adaptive.merit import Reference, Trial, shorten, sufficient
+from gdpa.methods.adaptive.quasi_newton import QuasiNewton, descend, enter_quasi_newton
+from gdpa.methods.adaptive.restoration import enter_restoration
 from gdpa.methods.adaptive.rules import Rules
-from gdpa.methods.adaptive.state import SQP, AdaptiveState, Monitor, QuasiNewton, Restoration
-from gdpa.methods.adaptive.units import measures_rows, scaling_from
+from gdpa.methods.adaptive.scaling import (
+    ScaledEvaluation,
+    ScaledProblem,
+    column_lengths,
+    common_lengths,
+    is_box,
+    measures_rows,
+    scaling_from,
+)
+from gdpa.methods.adaptive.sqp import SQP, begins_with_sqp, enter_sqp, nearly_active
+from gdpa.methods.adaptive.state import AdaptiveState, Monitor, sqrt_eps
+from gdpa.methods.base import Probe
 from gdpa.methods.method import Method, MethodCard
 from gdpa.numerics.lbfgs import LBFGS
 
@@ -60,7 +63,7 @@ class AdaptiveGDPA(Method):
 
     If the violation does not fall, *feasibility restoration* minimizes it alone. One forward pass per update; one
     backward pass per accepted point (and one more at a multiplier update), or a Jacobian. If every row of J is a pass,
-    a long run also measures curvature along its steps, see `gdpa.methods.adaptive.curvature`.
+    a long run also measures curvature along its steps, see `gdpa.methods.adaptive.sqp.refine`.
 
     Args:
         beta: the first penalty beta_0, on the scaled problem. Raised if the violation does not fall.
@@ -108,97 +111,159 @@ class AdaptiveGDPA(Method):
 
     def init(self, problem: Problem, x0: Array) -> AdaptiveState:
         now = self.begin(problem, x0)
-        return self._at(problem, x0, now, lengths(problem, x0, now, self.rules))
+        return self._start(problem, x0, now, common_lengths(problem, x0, now, self.rules))
 
-    def _at(self, problem: Problem, x: Array, now: Evaluation, D: Array | None) -> AdaptiveState:
+    def _start(self, problem: Problem, x: Array, now: Evaluation, D: Array | None) -> AdaptiveState:
         """Return the state before the first update from x, in the lengths D."""
-        if D is None:
-            return self._begin(problem, x, now)
-        return outside(self._begin(in_lengths(problem, D), x / D, evaluation_in_lengths(now, D)), D)
-
-    def _begin(self, problem: Problem, x0: Array, now: Evaluation) -> AdaptiveState:
-        """Return the state before the first update."""
-        rules = self.rules
-        sqp = phases.begins_with_sqp(problem, now, x0.shape[-1], self.step, rules)
+        rules, g = self.rules, now.constraints
+        sqp = begins_with_sqp(problem.domain, now, x.shape[-1], self.step, rules)
         J = now.jacobian() if sqp or measures_rows(now, rules) else None
-        scaling = scaling_from((now.objective, now.constraints), now.gradient(), J, rules, enlarge=not sqp)
-        zero = namespace(now.constraints).zeros_like(now.constraints)
-        F = AugmentedLagrangian(zero, float(self.beta), float(self.tau), problem.num_equalities)
-        f, g = scaling.values(now)
-        if sqp:  # `to_sqp` plans the first trial
-            gradient = scaling.gradient(now)
-            curvature, trial = LBFGS(limit=self.memory), Trial(0 * gradient, 0.0)
-        else:
-            rows = None if J is None else J * scaling.constraints[:, None]
-            w = F.weights(g)
-            gradient = scaling.pullback(now, w) if rows is None else scaling.gradient(now) + w @ rows
-            curvature = LBFGS.fresh(gradient, self.memory)
-            trial = al_step.plan(problem.domain, x0, gradient, curvature)
+        c = now.gradient()
+        if D is not None:
+            c, J = D * c, None if J is None else D * J
+        scaling = scaling_from((now.objective, g), c, J, rules, enlarge=not sqp)._replace(lengths=D)
+        scaled, call = ScaledProblem(problem, scaling), ScaledEvaluation(now, scaling, x)
+        F = AugmentedLagrangian(zeros_like(g), float(self.beta), float(self.tau), problem.num_equalities)
         state = self.first_state(
             AdaptiveState,
-            x0,
+            x,
             now,
             scaling=scaling,
             lagrangian=F,
-            curvature=curvature,
-            reference=Reference(f[None], g[None, :]),
-            gradient=gradient,
-            trial=trial,
+            curvature=LBFGS(limit=self.memory),
+            reference=Reference(call.objective[None], call.constraints[None, :]),
+            gradient=c,
+            trial=Trial(0 * c, 0.0),
             monitor=Monitor(),
             phase=QuasiNewton(),
         )
-        return phases.to_sqp(problem, state, now, rules) if sqp else state
+        if sqp:
+            state = enter_sqp(scaled, state)
+        else:
+            w = F.weights(call.constraints)
+            gradient = call.pullback(w) if J is None else call.gradient() + w @ call.jacobian()
+            state = state.replaced(gradient=gradient, curvature=LBFGS.fresh(gradient, self.memory))
+        return state.phase.plan(self, scaled, state)
 
     def with_multipliers(self, problem: Problem, state: AdaptiveState, multipliers: Array) -> AdaptiveState:
         """Return the first state with other multipliers than zero, and without perturbation of them."""
-        D, (problem, state) = state.lengths, inside(problem, state)
-        F = state.lagrangian._replace(multipliers=state.scaling.scale(multipliers), tau=0.0)
-        state = state.replaced(lagrangian=F, multipliers=multipliers)
-        now = state.evaluation or problem.evaluate(state.x)
-        if isinstance(state.phase, SQP):
-            c, J = state.phase.gradient, state.phase.jacobian
-            state = state.replaced(curvature=state.curvature._replace(matrix=None))  # that of other multipliers
-            return outside(sqp_step.plan(problem, state, now, c, J, self.rules), D)
-        return outside(phases.to_quasi_newton(problem, state, now), D)
+        F = state.lagrangian.with_multipliers(state.scaling.scale(multipliers), math.inf)
+        scaled = ScaledProblem(problem, state.scaling)
+        state = state.replaced(lagrangian=F, multipliers=multipliers, hessian=None)
+        state = state.phase.renew(scaled, state)
+        return state.phase.plan(self, scaled, state)
 
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
-        D, rules, original = state.lengths, self.rules, problem
-        problem, old = inside(problem, state.replaced(step=state.step + 1, probe=None))  # x = D z with D fixed
-        x = phases.on_bounds(problem.domain, old, old.trial.point(old.x), rules)
-        now = problem.evaluate(x)  # 1. one forward pass at the trial point
-        outcome = _assess(old, now, rules)
-        rise = outcome.rise
-        if outcome.accepted:  # 2. nonmonotone Armijo test on F_beta
-            there = old.replaced(x=x, evaluation=now, reference=outcome.reference)
+        old, scaled = state.replaced(step=state.step + 1, probe=None), ScaledProblem(problem, state.scaling)
+        now = scaled.evaluate(old.phase.place(scaled, old.trial.point(old.z), self.rules))  # 1. one forward pass
+        reference, rise, accepted = assess(old, now, self.rules)
+        if accepted:  # 2. nonmonotone Armijo test on F_beta
+            there = old.replaced(x=now.x, evaluation=now.original, reference=reference)
             # 3. multipliers, penalty and curvature; the next phase; its trial, or a verdict
-            new = phases.arrive(problem, old, there, now, self.step, rules, self.beta)
+            new = self._arrive(scaled, old, there)
             if math.isfinite(new.trial.slope):
-                return self._in_suitable_lengths(original, outside(new, D))
+                return self._in_suitable_lengths(problem, new)
             rise = math.nan  # the gradient there is not finite
         # 4. second-order correction, shorter step, projected gradient, or a verdict
-        return outside(phases.refuse(problem, old, now, outcome.reference.constraints[-1], rise, rules), D)
+        return self._refuse(scaled, old, now, rise)
+
+    def _arrive(self, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState) -> AdaptiveState:
+        """Return the state at the accepted point: multipliers, penalty, phase, next trial, or a verdict."""
+        rules, phase = self.rules, state.phase
+        if not phase.restores:
+            violated = state.violation > sqrt_eps(state.x)
+            if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
+                return enter_restoration(self, problem, state) if violated else state.replaced(verdict=Status.DIVERGING)
+            unmoved = 0 if _moved(old.z, state.z, rules) else old.unmoved_points + 1
+            state = state.replaced(unmoved_points=unmoved)
+        state = phase.arrive(self, problem, old, state)
+        state = state.phase.plan(self, problem, state)
+        if phase.restores:
+            return state
+        if self.step == "auto":
+            state = self._choose(problem, state)
+        state = _watch(state, rules)
+        still, monitor = state.unmoved_points >= rules.patience, state.monitor
+        if violated and (still or monitor.points >= monitor.patience(rules.patience)):
+            return enter_restoration(self, problem, state)
+        return state.replaced(verdict=Status.STALLED) if still else state
+
+    def _refuse(
+        self, problem: ScaledProblem, state: AdaptiveState, now: ScaledEvaluation, rise: float
+    ) -> AdaptiveState:
+        """Return the state with another trial from the same x, or with the verdict that there is none.
+
+        Args:
+            problem: the problem.
+            state: at x.
+            now: the oracle call at the refused trial point.
+            rise: the increase of the merit from x to there.
+        """
+        trial, finite, rules = state.trial, math.isfinite(rise), self.rules
+        if trial.correction is not None:
+            return state.replaced(trial=trial._replace(length=rules.longest_cut, correction=None))
+        if trial.length == 1.0 and finite:
+            correction = state.phase.correct(problem, state, now.constraints, rules)
+            if correction is not None:
+                return state.replaced(trial=trial._replace(correction=correction))
+        length = shorten(trial.length, trial.slope, rise, rules)
+        if length >= sqrt_eps(state.x) ** (2 * rules.shortest_step):
+            return state.replaced(trial=trial._replace(length=length))
+        if state.curvature.pairs:  # once more along the projected gradient
+            curvature = LBFGS.fresh(state.gradient, state.curvature.limit)
+            trial = descend(problem, state.z, state.gradient, curvature)
+            return state.replaced(curvature=curvature, hessian=None, trial=trial)
+        if not finite:  # the loop names the culprit from these values
+            call = now.original
+            probe = Probe(state.x, state.multipliers, call.objective, call.constraints, state.x + math.nan)
+            return state.replaced(probe=probe, verdict=Status.INVALID_NUMBER)
+        if not state.phase.restores and state.violation > sqrt_eps(state.x):
+            return enter_restoration(self, problem, state)
+        return state.replaced(verdict=Status.STALLED)
+
+    def _choose(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        """Return the state at x in the phase that the rows near active call for, if each of them is a pass.
+
+        The quasi-Newton phase goes first, until it has made the passes that `Rules.trial_points` points of SQP would
+        take. An easy problem is solved by then.
+        """
+        rules, m, d = self.rules, state.constraints.shape[0], state.x.shape[0]
+        whole = m <= rules.few_rows or state.call(problem).original.has_cheap_jacobian
+        if whole or m * d > JACOBIAN_LIMIT or not problem.is_box:
+            return state
+        rows = int(namespace(state.x).sum(nearly_active(state, state.lagrangian)))
+        if isinstance(state.phase, SQP):
+            if rows <= rules.few_rows:
+                return state
+            state = enter_quasi_newton(problem, state)
+        else:
+            made = 2 * (state.step - state.phase_since)  # one forward and one backward pass at each point
+            if rows > rules.few_rows or made < rules.trial_points * (rows + 2):
+                return state
+            state = enter_sqp(problem, state.replaced(curvature=state.curvature.cleared()))
+        return state.phase.plan(self, problem, state)
 
     def _in_suitable_lengths(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Return the state in new lengths if x has outgrown the old ones or they have not led to an end."""
-        second = isinstance(state.phase, SQP) and state.step == self.rules.second_attempt
-        outgrown = not isinstance(state.phase, Restoration) and are_outgrown(problem, state, self.rules)
+        rules, sqp = self.rules, isinstance(state.phase, SQP)
+        second = sqp and state.step == rules.second_attempt
+        outgrown = not state.phase.restores and _are_outgrown(problem, state, rules)
         if not (second or outgrown):
             return state
         now = state.evaluation or problem.evaluate(state.x)
         if second:
-            D = column_lengths(problem, state.x, now, self.rules)
-            return state if D is None else self._again(problem, state, now, D)
-        D = lengths(problem, state.x, now, self.rules)
-        grown = D is not None and (state.lengths is None or D[0] > state.lengths[0])
-        if isinstance(state.phase, SQP) or grown:
-            return relabeled(state, D)
+            D = column_lengths(problem, state.x, now, rules)
+            return state if D is None else self._restart(problem, state, now, D)
+        D, before = common_lengths(problem, state.x, now, rules), state.scaling.lengths
+        if sqp or (D is not None and (before is None or D[0] > before[0])):
+            return state.rescaled(lengths=D)
         # f and g have shrunk, and the quasi-Newton phase does not renew their units
-        return self._again(problem, state, now, D)
+        return self._restart(problem, state, now, D)
 
-    def _again(self, problem: Problem, state: AdaptiveState, now: Evaluation, D: Array | None) -> AdaptiveState:
+    def _restart(self, problem: Problem, state: AdaptiveState, now: Evaluation, D: Array | None) -> AdaptiveState:
         """Return the state of a run that begins again at x in the lengths D, with its multipliers and its penalty."""
-        again = self._at(problem, state.x, now, D)
+        again = self._start(problem, state.x, now, D)
         again = again.replaced(
             lagrangian=again.lagrangian._replace(beta=state.lagrangian.beta),
             step=state.step,
@@ -208,8 +273,8 @@ class AdaptiveGDPA(Method):
         return self.with_multipliers(problem, again, state.multipliers).replaced(probe=state.probe)
 
 
-class _Outcome(NamedTuple):
-    """What a trial point brings: the values with it, the merit there minus that at x, and the verdict on it."""
+class Outcome(NamedTuple):
+    """The outcome of a trial: updated values, change in merit, accepted or not."""
 
     reference: Reference
     rise: float
@@ -217,13 +282,45 @@ class _Outcome(NamedTuple):
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _assess(state: AdaptiveState, now: Evaluation, rules: Rules) -> _Outcome:
+def assess(state: AdaptiveState, now: ScaledEvaluation, rules: Rules) -> Outcome:
     """Return whether the trial point is accepted."""
-    merit, trial, (f, g) = state.merit, state.trial, state.scaling.values(now)
-    points = state.reference.push(f, g)
-    value, current, reference = points.values(merit)
-    if isinstance(trial, Trial) and trial.forced and math.isfinite(value):
-        return _Outcome(points.newest(), value - current, True)
+    trial, g = state.trial, now.constraints
+    points = state.reference.push(now.objective, g)
+    value, current, reference = points.values(state.phase.merit(state))
+    if trial.forced and math.isfinite(value):
+        return Outcome(points.newest(), value - current, True)
     rounding = rules.roundings * machine_eps(g)
     accepted = sufficient(value, current, reference, trial.length * trial.slope, rounding, rules)
-    return _Outcome(points.newest(rules.reference_points), value - current, accepted)
+    return Outcome(points.newest(rules.reference_points), value - current, accepted)
+
+
+def _moved(old: Array, new: Array, rules: Rules) -> bool:
+    """Return whether a coordinate has changed by more than rounding."""
+    xp = namespace(new)
+    return some(xp.abs(new - old) > rules.roundings * machine_eps(new) * xp.abs(new))
+
+
+def _watch(state: AdaptiveState, rules: Rules) -> AdaptiveState:
+    """Return the state with its monitor reset if the violation has decreased or vanished."""
+    violation, monitor = state.violation, state.monitor
+    if violation <= sqrt_eps(state.x):
+        return state.replaced(monitor=monitor.reset())
+    if monitor.points >= monitor.patience(rules.patience) and violation < rules.fallen * monitor.violation:
+        return state.replaced(monitor=monitor.reset(violation))
+    return state
+
+
+def _are_outgrown(problem: Problem, state: AdaptiveState, rules: Rules) -> bool:
+    """Return whether the largest |x_j| has left the length that D gives it.
+
+    A first small step from 0 does not measure x: a length of 1 is shortened at `Rules.patience` points or not at all,
+    and a shorter one is not shortened.
+    """
+    lengths, D = state.scaling.lengths, state.scaling.length
+    if problem.x_scale is not None or not is_box(problem.domain):
+        return False
+    if lengths is not None and some(lengths != lengths[0]):
+        return False  # lengths of the columns stay
+    size = float(max_norm(state.x))
+    shortened = D > 1 or (D == 1 and size > 0 and state.step == rules.patience)
+    return size > rules.ordinary * D or (shortened and size < D / rules.ordinary)

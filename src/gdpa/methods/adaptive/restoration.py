@@ -10,100 +10,125 @@ lead off that plateau.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
+
 from gdpa.base.arrays import max_norm, namespace, norm
 from gdpa.base.status import Status
+from gdpa.base.stored import stored
 from gdpa.core.certificate import gradient_mapping, violation
-from gdpa.core.problem import Evaluation, Problem
+from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.units import asymmetric_direction
-from gdpa.methods.adaptive import al_step
-from gdpa.methods.adaptive.merit import Trial
+from gdpa.methods.adaptive.merit import Merit, Trial
+from gdpa.methods.adaptive.quasi_newton import descend, enter_quasi_newton, measure, merit_gradient
 from gdpa.methods.adaptive.rules import Rules
-from gdpa.methods.adaptive.state import (
-    AdaptiveState,
-    AfterShove,
-    AfterSlope,
-    Descending,
-    Monitor,
-    QuasiNewton,
-    Restoration,
-    sqrt_eps,
-)
-from gdpa.numerics.lbfgs import LBFGS
+from gdpa.methods.adaptive.scaling import ScaledProblem
+from gdpa.methods.adaptive.sqp import begins_with_sqp, enter_sqp
+from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Phase, sqrt_eps
+
+if TYPE_CHECKING:
+    from gdpa.methods.adaptive.method import AdaptiveGDPA
 
 
-def begin(problem: Problem, state: AdaptiveState, now: Evaluation) -> AdaptiveState:
+@stored
+class Stage(Enum):
+    """The stages of restoration: going down, after a step down the slope that is left, after a shove."""
+
+    DESCENDING = "descending"
+    AFTER_SLOPE = "after slope"
+    AFTER_SHOVE = "after shove"
+
+
+@stored
+@dataclass(frozen=True)
+class Restoration(Phase):
+    """Quasi-Newton steps on the violation alone.
+
+    Attributes:
+        violation: the violation at the entry.
+        stage: the stage.
+        before: the violation before the last probe.
+        points: accepted points since that probe.
+    """
+
+    violation: float
+    stage: Stage = Stage.DESCENDING
+    before: float = 0.0
+    points: int = 0
+
+    restores: ClassVar[bool] = True
+
+    def merit(self, state: AdaptiveState) -> Merit:
+        return Merit(0.0, AugmentedLagrangian(0 * state.constraints, 1.0, 0.0, state.lagrangian.num_equalities))
+
+    def arrive(
+        self, method: AdaptiveGDPA, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
+    ) -> AdaptiveState:
+        """Return the state after an accepted point: going on, probing, back in the problem, or decided."""
+        rules, phase = method.rules, self
+        state = measure(problem, old, state)
+        if self.stage != Stage.DESCENDING:
+            phase = replace(self, points=self.points + 1)
+            state = state.replaced(phase=phase)
+        if state.violation <= max(rules.restored * self.violation, sqrt_eps(state.x)):
+            return self.end(method, problem, state)
+        reach = 1 + float(max_norm(state.z))
+        if not _is_flat(problem, state, reach, rules):
+            return state
+        if self.stage == Stage.DESCENDING:  # the first probe: a step as long as x down the slope that is left
+            tiny = float(namespace(state.x).finfo(state.x.dtype).smallest_normal)
+            curvature = state.curvature.cleared(max(float(max_norm(state.gradient)) / reach, tiny))
+            return state.replaced(
+                phase=replace(self, stage=Stage.AFTER_SLOPE, before=state.violation), curvature=curvature
+            )
+        if self.stage == Stage.AFTER_SHOVE and phase.points == 1 and state.monitor.restorations == 0:
+            return self.end(method, problem, state)  # as flat as before the shove: a plateau, not a minimum
+        if phase.points < rules.patience:
+            return state
+        if state.violation <= rules.fallen * self.before:  # there was a way down
+            return state.replaced(phase=Restoration(self.violation))
+        if self.stage == Stage.AFTER_SHOVE:
+            return state.replaced(verdict=Status.LOCALLY_INFEASIBLE)
+        phase = replace(self, stage=Stage.AFTER_SHOVE, before=state.violation, points=0)
+        return state.replaced(phase=phase, curvature=state.curvature.cleared())
+
+    def plan(self, method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        z = state.z
+        if self.stage == Stage.AFTER_SHOVE and self.points == 0:  # the second probe, in a direction without symmetry
+            shove = method.rules.shove * (1 + float(max_norm(z))) * asymmetric_direction(z)
+            return state.replaced(trial=Trial(problem.domain.project(z + shove) - z, 0.0, forced=True))
+        return state.replaced(trial=descend(problem, z, state.gradient, state.curvature))
+
+    def end(self, method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        """Return the state back in the problem at the phase's point, with multipliers zero and a larger penalty."""
+        rules, F, since = method.rules, state.lagrangian, state.phase_since
+        state = state.replaced(
+            lagrangian=F.with_multipliers(0 * state.constraints).stiffened(rules.beta_factor, rules.largest_beta),
+            reference=state.reference.newest(),
+            monitor=Monitor(restorations=state.monitor.restorations + 1),
+        )
+        state = enter_quasi_newton(problem, state).replaced(phase_since=since)
+        sqp = begins_with_sqp(problem.domain, state.call(problem).original, state.x.shape[-1], method.step, rules)
+        return enter_sqp(problem, state) if sqp else state
+
+
+def enter_restoration(method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
     """Return the state at the start of the phase, at the same x."""
     state = state.replaced(
         phase=Restoration(state.violation),
         curvature=state.curvature.cleared(),
+        hessian=None,
         reference=state.reference.newest(),
         probe=None,
     )
-    return al_step.planned(problem.domain, state.replaced(gradient=al_step.merit_gradient(state, now)))
+    state = state.replaced(gradient=merit_gradient(problem, state))
+    return state.phase.plan(method, problem, state)
 
 
-def arrive(
-    problem: Problem, old: AdaptiveState, state: AdaptiveState, now: Evaluation, phase: Restoration, rules: Rules
-) -> AdaptiveState:
-    """Return the state after an accepted point of the phase: going on, probing, back in the problem, or decided."""
-    state = al_step.measured(problem, old, state, now)
-    trial = al_step.plan(problem.domain, state.x, state.gradient, state.curvature)
-    reach = 1 + float(max_norm(state.x))
-    stage = phase.stage
-    if not isinstance(stage, Descending):
-        stage = stage._replace(points=stage.points + 1)
-    phase = phase._replace(stage=stage)
-    state = state.replaced(phase=phase, trial=trial)
-    if state.violation <= max(rules.restored * phase.violation, sqrt_eps(state.x)):
-        return end(problem, state, now, phase, rules)
-    if not _is_flat(problem, state, reach, rules):
-        return state
-    if isinstance(stage, Descending):
-        return _step_down_the_slope(problem, state, phase, reach)
-    if isinstance(stage, AfterShove) and stage.points == 1 and state.monitor.restorations == 0:
-        return end(problem, state, now, phase, rules)  # as flat as before the shove: a plateau, no minimum
-    if stage.points < rules.patience:
-        return state
-    if state.violation <= rules.fallen * stage.violation:  # there was a way down
-        return state.replaced(phase=phase._replace(stage=Descending()))
-    if isinstance(stage, AfterShove):
-        return state.replaced(verdict=Status.LOCALLY_INFEASIBLE)
-    return _shoved(problem, state, phase, reach, rules)
-
-
-def _step_down_the_slope(problem: Problem, state: AdaptiveState, phase: Restoration, reach: float) -> AdaptiveState:
-    """Return the state with the first probe: a step as long as x down the slope that is left."""
-    tiny = float(namespace(state.x).finfo(state.x.dtype).smallest_normal)
-    curvature = state.curvature.cleared(max(float(max_norm(state.gradient)) / reach, tiny))
-    phase = phase._replace(stage=AfterSlope(state.violation))
-    return al_step.planned(problem.domain, state.replaced(phase=phase, curvature=curvature))
-
-
-def _shoved(problem: Problem, state: AdaptiveState, phase: Restoration, reach: float, rules: Rules) -> AdaptiveState:
-    """Return the state with the second probe: a step in a fixed direction without symmetry, accepted in any case."""
-    p = problem.domain.project(state.x + rules.shove * reach * asymmetric_direction(state.x)) - state.x
-    phase = phase._replace(stage=AfterShove(state.violation))
-    return state.replaced(phase=phase, curvature=state.curvature.cleared(), trial=Trial(p, 0.0, forced=True))
-
-
-def _is_flat(problem: Problem, state: AdaptiveState, reach: float, rules: Rules) -> bool:
-    """Tell whether the violation is stationary: moving x by its size changes it by a millionth to first order."""
+def _is_flat(problem: ScaledProblem, state: AdaptiveState, reach: float, rules: Rules) -> bool:
+    """Return whether the violation is stationary: moving x by its size changes it by a millionth to first order."""
     size = float(norm(violation(state.constraints, state.lagrangian.num_equalities)))
-    stationarity = float(max_norm(gradient_mapping(problem.domain, state.x, state.gradient)))
+    stationarity = float(max_norm(gradient_mapping(problem.domain, state.z, state.gradient)))
     share = max(rules.stationary, rules.roundings * sqrt_eps(state.x) ** 1.5)
     return bool(stationarity * reach <= share * size * min(size, 1.0))
-
-
-def end(problem: Problem, state: AdaptiveState, now: Evaluation, phase: Restoration, rules: Rules) -> AdaptiveState:
-    """Return the state back in the problem at the phase's point, with multipliers zero and a larger penalty."""
-    monitor = state.monitor
-    beta = min(rules.beta_factor * state.lagrangian.beta, rules.largest_beta)
-    state = state.replaced(
-        phase=QuasiNewton(),
-        lagrangian=state.lagrangian._replace(multipliers=0 * state.constraints, beta=beta),
-        reference=state.reference.newest(),
-        monitor=Monitor(restorations=monitor.restorations + 1),
-    )
-    gradient = al_step.merit_gradient(state, now)
-    curvature = LBFGS.fresh(gradient, state.curvature.limit)
-    return al_step.planned(problem.domain, state.replaced(gradient=gradient, curvature=curvature))

@@ -1,80 +1,62 @@
-"""What AdaptiveGDPA carries from one trial point to the next: the state, and the three phases as a tagged union."""
+"""The state of AdaptiveGDPA between two trial points, and the interface of its phases."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from gdpa.base.arrays import machine_eps, top
-from gdpa.base.sets import Box, ConvexSet, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.certificate import violation
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.methods.adaptive.merit import Correction, Merit, Reference, Trial
-from gdpa.methods.adaptive.units import Scaling
+from gdpa.methods.adaptive.merit import Merit, Reference, Trial
+from gdpa.methods.adaptive.rules import Rules
+from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, Scaling
 from gdpa.methods.base import State
 from gdpa.numerics.lbfgs import LBFGS
+from gdpa.numerics.sparse.matrix import SparseMatrix
+
+if TYPE_CHECKING:
+    from gdpa.methods.adaptive.method import AdaptiveGDPA
 
 
-@stored
-class QuasiNewton(NamedTuple):
-    """Phase 1: quasi-Newton steps on F_beta, with rare multiplier updates (an inexact augmented Lagrangian).
+class Phase:
+    """A phase of the method. A subclass adds the values that this phase alone needs."""
 
-    Attributes:
-        complementarity: max |max(g, -lambda/beta)| at the last multiplier update.
-    """
+    #: Whether the phase minimizes the violation alone.
+    restores: ClassVar[bool] = False
 
-    complementarity: float = math.inf
+    def merit(self, state: AdaptiveState) -> Merit:
+        """Return the function that the phase minimizes."""
+        return Merit(1.0, state.lagrangian)
 
+    def place(self, problem: ScaledProblem, z: Array, rules: Rules) -> Array:
+        """Return the trial point, corrected for rounding."""
+        return z
 
-@stored
-class SQP(NamedTuple):
-    """Phase 2: stabilized SQP. The linearization at x: grad f', J', and the multipliers l of the model's step."""
+    def correct(self, problem: ScaledProblem, state: AdaptiveState, constraints: Array, rules: Rules) -> Array | None:
+        """Return the second-order correction of a refused full step with these constraints; None if there is none."""
+        return None
 
-    gradient: Array
-    jacobian: Array
-    multipliers: Array
+    def arrive(
+        self, method: AdaptiveGDPA, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
+    ) -> AdaptiveState:
+        """Return the state at an accepted point: multipliers, penalty, curvature, perhaps another phase."""
+        raise NotImplementedError
 
+    def plan(self, method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        """Return the state with its next trial."""
+        raise NotImplementedError
 
-@stored
-class Descending(NamedTuple):
-    """Restoration goes down."""
+    def renew(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        """Return the state, before it is planned, after its multipliers were replaced."""
+        return state
 
-
-@stored
-class AfterSlope(NamedTuple):
-    """Restoration took a step as long as x down the slope that is left.
-
-    Attributes:
-        violation: the violation before.
-        points: accepted points since.
-    """
-
-    violation: float
-    points: int = 0
-
-
-@stored
-class AfterShove(NamedTuple):
-    """Restoration moved x in a fixed direction without symmetry; attributes as in `AfterSlope`."""
-
-    violation: float
-    points: int = 0
-
-
-@stored
-class Restoration(NamedTuple):
-    """Phase 3: quasi-Newton steps on ||[g]_+||^2 / 2 (feasibility restoration).
-
-    Attributes:
-        violation: the violation at the entry.
-        stage: what the phase is doing.
-    """
-
-    violation: float
-    stage: Descending | AfterSlope | AfterShove = Descending()
+    def rescaled(self, a: float, b: Array | float, c: float) -> Self:
+        """Return the phase with the units of f, g and z multiplied by a, b and 1 / c."""
+        return self
 
 
 @stored
@@ -82,7 +64,7 @@ class Monitor(NamedTuple):
     """Watches whether the violation falls.
 
     Attributes:
-        violation: what it was when the monitor was last reset.
+        violation: the violation when the monitor was last reset.
         points: accepted points since, weighted.
         restorations: how often it was restored.
     """
@@ -95,6 +77,10 @@ class Monitor(NamedTuple):
         """Return the monitor with its count at zero."""
         return Monitor(violation, 0, self.restorations)
 
+    def counted(self, points: int) -> Monitor:
+        """Return the monitor with more points counted."""
+        return self._replace(points=self.points + points)
+
     def patience(self, first: int) -> int:
         """Return how many points may pass without progress: ``first``, doubled by every restoration."""
         return first << self.restorations
@@ -103,21 +89,20 @@ class Monitor(NamedTuple):
 @stored
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveState(State):
-    """The state of `AdaptiveGDPA`; its own fields are those of the scaled problem.
+    """The state of `AdaptiveGDPA`. Its own fields are in the units of the scaled problem, those of `State` are not.
 
     Attributes:
-        scaling: the units of f and g.
+        scaling: the units of f, g and x.
         lagrangian: F_beta with its lambda, beta and tau.
         curvature: the quasi-Newton matrix of the phase.
         reference: values of the last accepted points.
         gradient: the gradient of the phase's merit at x.
         trial: the next trial point.
         monitor: whether the violation falls.
-        phase: which phase it is, with what it alone needs.
+        phase: the phase, with the values that it alone needs.
+        hessian: sparse second derivatives of the Lagrangian, used in place of the quasi-Newton matrix.
         phase_since: ``step`` when the quasi-Newton or SQP phase began.
         unmoved_points: accepted points in a row that did not move.
-        lengths: D of the change of variables x = D z, in which all fields but x and the multipliers are; None for the
-            identity.
     """
 
     scaling: Scaling
@@ -125,12 +110,22 @@ class AdaptiveState(State):
     curvature: LBFGS
     reference: Reference
     gradient: Array
-    trial: Trial | Correction
+    trial: Trial
     monitor: Monitor
-    phase: QuasiNewton | SQP | Restoration
+    phase: Phase
+    hessian: SparseMatrix | None = None
     phase_since: int = 0
     unmoved_points: int = 0
-    lengths: Array | None = None
+
+    @property
+    def z(self) -> Array:
+        """The point in the scaled variables, x / D."""
+        D = self.scaling.lengths
+        return self.x if D is None else self.x / D
+
+    def call(self, problem: ScaledProblem) -> ScaledEvaluation:
+        """Return the oracle call at x in the units of the state."""
+        return ScaledEvaluation(self.evaluation or problem.original.evaluate(self.x), self.scaling, self.x)
 
     @property
     def constraints(self) -> Array:
@@ -142,31 +137,31 @@ class AdaptiveState(State):
         """The largest violation of a scaled constraint at x."""
         return largest_violation(self.constraints, self.lagrangian.num_equalities)
 
-    @property
-    def merit(self) -> Merit:
-        """What the phase minimizes."""
-        if isinstance(self.phase, Restoration):
-            return Merit(0.0, AugmentedLagrangian(0 * self.constraints, 1.0, 0.0, self.lagrangian.num_equalities))
-        return Merit(1.0, self.lagrangian)
-
     def replaced(self, **changes: Any) -> AdaptiveState:
         """Return the state with other values of some fields: `dataclasses.replace` without its check of each field."""
         state = object.__new__(AdaptiveState)
         vars(state).update(vars(self), **changes)
         return state
 
-    def in_units(self, a: float, b: Array) -> AdaptiveState:
-        """Return the state with the units of f and g multiplied by a and b; x and the user's multipliers stay.
+    def rescaled(self, a: float = 1.0, b: Array | float = 1.0, lengths: Array | None = None) -> AdaptiveState:
+        """Return the state with the units of f and g multiplied by a and b, and in other common lengths of x.
 
-        With f' <- a f' and g' <- b g': lambda' <- a lambda' / b, and B <- a B. F_beta weighs its parts anew.
+        With f' <- a f', g' <- b g' and D <- c D: lambda' <- a lambda' / b, z <- z / c and B <- a c^2 B. The point, the
+        step and the multipliers of the user stay; F_beta weighs f against g differently.
         """
-        scaling, lagrangian, curvature, reference = self.scaling, self.lagrangian, self.curvature, self.reference
+        s_f, s, _ = self.scaling
+        new = Scaling(a * s_f, b * s, lengths)
+        c, reference, F = new.length / self.scaling.length, self.reference, self.lagrangian
+        curvature = self.curvature.rescaled(a * c * c)
         return self.replaced(
-            scaling=Scaling(a * scaling.objective, b * scaling.constraints),
-            lagrangian=lagrangian._replace(multipliers=a * lagrangian.multipliers / b),
-            curvature=curvature.rescaled(a),
+            scaling=new,
+            lagrangian=F.with_multipliers(a * F.multipliers / b),
+            curvature=curvature if c == 1 else curvature._replace(length=curvature.length / c),
+            hessian=None if self.hessian is None else a * c * c * self.hessian,
             reference=Reference(a * reference.objectives, b * reference.constraints),
-            monitor=self.monitor.reset(),
+            gradient=self.gradient if c == 1 else c * self.gradient,
+            trial=self.trial if c == 1 else self.trial.rescaled(1 / c),
+            phase=self.phase.rescaled(a, b, c),
         )
 
 
@@ -180,19 +175,6 @@ def largest_violation(constraints: Array, num_equalities: int) -> float:
     if num_equalities == 0:
         return max(float(top(constraints)), 0.0)  # the same in one operation
     return float(top(violation(constraints, num_equalities)))
-
-
-def step_bounds(domain: ConvexSet, x: Array) -> tuple[Array, Array] | None:
-    """Return how far each coordinate may move down and up inside a box; None for other sets.
-
-    >>> import numpy as np
-    >>> [v.tolist() for v in step_bounds(Box(0.0, 3.0), np.ones(1))]
-    [[-1.0], [2.0]]
-    """
-    if isinstance(domain, Reals) or not isinstance(domain, Box):  # in this order: the sets are abstract base classes
-        return None
-    lower, upper = domain.bounds(x)
-    return lower - x, upper - x
 
 
 def sqrt_eps(x: Array) -> float:

@@ -39,13 +39,13 @@ class Quadratic(NamedTuple):
     K: Matrix | None = None
 
     @classmethod
-    def of(cls, curvature: LBFGS, d: int) -> Quadratic:
+    def of(cls, curvature: LBFGS, hessian: SparseMatrix | None, d: int) -> Quadratic:
         """Return the sparse matrix of second derivatives, or the limited-memory BFGS matrix if there is none.
 
         Before the first step, when the multipliers of the Lagrangian are zero, sigma I is added.
         """
-        if isinstance(curvature.matrix, SparseMatrix):
-            return cls(curvature.matrix).shifted(curvature.sigma if curvature.rows is None else 0.0)
+        if hessian is not None:
+            return cls(hessian).shifted(curvature.sigma if curvature.rows is None else 0.0)
         H = SparseMatrix(diagonal(d), np.full(d, curvature.sigma))
         if curvature.rows is None:
             return cls(H)

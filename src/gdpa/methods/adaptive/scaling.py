@@ -1,0 +1,259 @@
+"""The scaled problem: units of f, g and x in which gradients have largest components near 1, and x a length near 1.
+
+Units of f and g follow IPOPT (section 3.8). Lengths of x are powers of two, so the change of variables x = D z is
+exact: bounds stay bounds to the last bit, and a problem in other units of x takes the same steps. Both follow the
+iterates.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from gdpa.base.arrays import every, from_numpy, max_norm, namespace
+from gdpa.base.sets import Box, ConvexSet, Reals
+from gdpa.base.stored import stored
+from gdpa.base.typing import Array
+from gdpa.core.problem import Evaluation, Problem
+from gdpa.core.units import length_at_zero
+from gdpa.methods.adaptive.rules import Rules
+from gdpa.methods.base import Probe
+from gdpa.numerics.dense import Matrix, to_float64
+from gdpa.numerics.sparse.matrix import row_sizes
+
+
+@stored
+class Scaling(NamedTuple):
+    """Positive factors of f and g and lengths of x: f' = s_f f, g' = s g, x = D z, lambda' = lambda s_f / s.
+
+    Attributes:
+        objective: s_f.
+        constraints: s.
+        lengths: the diagonal of D; None for the identity.
+
+    >>> import numpy as np
+    >>> Scaling(0.5, np.array([2.0])).unscale(np.array([4.0])).tolist()
+    [16.0]
+    """
+
+    objective: float
+    constraints: Array
+    lengths: Array | None = None
+
+    @property
+    def length(self) -> float:
+        """The common length of all coordinates, the first one if they differ."""
+        return 1.0 if self.lengths is None else float(self.lengths[0])
+
+    def scale(self, multipliers: Array) -> Array:
+        """Return the multipliers of the scaled problem."""
+        return multipliers * self.objective / self.constraints
+
+    def unscale(self, multipliers: Array) -> Array:
+        """Return the multipliers of the problem as the user wrote it."""
+        return self.constraints * multipliers / self.objective
+
+
+class ScaledEvaluation:
+    """An oracle call at x = D z: f', g' and their derivatives in z. It shares derivatives with the original call."""
+
+    __slots__ = ("original", "scaling", "x")
+
+    def __init__(self, original: Evaluation, scaling: Scaling, x: Array) -> None:
+        self.original, self.scaling, self.x = original, scaling, x
+
+    @property
+    def objective(self) -> Array:
+        """The scaled objective."""
+        return self.scaling.objective * self.original.objective
+
+    @property
+    def constraints(self) -> Array:
+        """The scaled constraints."""
+        return self.scaling.constraints * self.original.constraints
+
+    def pullback(self, w: Array, objective: float = 1.0) -> Array:
+        """Return objective * grad f' + J'^T w, one backward pass."""
+        s_f, s, D = self.scaling
+        v = self.original.pullback(s * w, objective * s_f)
+        return v if D is None else D * v
+
+    def gradient(self) -> Array:
+        """Return grad f'."""
+        s_f, _, D = self.scaling
+        return s_f * self.original.gradient() if D is None else D * (s_f * self.original.gradient())
+
+    def jacobian(self) -> Array:
+        """Return J'."""
+        _, s, D = self.scaling
+        J = self.original.jacobian() * s[:, None]
+        return J if D is None else D * J
+
+    def hessian(self, w: Array) -> Array | None:
+        """Return the Hessian of f' + w'g', or None if it is not known."""
+        s_f, s, D = self.scaling
+        H = self.original.hessian(s * w, s_f)
+        return H if D is None or H is None else D * (D[:, None] * H)
+
+    def probe(self, multipliers: Array, gradient: Array) -> Probe:
+        """Return the probe of x in the units of the user, from scaled multipliers and the gradient with them."""
+        s_f, _, D = self.scaling
+        gradient = gradient / s_f if D is None else gradient / s_f / D
+        call = self.original
+        return Probe(self.x, self.scaling.unscale(multipliers), call.objective, call.constraints, gradient, 1.0, call)
+
+
+class ScaledProblem:
+    """A problem in the units of a scaling: the phases see f', g' and z alone.
+
+    >>> import numpy as np
+    >>> inner = ScaledProblem(Problem(print, domain=Box(0.0, 8.0)), Scaling(1.0, np.ones(1), np.full(2, 4.0)))
+    >>> [bound.tolist() for bound in inner.domain.bounds(np.ones(2))]
+    [[0.0, 0.0], [2.0, 2.0]]
+    """
+
+    __slots__ = ("domain", "is_box", "num_equalities", "original", "scaling")
+
+    def __init__(self, original: Problem, scaling: Scaling) -> None:
+        self.original, self.scaling, self.num_equalities = original, scaling, original.num_equalities
+        self.is_box = is_box(original.domain)
+        self.domain, D = original.domain, scaling.lengths
+        if D is not None and isinstance(self.domain, Box):
+            lower, upper = self.domain.bounds(D)
+            self.domain = Box(lower / D, upper / D)
+
+    def evaluate(self, z: Array) -> ScaledEvaluation:
+        """Return the oracle call at z, one forward pass."""
+        D = self.scaling.lengths
+        x = z if D is None else D * z
+        return ScaledEvaluation(self.original.evaluate(x), self.scaling, x)
+
+    def step_bounds(self, z: Array) -> tuple[Array, Array] | None:
+        """Return how far each coordinate may move down and up inside a box; None for the whole space."""
+        if isinstance(self.domain, Reals):
+            return None
+        lower, upper = self.domain.bounds(z)  # type: ignore[attr-defined]
+        return lower - z, upper - z
+
+
+def is_box(domain: ConvexSet) -> bool:
+    """Return whether the set is a box or the whole space, in which coordinates are independent."""
+    return isinstance(domain, (Reals, Box))
+
+
+def measures_rows(now: Evaluation, rules: Rules) -> bool:
+    """Return whether the gradient of every constraint at the start is worth its passes."""
+    m = now.constraints.shape[-1]
+    return m > 0 and (now.has_cheap_jacobian or m <= rules.few_rows)
+
+
+def scaling_from(
+    values: tuple[Array, Array], gradient: Array, J: Array | None, rules: Rules, enlarge: bool = True
+) -> Scaling:
+    """Return ``s_f = 1 / |grad f|`` and ``s_i = 1 / |grad g_i|`` by largest components.
+
+    A function whose gradient vanishes keeps its units, and such a constraint is divided by |g_i|. A small gradient
+    with a small value is a matter of units. With a larger value it belongs to a function that is flat here and may be
+    steep elsewhere. So |grad g_i| counts as at least min(1/100, |g_i|), and |grad f| as at least min(1, 100 |f|).
+
+    Args:
+        values: f and g.
+        gradient: grad f.
+        J: the Jacobian; None leaves the constraints in their own units.
+        rules: for the largest enlargement, 100.
+        enlarge: enlarge a flat f by up to 100, too. The quasi-Newton step needs f and g of one size, because one matrix
+            describes both; the SQP step does not.
+
+    >>> import numpy as np
+    >>> J = np.array([[4.0, 0.0], [0.5, 0.0], [0.0, 0.0], [1e-9, 0.0], [1e-9, 0.0]])
+    >>> values = np.asarray(7.0), np.array([0.0, 0.0, 0.0, 9.0, -1e-8])
+    >>> scaling = scaling_from(values, np.array([0.0, 2.0]), J, Rules())
+    >>> scaling.objective, scaling.constraints.round(3).tolist()
+    (0.5, [0.25, 2.0, 1.0, 100.0, 100000000.0])
+    """
+    f, g = values
+    xp = namespace(g)
+    size = float(max_norm(gradient))
+    flat = min(1.0, rules.enlargement * abs(float(f))) / (rules.enlargement if enlarge else 1.0)
+    objective = 1 / max(size, flat) if size > 0 else 1.0
+    ones = xp.ones_like(g)
+    if J is None:
+        return Scaling(objective, ones)
+    slopes = row_sizes(J)
+    sizes = xp.maximum(slopes, xp.minimum(ones / rules.enlargement, xp.abs(g)))
+    vanishing = xp.where(xp.abs(g) > 0, xp.abs(g), ones)
+    return Scaling(objective, ones / xp.where(slopes > 0, sizes, vanishing))
+
+
+def drift(
+    scaling: Scaling, f: Array, g: Array, c: Array, J: Array, sizes: Array, rules: Rules
+) -> tuple[float, Array] | None:
+    """Return the factors of the units of f and g that suit the point; None if all are 1.
+
+    Factors within `Rules.drift` of 1 are 1.
+
+    Args:
+        scaling: the present units.
+        f, g: the scaled values.
+        c: grad f'.
+        J: the scaled Jacobian; rows of zeros were not evaluated.
+        sizes: the largest component of each of its rows.
+        rules: for the drift that is allowed.
+    """
+    xp, units = namespace(c), scaling.constraints
+    least, most = 1 / rules.drift, rules.drift
+    counted = xp.maximum(sizes, xp.minimum(units / rules.enlargement, xp.abs(g)))
+    usual = every((least <= counted) & (counted <= most))
+    if usual and least <= float(max_norm(c)) <= most and scaling.objective <= most:
+        return None
+    here = scaling_from((f / scaling.objective, g / units), c / scaling.objective, J / units[:, None], rules, False)
+    # A gradient that vanishes on the way, at a double root or on a plateau, enlarges its function up to its own units.
+    a = min(here.objective, max(scaling.objective, 1.0)) / scaling.objective if float(max_norm(c)) > 0 else 1.0
+    a = a if not least <= a <= most else 1.0
+    b = xp.minimum(here.constraints, xp.maximum(units, xp.ones_like(units))) / units
+    b = xp.where(((b < least) | (b > most)) & (sizes > 0), b, xp.ones_like(b))
+    return None if a == 1.0 and every(b == 1) else (a, b)
+
+
+def common_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> Array | None:
+    """Return D for a run at ``x``, or None if the coordinates stay as they are.
+
+    The length of x_j is ``problem.x_scale``, or max_k |x_k| for all, or `length_at_zero`. Lengths within
+    `Rules.ordinary` of 1 are left as they are.
+    """
+    if not is_box(problem.domain):
+        return None
+    if problem.x_scale is not None:
+        known = np.asarray(problem.x_scale) * np.ones(x.shape[-1])
+    else:
+        known = np.full(x.shape[-1], float(max_norm(x)) or length_at_zero(now, x))
+    powers = np.rint(np.log2(known))
+    ordinary = np.abs(powers) <= np.log2(rules.ordinary)
+    return None if every(ordinary) else _powers_of_two(np.where(ordinary, 0.0, powers), x)
+
+
+def column_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> Array | None:
+    """Return the D that equilibrates the columns of J, or None if they are equal up to `Rules.drift`.
+
+    The length of x_j is 1 / max_i |J_ij| / max_k |J_ik|: rows are divided by their largest components first. A run that
+    one common length has not ended by `Rules.second_attempt` points goes on in these lengths: variables have units of
+    their own, and derivatives show them where a single point does not.
+
+    References:
+        D. Ruiz, "A scaling algorithm to equilibrate both rows and columns norms in matrices" (2001), one sweep.
+    """
+    if problem.x_scale is not None or now.is_sparse or not now.has_cheap_jacobian or now.constraints.shape[-1] == 0:
+        return None
+    J = np.abs(to_float64(now.jacobian()))
+    rows = J.max(axis=1, keepdims=True)
+    columns = (J / np.where(rows > 0, rows, 1.0)).max(axis=0)
+    least = math.sqrt(float(namespace(x).finfo(x.dtype).eps))
+    powers = -np.rint(np.log2(np.where(columns > least, columns, 1.0)))
+    return None if np.ptp(powers) <= math.log2(rules.drift) else _powers_of_two(powers, x)
+
+
+def _powers_of_two(powers: Matrix, x: Array) -> Array:
+    most = -math.log2(float(namespace(x).finfo(x.dtype).smallest_normal)) // 4  # products stay finite
+    return from_numpy(2.0 ** np.clip(powers, -most, most), x)

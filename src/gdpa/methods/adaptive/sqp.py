@@ -1,0 +1,246 @@
+"""Phase 2, stabilized SQP: one small quadratic program gives direction and multipliers.
+
+SQP needs several times fewer points than the quasi-Newton phase but a backward pass for every row near active, unless
+the Jacobian is cheap. Passes are counted, not timed, so a run can be repeated.
+
+References:
+    S. J. Wright, "Superlinear convergence of a stabilized SQP method to a degenerate solution", Computational
+    Optimization and Applications 11 (1998). P. E. Gill and D. P. Robinson, "A globally convergent stabilized SQP
+    method", SIAM J. Optimization 23 (2013). For `refine`: R. H. Byrd, J. Nocedal and C. Zhu, "Towards a discrete Newton
+    method with memory for large-scale optimization" (1996), pairs from products with the Hessian.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+import array_api_compat
+import numpy as np
+
+from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, norm, to_numpy, total
+from gdpa.base.sets import ConvexSet
+from gdpa.base.stored import stored
+from gdpa.base.typing import Array
+from gdpa.core.certificate import JACOBIAN_LIMIT
+from gdpa.core.lagrangian import AugmentedLagrangian
+from gdpa.core.multipliers import best_multipliers
+from gdpa.core.problem import Evaluation, unit_vectors
+from gdpa.methods.adaptive.merit import Trial
+from gdpa.methods.adaptive.models import Model, model_at
+from gdpa.methods.adaptive.quasi_newton import projected_gradient
+from gdpa.methods.adaptive.rules import Rules
+from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, drift, is_box
+from gdpa.methods.adaptive.state import AdaptiveState, Phase, largest_violation, sqrt_eps
+from gdpa.numerics.model import ModelStep
+from gdpa.numerics.sparse.matrix import is_sparse, row_sizes
+from gdpa.numerics.sparse.program import predicts
+
+if TYPE_CHECKING:
+    from gdpa.methods.adaptive.method import AdaptiveGDPA
+
+
+@stored
+@dataclass(frozen=True)
+class SQP(Phase):
+    """Stabilized SQP: the linearization at x, grad f' and J', and the multipliers l of the model's step."""
+
+    gradient: Array
+    jacobian: Array
+    multipliers: Array
+
+    def place(self, problem: ScaledProblem, z: Array, rules: Rules) -> Array:
+        """Return the trial point of a sparse problem with coordinates that rounding has kept off a bound put on it.
+
+        Next to the bound a coordinate counts as free, and its multiplier as a residual.
+        """
+        return problem.domain.snap(z, rules.roundings * machine_eps(z)) if is_sparse(self.jacobian) else z
+
+    def arrive(
+        self, method: AdaptiveGDPA, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
+    ) -> AdaptiveState:
+        """Return the state at the accepted point: multipliers, pair of the Lagrangian, linearization.
+
+        lambda <- lambda + t (l - lambda), with l the model's multipliers; s = x+ - x and y = grad L(x+, lambda+) -
+        grad L(x, lambda+). A Hessian that predicts y is kept.
+        """
+        rules, t, F, now, H = method.rules, old.trial.length, state.lagrangian, state.call(problem), state.hessian
+        # Second derivatives of the Lagrangian depend on the multipliers: short steps would keep them wrong.
+        whole = t == 1.0 or H is not None
+        dual = self.multipliers if whole else (1 - t) * F.multipliers + t * self.multipliers
+        F = F.with_multipliers(dual, rules.tau_factor)
+        if t < 1:  # too stiff a penalty shortens steps; `plan` undoes a mistake
+            F = F.relaxed(rules.beta_factor, method.beta)
+        c, J = now.gradient(), needed_rows(state, now, F)
+        s, y = state.z - old.z, c + matmul(dual, J) - (self.gradient + matmul(dual, self.jacobian))
+        return state.replaced(
+            lagrangian=F,
+            multipliers=state.scaling.unscale(dual),
+            curvature=state.curvature.updated(s, y) if H is None else state.curvature.spectral(s, y),
+            hessian=H if H is not None and predicts(H, s, y) else None,
+            monitor=state.monitor.counted(1),
+            phase=SQP(c, J, self.multipliers),
+        )
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
+    def plan(self, method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        """Return the state with its next trial: units, penalty and multipliers that suit x, and the model's step."""
+        return refine(method, problem, _plan(self, method.rules, problem, state))
+
+    def correct(self, problem: ScaledProblem, state: AdaptiveState, constraints: Array, rules: Rules) -> Array | None:
+        """Return the model's step with g(x + p) - J p instead of g(x), if x + p violates more than x."""
+        if not largest_violation(constraints, problem.num_equalities) > state.violation:
+            return None
+        c, J = self.gradient, self.jacobian
+        model = model_at(problem, state, c, J, constraints - J @ state.trial.direction, row_sizes(J))
+        return model.step(state.lagrangian, rules).direction
+
+    def rescaled(self, a: float, b: Array | float, c: float) -> Self:
+        J = self.jacobian if isinstance(b, float) else b[:, None] * self.jacobian
+        return replace(self, gradient=a * c * self.gradient, jacobian=c * J)
+
+
+def begins_with_sqp(domain: ConvexSet, now: Evaluation, d: int, step: str, rules: Rules) -> bool:
+    """Return whether a run begins with SQP: J is cheap or has few rows, and X is a box or the whole space."""
+    m = now.constraints.shape[-1]
+    if (m == 0 and not now.has_hessian) or not is_box(domain):
+        return False
+    cheap = (now.has_cheap_jacobian or m <= rules.few_rows) and (m * d <= JACOBIAN_LIMIT or now.is_sparse)
+    return step == "jacobian" or (step == "auto" and cheap)
+
+
+def enter_sqp(problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+    """Return the state at the same x in the SQP phase, before it is planned."""
+    now, F = state.call(problem), state.lagrangian
+    phase = SQP(now.gradient(), needed_rows(state, now, F), F.multipliers)
+    return state.replaced(phase=phase, phase_since=state.step)
+
+
+def nearly_active(state: AdaptiveState, F: AugmentedLagrangian) -> Array:
+    """Return which constraints may matter in the next step; the rows of the others are not pulled back.
+
+    A constraint is left out if it is not an equality, its multiplier is zero, and it is farther from active than the
+    largest change of a constraint in the last step.
+    """
+    g, xp = state.reference.constraints, namespace(state.x)
+    m = g.shape[1]
+    if g.shape[0] < 2:
+        return g[-1] >= -math.inf
+    moved = float(max_norm(g[-1] - g[-2]))
+    index = xp.arange(m, device=array_api_compat.device(g))
+    return (F.multipliers != 0) | (g[-1] >= -moved) | (index >= m - F.num_equalities)
+
+
+def needed_rows(state: AdaptiveState, now: ScaledEvaluation, F: AugmentedLagrangian) -> Array:
+    """Return J' at x: whole if it is cheap or all rows are needed, else one backward pass for each row needed."""
+    if now.original.has_cheap_jacobian or (wanted := to_numpy(nearly_active(state, F))).all():
+        return now.jacobian()
+    zero = namespace(state.x).zeros_like(state.x)
+    rows = zip(unit_vectors(F.multipliers), wanted, strict=True)
+    return namespace(zero).stack([now.pullback(unit, 0.0) if near else zero for unit, near in rows])
+
+
+def _plan(phase: SQP, rules: Rules, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+    """Return the state with its next trial."""
+    c, J = phase.gradient, phase.jacobian
+    sizes = row_sizes(J)
+    change = drift(state.scaling, state.reference.objectives[-1], state.constraints, c, J, sizes, rules)
+    if change is not None:
+        phase = phase.rescaled(*change, 1.0)
+        state = state.rescaled(*change, state.scaling.lengths).replaced(monitor=state.monitor.reset())
+        c, J = phase.gradient, phase.jacobian
+    now, violation = state.call(problem), state.violation
+    if state.hessian is None and is_sparse(J) and now.original.has_hessian:
+        state = state.replaced(hessian=now.hessian(state.lagrangian.multipliers))
+    model = model_at(problem, state, c, J, state.constraints, sizes)
+    F, step = _penalize(model, state.lagrangian, violation, rules)
+    estimate, lagrangian_gradient, share = _fit_multipliers(problem, state.z, model, violation, step.multipliers)
+    if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
+        # lambda of a constraint that is no longer active falls slowly by lambda + beta g
+        F = F.with_multipliers(estimate)
+        step = model.step(F, rules)
+    gradient = model.gradient(F)
+    slope = dot(gradient, step.direction)
+    trial = Trial(step.direction, slope)
+    if not slope < 0:
+        trial = projected_gradient(problem, state.z, gradient, state.curvature)
+    return state.replaced(
+        lagrangian=F,
+        gradient=gradient,
+        probe=now.probe(estimate, lagrangian_gradient),
+        phase=SQP(c, J, step.multipliers),
+        trial=trial,
+    )
+
+
+def _penalize(
+    model: Model, F: AugmentedLagrangian, violation: float, rules: Rules
+) -> tuple[AugmentedLagrangian, ModelStep]:
+    """Return F_beta and the model's step, with beta raised until the step removes enough of the violation."""
+    stiff = model.stiff(F, rules)
+    step = model.choose(F, stiff, rules)
+    for _ in range(rules.raises):
+        if violation <= sqrt_eps(model.c) or F.beta >= rules.largest_beta:
+            break
+        left = largest_violation(model.g + matmul(model.J, step.direction), F.num_equalities)
+        if left <= rules.violation_left * violation:
+            break
+        F = F.stiffened(rules.beta_factor, rules.largest_beta)
+        step = model.choose(F, stiff, rules, step)
+    return F, step
+
+
+def _fit_multipliers(
+    problem: ScaledProblem, z: Array, model: Model, violation: float, multipliers: Array
+) -> tuple[Array, Array, float]:
+    """Return the multipliers, the gradient of the Lagrangian and the ratio of the new to the old KKT residual.
+
+    They are the model's own, or the best ones for x if these have a smaller residual: without a constraint
+    qualification the model's lag behind. No multipliers have a smaller residual than the violation.
+    """
+    c, J, g, domain = model.c, model.J, model.g, problem.domain
+    gradient, split = c + matmul(multipliers, J), g.shape[-1] - problem.num_equalities
+    if not model.fits_multipliers:
+        return multipliers, gradient, 1.0
+    sizes = namespace(g).abs(g[:split])
+
+    def residual(lam: Array, gradient: Array) -> float:
+        """The largest KKT residual on the scaled problem; slackness is the mean of |g_i| weighted by lambda."""
+        slackness = float(matmul(lam[:split], sizes)) / max(1.0, float(total(namespace(lam).abs(lam))))
+        return max(float(max_norm(domain.tangent(z, -gradient))), violation, slackness)
+
+    old = residual(multipliers, gradient)
+    if old <= violation:
+        return multipliers, gradient, 1.0
+    other = best_multipliers(domain, z, c, J, g, problem.num_equalities)
+    other_gradient = c + matmul(other, J)
+    new = residual(other, other_gradient)
+    return (other, other_gradient, new / old) if new < old else (multipliers, gradient, 1.0)
+
+
+def refine(method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+    """Return the state with its step planned again on curvature that was measured along it, if a row of J is a pass.
+
+    A step with k rows of J takes k + 2 passes, the Hessian of the Lagrangian times a vector takes 2. The product is
+    y = (grad L(x + h p) - grad L(x)) / h with h ||p|| = sqrt(eps) (1 + ||x||), at most half as often as there are rows
+    of J to pull back, so that the products cost no more than the rows. An easy problem is solved within
+    `Rules.trial_points` points, before any product is made.
+    """
+    rules, now = method.rules, state.call(problem)
+    early = state.step - state.phase_since < rules.trial_points
+    if now.original.has_cheap_jacobian or early or math.isinf(rules.settled):
+        return state
+    rows = int(namespace(state.x).sum(nearly_active(state, state.lagrangian)))
+    for _ in range((rows + 1) // 2):
+        phase, p, z = state.phase, state.trial.direction, state.z
+        size = float(norm(p))
+        if not (isinstance(phase, SQP) and 0 < size < math.inf):
+            break
+        h = min(1.0, sqrt_eps(p) * (1 + float(norm(z))) / size)
+        there = ScaledProblem(problem.original, state.scaling).evaluate(z + h * p).pullback(phase.multipliers)
+        change = there - (phase.gradient + phase.multipliers @ phase.jacobian)
+        state = _plan(phase, rules, problem, state.replaced(curvature=state.curvature.updated(h * p, change)))
+        if float(norm(state.trial.direction - p)) < rules.settled * size:
+            break
+    return state
