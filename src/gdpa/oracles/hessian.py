@@ -26,8 +26,8 @@ from gdpa.numerics.sparse.matrix import FEW_ROWS, SparseMatrix, products, read, 
 
 #: With more groups of columns than this, a Hessian by differences costs more than it saves.
 MOST_GROUPS = 60
-#: The step of the central differences over max(1, |x|). Rounding favors a longer step, a fine grid a shorter one: a slope
-#: between neighbors at distance 1e-5 changes by 0.01.
+#: The step of the central differences over max(1, |x|). Rounding favors a longer step, a fine grid a shorter one: a
+#: slope between neighbors at distance 1e-5 changes by 0.01.
 STEP = 1e-7
 #: A pattern that was guessed is kept if it predicts the change of the gradient along a random direction to this share.
 FORETOLD = 1e-3

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,12 +21,9 @@ from gdpa.core.certificate import gradient_mapping
 from gdpa.methods.adaptive.merit import Trial
 from gdpa.methods.adaptive.rules import Rules
 from gdpa.methods.adaptive.scaling import ScaledProblem
-from gdpa.methods.adaptive.state import AdaptiveState, Phase
+from gdpa.methods.adaptive.state import AdaptiveState, Phase, Settings
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
-
-if TYPE_CHECKING:
-    from gdpa.methods.adaptive.method import AdaptiveGDPA
 
 
 @stored
@@ -42,7 +38,7 @@ class QuasiNewton(Phase):
     complementarity: float = math.inf
 
     def arrive(
-        self, method: AdaptiveGDPA, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
+        self, method: Settings, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
     ) -> AdaptiveState:
         state = measure(problem, old, state)
         estimate = state.lagrangian.weights(state.constraints)
@@ -77,7 +73,7 @@ class QuasiNewton(Phase):
         )
         return state.replaced(gradient=merit_gradient(problem, state))
 
-    def plan(self, method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+    def plan(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         return state.replaced(trial=descend(problem, state.z, state.gradient, state.curvature))
 
     def renew(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:

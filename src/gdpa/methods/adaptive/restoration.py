@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from gdpa.base.arrays import max_norm, namespace, norm
 from gdpa.base.status import Status
@@ -25,10 +25,7 @@ from gdpa.methods.adaptive.quasi_newton import descend, enter_quasi_newton, meas
 from gdpa.methods.adaptive.rules import Rules
 from gdpa.methods.adaptive.scaling import ScaledProblem
 from gdpa.methods.adaptive.sqp import begins_with_sqp, enter_sqp
-from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Phase, sqrt_eps
-
-if TYPE_CHECKING:
-    from gdpa.methods.adaptive.method import AdaptiveGDPA
+from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Phase, Settings, sqrt_eps
 
 
 @stored
@@ -63,7 +60,7 @@ class Restoration(Phase):
         return Merit(0.0, AugmentedLagrangian(0 * state.constraints, 1.0, 0.0, state.lagrangian.num_equalities))
 
     def arrive(
-        self, method: AdaptiveGDPA, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
+        self, method: Settings, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
     ) -> AdaptiveState:
         """Return the state after an accepted point: going on, probing, back in the problem, or decided."""
         rules, phase = method.rules, self
@@ -93,14 +90,14 @@ class Restoration(Phase):
         phase = replace(self, stage=Stage.AFTER_SHOVE, before=state.violation, points=0)
         return state.replaced(phase=phase, curvature=state.curvature.cleared())
 
-    def plan(self, method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+    def plan(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         z = state.z
         if self.stage == Stage.AFTER_SHOVE and self.points == 0:  # the second probe, in a direction without symmetry
             shove = method.rules.shove * (1 + float(max_norm(z))) * asymmetric_direction(z)
             return state.replaced(trial=Trial(problem.domain.project(z + shove) - z, 0.0, forced=True))
         return state.replaced(trial=descend(problem, z, state.gradient, state.curvature))
 
-    def end(self, method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+    def end(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state back in the problem at the phase's point, with multipliers zero and a larger penalty."""
         rules, F, since = method.rules, state.lagrangian, state.phase_since
         state = state.replaced(
@@ -113,7 +110,7 @@ class Restoration(Phase):
         return enter_sqp(problem, state) if sqp else state
 
 
-def enter_restoration(method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+def enter_restoration(method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
     """Return the state at the start of the phase, at the same x."""
     state = state.replaced(
         phase=Restoration(state.violation),

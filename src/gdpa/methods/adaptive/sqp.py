@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import array_api_compat
 import numpy as np
@@ -32,13 +32,10 @@ from gdpa.methods.adaptive.models import Model, model_at
 from gdpa.methods.adaptive.quasi_newton import projected_gradient
 from gdpa.methods.adaptive.rules import Rules
 from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, drift, is_box
-from gdpa.methods.adaptive.state import AdaptiveState, Phase, largest_violation, sqrt_eps
+from gdpa.methods.adaptive.state import AdaptiveState, Phase, Settings, largest_violation, sqrt_eps
 from gdpa.numerics.model import ModelStep
 from gdpa.numerics.sparse.matrix import is_sparse, row_sizes
 from gdpa.numerics.sparse.program import predicts
-
-if TYPE_CHECKING:
-    from gdpa.methods.adaptive.method import AdaptiveGDPA
 
 
 @stored
@@ -58,7 +55,7 @@ class SQP(Phase):
         return problem.domain.snap(z, rules.roundings * machine_eps(z)) if is_sparse(self.jacobian) else z
 
     def arrive(
-        self, method: AdaptiveGDPA, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
+        self, method: Settings, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
     ) -> AdaptiveState:
         """Return the state at the accepted point: multipliers, pair of the Lagrangian, linearization.
 
@@ -84,7 +81,7 @@ class SQP(Phase):
         )
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
-    def plan(self, method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+    def plan(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state with its next trial: units, penalty and multipliers that suit x, and the model's step."""
         return refine(method, problem, _plan(self, method.rules, problem, state))
 
@@ -219,7 +216,7 @@ def _fit_multipliers(
     return (other, other_gradient, new / old) if new < old else (multipliers, gradient, 1.0)
 
 
-def refine(method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+def refine(method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
     """Return the state with its step planned again on curvature that was measured along it, if a row of J is a pass.
 
     A step with k rows of J takes k + 2 passes, the Hessian of the Lagrangian times a vector takes 2. The product is

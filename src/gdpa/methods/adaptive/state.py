@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from gdpa.base.arrays import machine_eps, top
 from gdpa.base.stored import stored
@@ -18,8 +18,24 @@ from gdpa.methods.base import State
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.sparse.matrix import SparseMatrix
 
-if TYPE_CHECKING:
-    from gdpa.methods.adaptive.method import AdaptiveGDPA
+
+class Settings(Protocol):
+    """The parameters of the method that its phases read."""
+
+    @property
+    def beta(self) -> float:
+        """The first penalty."""
+        ...
+
+    @property
+    def step(self) -> str:
+        """The kind of step."""
+        ...
+
+    @property
+    def rules(self) -> Rules:
+        """The other constants."""
+        ...
 
 
 class Phase:
@@ -41,12 +57,12 @@ class Phase:
         return None
 
     def arrive(
-        self, method: AdaptiveGDPA, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
+        self, method: Settings, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
     ) -> AdaptiveState:
         """Return the state at an accepted point: multipliers, penalty, curvature, perhaps another phase."""
         raise NotImplementedError
 
-    def plan(self, method: AdaptiveGDPA, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+    def plan(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state with its next trial."""
         raise NotImplementedError
 
