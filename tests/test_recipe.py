@@ -36,10 +36,8 @@ def repository(tmp_path_factory):
     shutil.copy(ROOT / "pyproject.toml", copy)
     method, name, typed, row = blocks()
     (copy / METHOD).write_text(method)
-    insert_after(
-        copy / REGISTRY, '    "linearized-alm": "gdpa.methods.baselines.linearized_alm:LinearizedALM",\n', name
-    )
-    imported = "    from gdpa.methods.baselines.smoothed_gda import SmoothedGDA as SmoothedGDA\n"
+    insert_after(copy / REGISTRY, '    "linearized-alm": "gdpa.methods.gdpa:LinearizedALM",\n', name)
+    imported = "    from gdpa.methods.baselines.proximal_admm import ProximalADMM as ProximalADMM\n"
     insert_after(copy / REGISTRY, imported, typed)
     insert_after(copy / TABLE, "TABLE = {\n", row)
     return copy

@@ -24,8 +24,7 @@ from gdpa import (
     solve,
 )
 from gdpa.base.arrays import to_numpy
-from gdpa.methods.nested import FixedMomentum
-from gdpa.methods.nested.descent import GROW, SHRINK
+from gdpa.methods.nested import GROW, SHRINK, FixedMomentum
 from gdpa.oracles.library import TestProblem, get, names
 from gdpa.run.oracle import CountingOracle, Counts
 from tests.libraries import Library

@@ -228,14 +228,14 @@ def test_the_probe_is_the_lagrangian_gradient_at_the_point_left():
 
 
 BAD = [
-    ({"tau": 0.0}, ValueError, r"tau must lie strictly between 0 and 1, got 0\.0"),
-    ({"tau": 1.0}, ValueError, r"tau must lie strictly between 0 and 1, got 1\.0"),
-    ({"tau": float("nan")}, ValueError, "tau must lie strictly between 0 and 1, got nan"),
-    ({"tau": "0.1"}, ValueError, "tau must lie strictly between 0 and 1, got '0.1'"),
+    ({"tau": -0.1}, ValueError, r"tau must lie in \[0, 1\], got -0\.1"),
+    ({"tau": 1.5}, ValueError, r"tau must lie in \[0, 1\], got 1\.5"),
+    ({"tau": float("nan")}, ValueError, r"tau must lie in \[0, 1\], got nan"),
+    ({"tau": "0.1"}, ValueError, r"tau must lie in \[0, 1\], got '0.1'"),
     ({"alpha": 0.0}, ValueError, r"alpha must be a positive finite number, got 0\.0"),
     ({"alpha": -1.0}, ValueError, r"alpha must be a positive finite number, got -1\.0"),
     ({"alpha": float("inf")}, ValueError, "alpha must be a positive finite number, got inf"),
-    ({"alpha": None}, TypeError, "alpha must be a number or a schedule r -> number, got None"),
+    ({"beta": None}, TypeError, "beta must be a number or a schedule r -> number, got None"),
     ({"beta": 0}, ValueError, "beta must be a positive finite number, got 0"),
     ({"beta": float("nan")}, ValueError, "beta must be a positive finite number, got nan"),
     ({"beta": "1"}, TypeError, "beta must be a number or a schedule r -> number, got '1'"),

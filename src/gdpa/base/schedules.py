@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from gdpa.base.checks import check_positive, is_number
 from gdpa.base.stored import stored
@@ -92,6 +92,7 @@ class StepSize:
     Args:
         default: the field's default, a number or a schedule.
         exponent: a number ``a`` becomes the power schedule ``a r^exponent``.
+        optional: None is taken, too, and stays None.
 
     >>> @dataclass(frozen=True)
     ... class Method:
@@ -100,18 +101,20 @@ class StepSize:
     (0.25, Constant(value=2.0))
     """
 
-    def __init__(self, default: float | Schedule, exponent: float) -> None:
-        self._default, self._exponent = default, exponent
+    def __init__(self, default: float | Schedule | None, exponent: float, optional: bool = False) -> None:
+        self._default, self._exponent, self._optional = default, exponent, optional
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     @overload
-    def __get__(self, instance: None, owner: type) -> float | Schedule: ...
+    def __get__(self, instance: None, owner: type) -> float | Schedule | None: ...
     @overload
     def __get__(self, instance: object, owner: type) -> Schedule: ...
     def __get__(self, instance: object | None, owner: type) -> Any:
         return self._default if instance is None else instance.__dict__[self._name]
 
-    def __set__(self, instance: object, value: float | Schedule) -> None:
-        instance.__dict__[self._name] = as_schedule(self._name, value, self._exponent)
+    def __set__(self, instance: object, value: float | Schedule | None) -> None:
+        if not (value is None and self._optional):
+            value = as_schedule(self._name, cast("float", value), self._exponent)
+        instance.__dict__[self._name] = value

@@ -16,7 +16,7 @@ from gdpa.core.problem import Evaluation, Problem
 
 @stored
 class Probe(NamedTuple):
-    """What one update learned for free: a point, a multiplier estimate and the Lagrangian gradient there.
+    """Free by-products of one update: a point, a multiplier estimate and the Lagrangian gradient there.
 
     A primal step at x with weights w has just computed grad f(x) + J(x)^T w. That is the Lagrangian gradient at
     (x, w), so (x, w) has its KKT residuals at no further oracle call.
@@ -43,15 +43,15 @@ class Probe(NamedTuple):
 @stored
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What every algorithm carries from one update to the next; each method adds its own symbols.
+    """The state between two updates; each method adds its own symbols.
 
     Attributes:
         step: number of updates done so far.
         x: the current iterate.
         multipliers: the current multipliers (the paper's lambda).
-        evaluation: the oracle call at ``x`` that the next update needs, or ``None`` to have it made anew
+        evaluation: the oracle call at ``x`` that the next update needs, or ``None`` to have it made again
             (a state read from a file has none).
-        probe: what the last update learned for free; ``None`` before the first update and if a
+        probe: free by-products of the last update; ``None`` before the first update and if a
             method's step does not compute a Lagrangian gradient. `KKTBelow` then attempts a certificate now and then.
         verdict: a status with which the method itself ends the run (it found the problem locally infeasible, or
             no step makes progress); ``None`` to go on. The loop still recomputes the certificate.

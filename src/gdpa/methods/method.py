@@ -1,4 +1,4 @@
-"""What the methods share beside mathematics: a card for tables, presets, refusals and the first state."""
+"""The parts of a method besides its mathematics: a card for tables, presets, refusals and the first state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class UnsupportedProblemError(ValueError):
 
 
 class MethodCard(NamedTuple):
-    """What a table says about a method. Every field has a default: a new method needs no card.
+    """The row of a method in a table. Every field has a default: a new method needs no card.
 
     Attributes:
         name: the method with its source; the name of the class if empty.
         framework: the kind of method.
-        constraint: what the constraint functions may be ("ncvx": nonconvex).
+        constraint: the class of the constraint functions ("ncvx": nonconvex).
         constraint_type: equality or inequality.
         loops: single-loop, double-loop or triple-loop.
         complexity: the rate as the paper's Table 1 prints it; "none" if no rate is known.
@@ -46,7 +46,7 @@ S = TypeVar("S", bound=State)
 class Method:
     """The part of a method that is not mathematics: a mixin of the algorithm classes."""
 
-    #: What tables say about the method.
+    #: The method's row in tables.
     card: ClassVar[MethodCard] = MethodCard()
     #: Whether leading axes of x0, a batch of problems, are solved side by side; False if loops branch on the data.
     batches: ClassVar[bool] = True

@@ -15,34 +15,34 @@ _METHODS: dict[str, str | type[Any]] = {
     "adaptive-gdpa": "gdpa.methods.adaptive:AdaptiveGDPA",
     "gdpa": "gdpa.methods.gdpa:GDPA",
     "damped-gdpa": "gdpa.methods.damped_gdpa:DampedGDPA",
-    "ialm-sahin": "gdpa.methods.baselines.ialm_sahin:IALMSahin",
-    "ialm-li": "gdpa.methods.baselines.ialm_li:IALMLi",
+    "ialm-sahin": "gdpa.methods.baselines.ialm:IALMSahin",
+    "ialm-li": "gdpa.methods.baselines.ialm:IALMLi",
     "ippp": "gdpa.methods.baselines.ippp:IPPP",
     "iqrc": "gdpa.methods.baselines.iqrc:IQRC",
     "proximal-admm": "gdpa.methods.baselines.proximal_admm:ProximalADMM",
     "pdd": "gdpa.methods.baselines.pdd:PDD",
-    "gda": "gdpa.methods.baselines.gda:GDA",
-    "hibsa": "gdpa.methods.baselines.hibsa:HiBSA",
-    "smoothed-gda": "gdpa.methods.baselines.smoothed_gda:SmoothedGDA",
-    "penalty": "gdpa.methods.baselines.penalty:Penalty",
-    "linearized-alm": "gdpa.methods.baselines.linearized_alm:LinearizedALM",
+    "gda": "gdpa.methods.baselines.minmax:GDA",
+    "hibsa": "gdpa.methods.baselines.minmax:HiBSA",
+    "smoothed-gda": "gdpa.methods.baselines.minmax:SmoothedGDA",
+    "penalty": "gdpa.methods.gdpa:Penalty",
+    "linearized-alm": "gdpa.methods.gdpa:LinearizedALM",
 }
 
 if TYPE_CHECKING:  # the types of gdpa.GDA, gdpa.IPPP, ... for type checkers and editors
     from gdpa.methods.adaptive import AdaptiveGDPA as AdaptiveGDPA
-    from gdpa.methods.baselines.gda import GDA as GDA
-    from gdpa.methods.baselines.hibsa import HiBSA as HiBSA
-    from gdpa.methods.baselines.ialm_li import IALMLi as IALMLi
-    from gdpa.methods.baselines.ialm_sahin import IALMSahin as IALMSahin
+    from gdpa.methods.baselines.ialm import IALMLi as IALMLi
+    from gdpa.methods.baselines.ialm import IALMSahin as IALMSahin
     from gdpa.methods.baselines.ippp import IPPP as IPPP
     from gdpa.methods.baselines.iqrc import IQRC as IQRC
-    from gdpa.methods.baselines.linearized_alm import LinearizedALM as LinearizedALM
+    from gdpa.methods.baselines.minmax import GDA as GDA
+    from gdpa.methods.baselines.minmax import HiBSA as HiBSA
+    from gdpa.methods.baselines.minmax import SmoothedGDA as SmoothedGDA
     from gdpa.methods.baselines.pdd import PDD as PDD
-    from gdpa.methods.baselines.penalty import Penalty as Penalty
     from gdpa.methods.baselines.proximal_admm import ProximalADMM as ProximalADMM
-    from gdpa.methods.baselines.smoothed_gda import SmoothedGDA as SmoothedGDA
     from gdpa.methods.damped_gdpa import DampedGDPA as DampedGDPA
     from gdpa.methods.gdpa import GDPA as GDPA
+    from gdpa.methods.gdpa import LinearizedALM as LinearizedALM
+    from gdpa.methods.gdpa import Penalty as Penalty
 
 C = TypeVar("C", bound=type[Any])
 
@@ -155,7 +155,7 @@ def register(name: str, cls: Any = None) -> Any:
 
 
 def _same_class(one: type[Any], other: type[Any]) -> bool:
-    """Tell whether two classes are one, perhaps defined anew in a notebook."""
+    """Return whether two classes are one, perhaps defined a second time in a notebook."""
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 

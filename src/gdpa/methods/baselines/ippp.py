@@ -12,8 +12,16 @@ from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.problem import Problem
 from gdpa.methods.method import MethodCard
-from gdpa.methods.nested import ACCELERATED, FixedMomentum, InnerSolver, Subproblem, solved
-from gdpa.methods.nested.state import NestedMethod, NestedState, inner_step
+from gdpa.methods.nested import (
+    ACCELERATED,
+    FixedMomentum,
+    InnerSolver,
+    NestedMethod,
+    NestedState,
+    Subproblem,
+    inner_step,
+    solved,
+)  # fmt: skip
 
 
 @stored

@@ -12,8 +12,7 @@ from gdpa.base.typing import Array
 from gdpa.core.certificate import violation
 from gdpa.core.problem import Problem
 from gdpa.methods.method import MethodCard
-from gdpa.methods.nested import ACCELERATED, InnerSolver, Subproblem, solved
-from gdpa.methods.nested.state import NestedMethod, NestedState, inner_step
+from gdpa.methods.nested import ACCELERATED, InnerSolver, NestedMethod, NestedState, Subproblem, inner_step, solved
 
 
 @stored

@@ -1,25 +1,31 @@
-"""What the methods share: the subproblem, the descent step, and the inner solvers. Each exists once."""
+"""Shared parts of the methods: the function to descend on, the descent step, and the inner solvers."""
 
-from gdpa.methods.nested.descent import Descent, descend
-from gdpa.methods.nested.forms import Plain, Slacked, view
-from gdpa.methods.nested.solvers import ACCELERATED, Accelerated, FixedMomentum, InnerSolver, Iterate, solved
-from gdpa.methods.nested.state import NestedState, inner_step
-from gdpa.methods.nested.subproblem import Slope, Subproblem
+from gdpa.methods.nested.inner import (
+    ACCELERATED,
+    Accelerated,
+    FixedMomentum,
+    Form,
+    InnerSolver,
+    NestedMethod,
+    NestedState,
+    inner_step,
+    solved,
+)
+from gdpa.methods.nested.subproblem import GROW, SHRINK, Slope, Subproblem, descend
 
 __all__ = [
     "ACCELERATED",
+    "GROW",
+    "SHRINK",
     "Accelerated",
-    "Descent",
     "FixedMomentum",
+    "Form",
     "InnerSolver",
-    "Iterate",
+    "NestedMethod",
     "NestedState",
-    "Plain",
-    "Slacked",
     "Slope",
     "Subproblem",
     "descend",
     "inner_step",
     "solved",
-    "view",
 ]

@@ -1,19 +1,19 @@
-"""The inner solvers of the double- and triple-loop methods: one gradient step at a time, all memory in a record."""
+"""The inner solvers of the double- and triple-loop methods, and the state and step of a method that has one."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 from gdpa.base.arrays import namespace, norm
 from gdpa.base.checks import check_at_least, check_positive
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
-from gdpa.core.problem import Evaluation
-from gdpa.methods.base import Probe
-from gdpa.methods.nested.descent import descend
-from gdpa.methods.nested.subproblem import Subproblem
+from gdpa.core.problem import Evaluation, Problem
+from gdpa.methods.base import Probe, State
+from gdpa.methods.method import Method
+from gdpa.methods.nested.subproblem import Subproblem, descend
 
 
 @stored
@@ -71,7 +71,7 @@ class InnerSolver(Protocol):
 
 
 def solved(solver: InnerSolver, at: Iterate, tolerance: float) -> bool:
-    """Tell whether a subproblem is solved to ``tolerance`` or has used up its steps."""
+    """Return whether a subproblem is solved to ``tolerance`` or has used up its steps."""
     return at.residual <= tolerance or at.count >= solver.max_steps
 
 
@@ -178,3 +178,65 @@ class FixedMomentum:
         v = x + self.momentum * (x - at.x)
         iterate = replace(at, x=x, v=v, count=at.count + 1, age=at.age + 1, residual=residual)
         return InnerStep(iterate, None, slope.probe)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form in which a method sees its problem: here as given, so every way there and back is the identity."""
+
+    problem: Problem
+
+    def start(self, x0: Array, evaluation: Evaluation) -> Array:
+        return x0
+
+    def point(self, z: Array) -> Array:
+        return z
+
+    def keep(self, evaluation: Evaluation | None) -> Evaluation | None:
+        return evaluation
+
+    def probe(self, probe: Probe) -> Probe | None:
+        return probe
+
+
+@stored
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedState(State):
+    """The state of a double- or triple-loop method.
+
+    Attributes:
+        inner: where the inner solver stands; its ``x`` and ``v`` hold the slacks, too, in the slack form.
+        outer: number of outer iterations done.
+    """
+
+    inner: Iterate
+    outer: int = 0
+
+
+class NestedMethod(Method):
+    """A method whose loops branch on the data, and so takes one problem at a time."""
+
+    batches: ClassVar[bool] = False
+
+
+N = TypeVar("N", bound=NestedState)
+
+
+def inner_step(solver: InnerSolver, phi: Subproblem, state: N, form: Form | None = None) -> tuple[N, Evaluation | None]:
+    """Return the state after one gradient step of the inner solver on ``phi``, and the oracle call at its new x.
+
+    The oracle call is one of ``phi.problem`` (with slacks if ``form`` has them), None if the solver made none.
+    A step that was cut short gives no residual of the subproblem.
+    """
+    form = Form(phi.problem) if form is None else form
+    taken = solver.step(phi, state.inner, form.keep(state.evaluation))
+    iterate = replace(taken.iterate, residual=math.inf) if phi.problem.domain.shortens else taken.iterate
+    after = replace(
+        state,
+        step=state.step + 1,
+        x=form.point(iterate.x),
+        evaluation=form.keep(taken.evaluation),
+        probe=form.probe(taken.probe),
+        inner=iterate,
+    )
+    return after, taken.evaluation
