@@ -45,6 +45,7 @@ from gdpa.version import __version__
 if TYPE_CHECKING:  # for type checkers and editors; `__getattr__` loads them
     from gdpa import files as storage  # noqa: F401
     from gdpa import paper as experiments  # noqa: F401
+    from gdpa import sharded as sharded
     from gdpa import sklearn as sklearn
     from gdpa import torch as torch
     from gdpa.methods.registry import *  # noqa: F403 - the classes of the methods
@@ -129,6 +130,7 @@ _PARTS = {
     "applications": "gdpa.paper.applications",
     "experiments": "gdpa.paper",
     "problems": "gdpa.oracles.library",
+    "sharded": "gdpa.sharded",
     "sklearn": "gdpa.sklearn",
     "storage": "gdpa.files",
     "theory": "gdpa.paper.theory",

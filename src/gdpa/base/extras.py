@@ -10,6 +10,8 @@ EXTRAS = {
     "torch": "torch",
     "jax": "jax",
     "sklearn": "sklearn",
+    "ray": "ray",
+    "pyarrow": "parquet",
     "gymnasium": "rl",
     "matplotlib": "plot",
     "plotly": "experiments",

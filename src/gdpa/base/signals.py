@@ -45,6 +45,8 @@ class StopRequest:
     """
 
     _innermost: ClassVar[StopRequest | None] = None
+    #: The signal that all processes of a job have agreed on; None if this process is alone.
+    _agreed: ClassVar[int | None] = None
 
     def __init__(self, *numbers: int) -> None:
         self._numbers = numbers or (signal.SIGINT, signal.SIGTERM)
@@ -59,8 +61,26 @@ class StopRequest:
 
     @property
     def number(self) -> int:
-        """The signal that was noted, 0 if none was."""
-        return self._noted or (0 if self._outer is None else self._outer.number)
+        """The signal that was noted, 0 if none was; in a job of several processes, the one they have agreed on."""
+        return self._own_number() if StopRequest._agreed is None else StopRequest._agreed
+
+    @classmethod
+    def noted(cls) -> int:
+        """Return the signal that this process has noted, 0 if none."""
+        return 0 if cls._innermost is None else cls._innermost._own_number()
+
+    @classmethod
+    def agree(cls, number: int) -> None:
+        """Let the signal count that any process of the job has noted; all of them call this at the same place.
+
+        Requests are then true in all processes from this call on, so that their loops end after the same step. The
+        agreement ends with the outermost request.
+        """
+        if cls._innermost is not None:
+            cls._agreed = number
+
+    def _own_number(self) -> int:
+        return self._noted or (0 if self._outer is None else self._outer._own_number())
 
     @property
     def exit_code(self) -> int:
@@ -83,6 +103,8 @@ class StopRequest:
     def __exit__(self, *raised: object) -> None:
         if self._listens:
             StopRequest._innermost = self._outer
+            if self._outer is None:
+                StopRequest._agreed = None
             for number, before in self._before.items():
                 signal.signal(number, before)
             if self._noted == signal.SIGTERM or (
@@ -97,9 +119,9 @@ class StopRequest:
         if os.getpid() != self._process:  # a forked child has the handler of its parent, but no loop that would ask
             signal.signal(number, self._before[number])
             signal.raise_signal(number)
-        elif self.number and number == signal.SIGINT:
+        elif self._own_number() and number == signal.SIGINT:
             raise KeyboardInterrupt
-        elif not self.number:
+        elif not self._own_number():
             self._noted = number
             if number == signal.SIGINT:
                 with suppress(OSError):

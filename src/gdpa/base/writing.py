@@ -7,7 +7,8 @@ import os
 import platform
 import re
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: The machine's name in temporary names: a process id means something on its own machine only.
@@ -51,6 +52,31 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         _IN_USE.discard(name)
+
+
+@contextmanager
+def reserved(folder: Path, stem: str) -> Iterator[None]:
+    """Keep the files ``stem`` of ``folder`` to this process inside ``with``; the lock ends with the process, too.
+
+    Raises:
+        BlockingIOError: another process has them.
+    """
+    if os.name != "posix":  # other systems have no such lock
+        yield
+        return
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f".{stem}.lock", "wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                error.errno,
+                "another job saves here; wait until it has ended, or choose another place",
+                f"{folder / stem}",
+            ) from error
+        yield
 
 
 def remove_stale(folder: str | os.PathLike[str]) -> None:

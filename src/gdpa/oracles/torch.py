@@ -170,11 +170,11 @@ class ModuleProblem:
 
     def load(self, x: torch.Tensor) -> None:
         """Write the flat vector ``x`` into the module's parameters, shapes restored."""
-        parameters = _trainable(self.module)
+        parameters = trainable(self.module)
         if x.shape != self.x0.shape:
             raise ValueError(f"x has shape {tuple(x.shape)}, expected {tuple(self.x0.shape)}")
         with torch.no_grad():
-            for name, value in _split(x, parameters).items():
+            for name, value in split_parameters(x, parameters).items():
                 parameters[name].copy_(value)
 
 
@@ -208,14 +208,14 @@ def from_module(
         >>> bool(abs(net(data).mean() - 1) < 1e-2)
         True
     """
-    parameters = _trainable(module)
+    parameters = trainable(module)
     if not parameters:
         raise ValueError("module has no parameter that requires a gradient; nothing to optimize")
     x0 = torch.cat([p.detach().reshape(-1) for p in parameters.values()])
     x0 = x0 if device is None else x0.cpu()
 
     def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        values = _split(x, parameters)
+        values = split_parameters(x, parameters)
         return loss(lambda *args, **kwargs: functional_call(module, values, args, kwargs))  # type: ignore[arg-type]
 
     problem = from_torch(
@@ -230,10 +230,12 @@ def from_module(
     return ModuleProblem(problem, x0, module)
 
 
-def _trainable(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+def trainable(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Return the parameters that require gradients, by name."""
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
-def _split(x: torch.Tensor, parameters: dict[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
+def split_parameters(x: torch.Tensor, parameters: dict[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
+    """Return the flat vector ``x`` as tensors with the names and shapes of ``parameters``."""
     pieces = torch.split(x, [p.numel() for p in parameters.values()], dim=-1)
     return {name: piece.reshape(p.shape) for (name, p), piece in zip(parameters.items(), pieces, strict=True)}

@@ -12,6 +12,7 @@ import numpy as np
 
 from gdpa.base.arrays import largest, max_norm, to_numpy
 from gdpa.base.checks import is_number
+from gdpa.run.job import job_of
 from gdpa.run.progress import Progress
 from gdpa.run.result import History
 
@@ -121,7 +122,7 @@ class IterationLines:
         self._x = probe.x
         numbers = (residuals.feasibility, residuals.stationarity, _penalty(progress), max_norm(probe.x - before))
         shown = " ".join(f"{'-':>12}" if value is None else f"{largest(value):12.2e}" for value in numbers)
-        counts = f"{progress.forwards:8} {progress.backwards:9}"
+        counts = f"{progress.forwards:8} {progress.backwards:9}  {job_of(progress.problem).note()}".rstrip()
         self._write(f"{progress.step:6} {largest(probe.objective):15.7e} {shown} {counts}")
 
     def finish(self) -> None:
@@ -171,6 +172,7 @@ class ProgressDisplay:
         self._last = (
             f"step {progress.step:>8}  forwards {progress.forwards:>8}  "
             f"relative KKT {progress.kkt:9.2e}  {self._bar(progress)}  {progress.seconds:8.1f} s"
+            f"  {job_of(progress.problem).note()}".rstrip()
         )
         if now >= self._next:
             self._next = now + self._interval

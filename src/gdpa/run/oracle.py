@@ -24,6 +24,7 @@ from gdpa.numerics.sparse.matrix import (
     read,
     union,
 )
+from gdpa.run.job import job_of
 
 
 @stored
@@ -56,6 +57,7 @@ class CountingOracle:
         self.method, self.measuring = Counts(), Counts()
         self._account, self.is_measuring = self.method, False
         self._inner = problem
+        self.job = job_of(problem)
         self._length = problem.num_constraints
         self._decided: bool | None = None  # whether a sparse Jacobian stays sparse
         self._pattern: Pattern | None = None

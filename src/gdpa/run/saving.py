@@ -6,13 +6,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from gdpa.base.checks import is_count
 from gdpa.base.signals import StopRequest
+from gdpa.base.writing import reserved
 from gdpa.files import DamagedFileError, load, save
 from gdpa.files.checkpoints import Checkpoints
+from gdpa.run.job import Job
 from gdpa.run.run import Run
 
 
@@ -62,21 +65,28 @@ class Saver:
         path: where to save, see `gdpa.files.checkpoints.Checkpoints`; None saves nothing.
         every: steps between two saves.
         keep: how many files stay.
+        job: the processes of a run on shards; the first one saves, and no other job may save to the same place.
 
     Attributes:
         stop: true after a signal.
         path: the file of the last save; None if there was none.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, every: int, keep: int) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, every: int, keep: int, job: Job | None = None) -> None:
         if not is_count(every, 1):
             raise ValueError(f"every must be a positive number of steps, got {every!r}")
         self._files = None if path is None else Checkpoints(path, keep)
         self._every, self._saved = every, -1
         self.stop = StopRequest(signal.SIGINT, *(() if path is None else (signal.SIGTERM,)))
         self.path: Path | None = None
+        self._job, self._lock = job, ExitStack()
 
     def __enter__(self) -> Saver:
+        if self._files is not None and self._job is not None:
+            if self._job.rank == 0:
+                self._lock.enter_context(reserved(self._files.folder, self._files.stem))
+            else:
+                self._files = None
         self.stop.__enter__()
         return self
 
@@ -84,6 +94,7 @@ class Saver:
         if self.stop.number == signal.SIGTERM and self.path is not None:
             sys.stderr.write(f"gdpa: terminated; the run is saved in {self.path}\n")
             sys.stderr.flush()
+        self._lock.close()
         self.stop.__exit__(*raised)
 
     def offer(self, step: int, run: Callable[[], Run], final: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -23,6 +22,7 @@ from gdpa.methods.base import Algorithm, State
 from gdpa.run.caution import go_back, problem_for, trust
 from gdpa.run.conclude import conclude
 from gdpa.run.feasible import SHARE, restored
+from gdpa.run.job import job_of
 from gdpa.run.multistart import solve_from_several
 from gdpa.run.observers import Recorder, displays, finish
 from gdpa.run.oracle import CountingOracle
@@ -130,7 +130,7 @@ def solve(
         raise TypeError(f"observers must be functions of the Progress of a run, got {observers!r}")
     stop = tuple(stop) if isinstance(stop, Iterator) else stop  # what yields rules once is asked twice
     watched = is_watched(observers, stop)
-    observers = (*observers, *displays(disp))
+    observers = (*observers, *displays(disp if job_of(problem).rank == 0 else False))
     check_count(0, record=record)
     check_count(1, check_every=check_every)
     if best_of != 1:
@@ -141,7 +141,7 @@ def solve(
         options["stop"] = None if stop is None else _rules(stop, 1.0)
         x0 = _check_start(problem, x0)
         return solve_from_several(solve, problem, x0, best_of, seed, observers, **options)
-    saver = Saver(checkpoint, every, keep)
+    saver = Saver(checkpoint, every, keep, getattr(problem, "job", None))
     if resume:
         if checkpoint is None or run is not None:
             raise ValueError("resume=True continues from the files of checkpoint=...; give that, and no run")
@@ -202,10 +202,10 @@ def _loop(
             with oracle.off_account():
                 status = _first(rules, progress) or status
         while status is None and not saver.stop:
-            clock, updating, before = time.perf_counter(), True, progress.state
+            clock, updating, before = oracle.job.clock(), True, progress.state
             state = algorithm.update(problem_for(progress.caution, problem, before), before)
             updating, unmeasured = False, vars(progress).copy()
-            progress.count(state, time.perf_counter() - clock)
+            progress.count(state, oracle.job.clock() - clock)
             due = state.step % check_every == 0 or state.verdict is not None
             if due or state.step <= progress.caution.until:
                 due = due and state.step > progress.caution.looked  # a repeated step is not measured twice
@@ -244,9 +244,9 @@ def _begin(
 ) -> Run:
     """Return the run before its first update."""
     x = _check_start(oracle.problem, x0)
-    clock = time.perf_counter()
+    clock = oracle.job.clock()
     state = algorithm.init(oracle.problem, x)
-    seconds = time.perf_counter() - clock
+    seconds = oracle.job.clock() - clock
     with oracle.off_account():
         now = state.evaluation or oracle.problem.evaluate(state.x)
         _check_finite(oracle.problem, now)

@@ -1,0 +1,74 @@
+"""Where shards live and who asks them. Every engine adds the answers in the order of the shards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from gdpa.base.extras import needed_by
+from gdpa.base.typing import Vector
+from gdpa.sharded.shard import Recipe, add, answer, look, make
+
+
+class Engine:
+    """Holds the shards in this process and asks one after the other; the base of the other engines.
+
+    Attributes:
+        rank: the place of this process among those that run the same solve; the first one writes files and displays.
+        name: how messages and displays call it.
+    """
+
+    rank = 0
+    name = "local"
+    _first = 0  # the number of the first shard in this process
+
+    def start(self, recipes: Sequence[Recipe]) -> None:
+        """Make the shards, each where it is going to stay."""
+        self._shards = [make(recipe, index) for index, recipe in enumerate(recipes)]
+
+    def ask(self, question: str, *arguments: Any) -> list[Any]:
+        """Return the answer of every shard, in their order; "look" are the sums at the first point."""
+        if question == "look":
+            return [look(shard, index, *arguments) for index, shard in enumerate(self._shards, self._first)]
+        return [answer(shard, index, question, *arguments) for index, shard in enumerate(self._shards, self._first)]
+
+    def total(self, answers: Sequence[Vector]) -> Vector:
+        """Return the sum of the answers of all shards, added in the engine's order."""
+        return add(answers)
+
+    def add(self, question: str, *arguments: Any) -> Vector:
+        """Return the sum of the answers of all shards."""
+        return self.total(self.ask(question, *arguments))
+
+    def agree(self, facts: Any) -> None:
+        """Raise unless all processes of the job have the same facts."""
+
+    def clock(self) -> float:
+        """Return seconds, the same in all processes of the job."""
+        return time.perf_counter()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def as_engine(engine: str | Engine) -> Engine:
+    """Return the engine of a name: "local", "ray" or "torch".
+
+    >>> as_engine("local")
+    Engine()
+    """
+    if isinstance(engine, Engine):
+        return engine
+    if engine == "local":
+        return Engine()
+    with needed_by(f"engine={engine!r}"):
+        if engine == "ray":
+            from gdpa.sharded.ray import Ray
+
+            return Ray()
+        if engine == "torch":
+            from gdpa.sharded.torch import Torch
+
+            return Torch()
+    raise ValueError(f"engine must be 'local', 'ray', 'torch' or a gdpa.sharded.Engine, got {engine!r}")

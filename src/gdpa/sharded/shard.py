@@ -1,0 +1,117 @@
+"""One part of the data: two stateless questions, and errors that name the part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from gdpa.base.typing import Vector
+
+
+class Shard(Protocol):
+    """A part of the data. It lives where its data is, and each answer depends on the arguments alone.
+
+    Arguments and answers are NumPy arrays. A shard may also have
+
+    * ``rows(x)``: the gradients of all sums, of shape (k, d), if they cost about one backward pass together;
+    * ``first_bad_row(x)``: the index of the first row whose terms are not finite or raise, or None, for messages;
+    * ``__len__``: the number of its rows;
+    * ``fingerprint``: a string that describes the code and the data, equal in all processes of a job.
+    """
+
+    def sums(self, x: Vector) -> Vector:
+        """Return k sums over the rows of the shard at x, of shape (k,): of terms, and of counts."""
+        ...
+
+    def pullback(self, x: Vector, w: Vector) -> Vector:
+        """Return the gradient of ``w @ sums(x)``, of shape (d,)."""
+        ...
+
+
+Recipe: TypeAlias = Shard | Callable[[], Shard]
+"""A shard, or a function without arguments that makes it in the process that is going to hold it."""
+
+
+class ShardError(RuntimeError):
+    """A shard failed; the message has its number, the reason and the remedy."""
+
+
+def make(recipe: Recipe, index: int) -> Shard:
+    """Return the shard of a recipe, or raise a `ShardError`."""
+    try:
+        shard: Any = recipe if hasattr(recipe, "sums") else recipe()
+    except Exception as error:
+        raise ShardError(f"shard {index} cannot be made: {_reason(error)}") from error
+    if not (callable(getattr(shard, "sums", None)) and callable(getattr(shard, "pullback", None))):
+        raise ShardError(f"shard {index} must have the methods sums(x) and pullback(x, w), got {type(shard).__name__}")
+    if hasattr(shard, "__len__") and len(shard) == 0:
+        raise ShardError(f"shard {index} has no rows; leave it out, or use fewer shards")
+    return shard  # type: ignore[no-any-return]
+
+
+def answer(shard: Any, index: int, question: str, *arguments: Any) -> Any:
+    """Ask a shard and check the answer; raise a `ShardError` that names the shard."""
+    if question == "describe":
+        return {
+            "rows": len(shard) if hasattr(shard, "__len__") else None,
+            "has_rows": callable(getattr(shard, "rows", None)),
+        }
+    x = arguments[0]
+    try:
+        found = np.asarray(getattr(shard, question)(*arguments), dtype=np.float64 if question == "sums" else x.dtype)
+    except Exception as error:
+        row = _first_bad_row(shard, x)
+        place = "" if row is None else f" at its row {row}"
+        raise ShardError(f"shard {index} failed in {question}{place}: {_reason(error)}") from error
+    right = {"sums": found.ndim == 1, "pullback": found.shape == x.shape, "rows": found.shape[1:] == x.shape}[question]
+    if not right:
+        expected = {"sums": "(k,)", "pullback": f"({len(x)},)", "rows": f"(k, {len(x)})"}[question]
+        raise ShardError(
+            f"shard {index} returned shape {found.shape} from {question}, expected {expected}: x has {len(x)} "
+            "parameters; give every shard the same model"
+        )
+    return found
+
+
+def look(shard: Shard, index: int, x: Vector) -> Vector:
+    """Return the sums at the first point; raise if they are not finite."""
+    sums: Vector = answer(shard, index, "sums", x)
+    if not np.isfinite(sums).all():
+        row = _first_bad_row(shard, x)
+        where = "" if row is None else f", first in its row {row}"
+        raise ShardError(
+            f"shard {index} has sums that are not finite at the start{where}: {sums}; repair or drop such rows, or "
+            "choose a start where every term is finite"
+        )
+    return sums
+
+
+def add(parts: Sequence[Vector]) -> Vector:
+    """Return the sum of the parts, added as a balanced tree.
+
+    The order is fixed by the places of the parts. If 2^a shards are dealt to 2^b workers and each adds its own first,
+    the sum has the same bits for all b.
+
+    >>> parts = [np.array([v]) for v in (0.1, 0.2, 0.3, 0.4)]
+    >>> bool((add(parts) == add([add(parts[:2]), add(parts[2:])])).all())
+    True
+    """
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    return add(parts[:half]) + add(parts[half:])
+
+
+def _first_bad_row(shard: Any, x: Vector) -> int | None:
+    try:
+        return None if not hasattr(shard, "first_bad_row") else shard.first_bad_row(x)
+    except Exception:  # the message about the shard itself matters more
+        return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return f"its process has no memory left ({error}); use more shards, smaller chunks, or a larger worker"
+    return f"{type(error).__name__}: {error}"
