@@ -17,7 +17,7 @@ import gdpa
 ROOT = Path(gdpa.__file__).parent
 REPOSITORY = Path(__file__).parent.parent
 
-HEAVY = {"torch", "scipy", "jax", "matplotlib", "plotly", "sklearn", "gymnasium", "rich", "typer", "pandas"}
+HEAVY = {"torch", "scipy", "jax", "matplotlib", "plotly", "sklearn", "gymnasium", "rich", "typer", "pandas", "ray"}
 #: Modules made for one library import it at the top; a user loads them by name.
 AT_HOME = {
     "oracles/torch.py": {"torch"},
@@ -25,6 +25,9 @@ AT_HOME = {
     "oracles/torch_device.py": {"torch"},
     "oracles/torch_rows.py": {"torch"},
     "oracles/jax.py": {"jax"},
+    "sharded/module.py": {"torch"},
+    "sharded/ray.py": {"ray"},
+    "sharded/torch.py": {"torch"},
     "torch": {"torch"},
     "sklearn": {"sklearn"},
     "paper": HEAVY,
