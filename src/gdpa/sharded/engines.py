@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gdpa.base.extras import needed_by
 from gdpa.base.typing import Vector
 from gdpa.sharded.shard import Recipe, add, answer, look, make
 
@@ -50,25 +49,3 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
-
-
-def as_engine(engine: str | Engine) -> Engine:
-    """Return the engine of a name: "local", "ray" or "torch".
-
-    >>> as_engine("local")
-    Engine()
-    """
-    if isinstance(engine, Engine):
-        return engine
-    if engine == "local":
-        return Engine()
-    with needed_by(f"engine={engine!r}"):
-        if engine == "ray":
-            from gdpa.sharded.ray import Ray
-
-            return Ray()
-        if engine == "torch":
-            from gdpa.sharded.torch import Torch
-
-            return Torch()
-    raise ValueError(f"engine must be 'local', 'ray', 'torch' or a gdpa.sharded.Engine, got {engine!r}")

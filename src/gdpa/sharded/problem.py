@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from gdpa.base.arrays import from_numpy, to_numpy
+from gdpa.base.extras import needed_by
 from gdpa.base.sets import REALS, ConvexSet
 from gdpa.base.typing import Array, Vector
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.sharded.combine import Combine, mean
-from gdpa.sharded.engines import Engine, as_engine
+from gdpa.sharded.engines import Engine
 from gdpa.sharded.shard import Recipe, ShardError
 from gdpa.version import __version__
 
@@ -77,7 +78,7 @@ def problem(
         raise ValueError("shards must hold at least one shard, got none")
     if not callable(combine):
         raise TypeError(f"combine must be a function of the sums, such as gdpa.sharded.mean, got {combine!r}")
-    oracle = Oracle(recipes, as_engine(engine), combine, np.asarray(limits, dtype=np.float64), regularizer)
+    oracle = Oracle(recipes, _as_engine(engine), combine, np.asarray(limits, dtype=np.float64), regularizer)
     m = None if names is None else len(names)
     return ShardedProblem(oracle, m, num_equalities, domain, names, job=oracle)
 
@@ -160,3 +161,21 @@ def _fingerprint(recipes: list[Recipe]) -> str:
     """Return a hash of the kinds of the shards and of their own descriptions."""
     parts = [(type(one).__module__, type(one).__qualname__, getattr(one, "fingerprint", "")) for one in recipes]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _as_engine(engine: str | Engine) -> Engine:
+    """Return the engine of a name."""
+    if isinstance(engine, Engine):
+        return engine
+    if engine == "local":
+        return Engine()
+    with needed_by(f"engine={engine!r}"):
+        if engine == "ray":
+            from gdpa.sharded.ray import Ray
+
+            return Ray()
+        if engine == "torch":
+            from gdpa.sharded.torch import Torch
+
+            return Torch()
+    raise ValueError(f"engine must be 'local', 'ray', 'torch' or a gdpa.sharded.Engine, got {engine!r}")

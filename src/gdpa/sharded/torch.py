@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from gdpa.base.checks import check_limit
 from gdpa.base.signals import StopRequest
@@ -45,7 +46,7 @@ class Torch(Engine):
         self._timeout, self._device = timeout, "cpu"
         limit = timedelta(seconds=timeout)
         if not dist.is_initialized() and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
-            dist.init_process_group(backend, timeout=limit)
+            _connect(backend, limit)
         self.world, self.rank = 1, 0
         if dist.is_initialized():
             self._group = dist.new_group(backend=backend, timeout=limit) if group is None else group
@@ -168,6 +169,20 @@ class Torch(Engine):
                 "--max-restarts=3 and solve with checkpoint=... and resume=True, and the ranks continue"
             )
             raise ShardError(self._lost) from error
+
+
+def _connect(backend: str, limit: timedelta) -> None:
+    """Connect the ranks that torchrun started.
+
+    After a restart, torchrun's store still has the addresses of the processes before it, and gloo would wait for them.
+    So each start on one machine has a prefix of its own. On several machines the counts of restarts differ, and
+    ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` makes torchrun start a new store.
+    """
+    store, rank, world = next(iter(rendezvous("env://", timeout=limit)))
+    alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if alone else "0"
+    own = dist.PrefixStore(f"gdpa-{start}", store)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=limit)
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, ShardError | None]:
