@@ -181,7 +181,7 @@ def _connect(backend: str, limit: timedelta) -> None:
     store, rank, world = next(iter(rendezvous("env://", timeout=limit)))
     alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if alone else "0"
-    own = dist.PrefixStore(f"gdpa-{start}", store)
+    own = dist.PrefixStore(f"gdpa-{start}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=limit)
 
 
