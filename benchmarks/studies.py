@@ -190,11 +190,11 @@ COMPARISON = (
 )
 STUDIES: dict[str, Declared] = {
     "mnpc": Declared(
-        (*COMPARISON, "src/gdpa/paper/studies/mnpc.py", "src/gdpa/paper/applications/neyman_pearson.py"),
+        (*COMPARISON, "src/gdpa/paper/studies/mnist.py", "src/gdpa/paper/applications/neyman_pearson.py"),
         experiment("mnpc"),
     ),
     "budget": Declared(
-        (*COMPARISON, "src/gdpa/paper/studies/budget.py", "src/gdpa/paper/applications/budget_nets.py"),
+        (*COMPARISON, "src/gdpa/paper/studies/mnist.py", "src/gdpa/paper/applications/budget_nets.py"),
         experiment("budget"),
     ),
     "energy": Declared(

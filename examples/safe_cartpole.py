@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 import torch
+from cartpole import CostlyCartPole, learning_chart
 
 from gdpa import StopRequest
-from gdpa.paper.applications.cmdp.cartpole import CostlyCartPole
 from gdpa.paper.applications.cmdp.neural import ActorCritic
-from gdpa.paper.figures.learning import learning_chart
 from gdpa.paper.figures.static import save
 from gdpa.paper.records.file import RecordFile
 from gdpa.paper.records.provenance import about

@@ -10,7 +10,6 @@ import numpy as np
 from gdpa.__main__ import main
 from gdpa.paper import comparison, report
 from gdpa.paper.data.images import Images
-from gdpa.paper.studies import budget, mnpc
 
 
 def toy_images(*args, **options) -> Images:
@@ -29,7 +28,7 @@ def toy_images(*args, **options) -> Images:
 
 if __name__ != "tests.paper.small":  # as a program, or as what a worker of that program begins with
     comparison.QUICK = comparison.Size(5, 1000.0, 3, 8)
-    mnpc.load = budget.load = toy_images
+    comparison.load = toy_images
     report.write_report = lambda folder: folder.path
 
 if __name__ == "__main__":

@@ -40,8 +40,7 @@ def test_unit_names_are_fit_for_files_and_differ_with_every_part():
 def test_every_registered_experiment_has_the_shape_of_one():
     for name in names():
         experiment = get(name)
-        assert name == experiment.NAME
-        assert experiment.TITLE
+        assert experiment.title
         assert all(callable(getattr(experiment, part)) for part in ("units", "run", "section"))
         units = experiment.units(Settings(seeds=2, steps=10))
         assert units

@@ -15,13 +15,15 @@ from gdpa import GDPA
 from gdpa.paper import claims, contestants, get
 from gdpa.paper.base import Settings, Unit
 from gdpa.paper.cli import app
-from gdpa.paper.comparison import SEARCH, Size
+from gdpa.paper.comparison import Size
+from gdpa.paper.contestants import SEARCH
 from gdpa.paper.data import images as data
 from gdpa.paper.data.images import DataNotAvailableError
-from gdpa.paper.figures.comparison import FLOOR, band
 from gdpa.paper.records.folder import Folder, Record
 from gdpa.paper.runner import run_units
-from gdpa.paper.studies import budget, mnpc
+from gdpa.paper.sections import FLOOR, band
+from gdpa.paper.studies import mnist
+from gdpa.paper.studies.mnist import BUDGET, MNPC
 from tests.paper.small import toy_images
 
 METHODS = list(contestants.METHODS)
@@ -29,8 +31,7 @@ METHODS = list(contestants.METHODS)
 
 @pytest.fixture
 def toy(monkeypatch):
-    for module in (mnpc, budget):
-        monkeypatch.setattr(module, "load", toy_images)
+    monkeypatch.setattr("gdpa.paper.comparison.load", toy_images)
 
 
 class Rows:
@@ -112,12 +113,12 @@ def test_a_unit_runs_and_is_judged_in_double_precision(toy, name):
     assert log.rows[-1]["step"] == 25
     assert [row["step"] for row in log.rows][:3] == [1, 2, 3]
     # The last row, recomputed here from scratch.
-    case = get(name).case(unit.config["problem"], unit.config["images"], 0, lambda line: None)
+    case = get(name).case(toy_images(), unit.config["images"], 0, **unit.config["problem"])
     problem, x = case.problem, case.x0
     state = GDPA(**choice).init(problem, x)
     for _ in range(25):
         state = GDPA(**choice).update(problem, state)
-    f, g, _ = case.judge.evaluate(state.x.double())
+    f, g, _ = case.judge.problem.evaluate(state.x.double())
     assert log.rows[-1]["objective"] == pytest.approx(float(f), rel=1e-12)
     assert log.rows[-1]["feasibility"] == pytest.approx(float(g.clip(min=0).norm()), rel=1e-12)
     assert summary["losses"][1] == pytest.approx(float(g[0]) + {"mnpc": 0.1, "budget": 1.0}[name], rel=1e-9)
@@ -125,18 +126,18 @@ def test_a_unit_runs_and_is_judged_in_double_precision(toy, name):
 
 
 def test_a_diverging_run_is_a_record_not_a_crash(toy):
-    unit = budget.units(Settings(steps=40, preset="printed"))[0]
+    unit = BUDGET.units(Settings(steps=40, preset="printed"))[0]
     wild = {"alpha": 1e20, "beta": 1e20, "tau": 0.1}
     unit = Unit("budget", "GDPA", "tuned", 0, {**unit.config, "constants": wild})
-    summary = budget.run(unit, Rows())
+    summary = BUDGET.run(unit, Rows())
     assert summary["status"] in ("DIVERGING", "INVALID_NUMBER")
     json.dumps(summary, allow_nan=False)
 
 
 def test_the_goal_ends_a_run(toy):
-    unit = next(u for u in mnpc.units(Settings(steps=500)) if u.method == "AdaptiveGDPA" and u.setting == "tuned")
+    unit = next(u for u in MNPC.units(Settings(steps=500)) if u.method == "AdaptiveGDPA" and u.setting == "tuned")
     unit = Unit("mnpc", unit.method, "tuned", 0, {**unit.config, "budget": 100.0})
-    summary = mnpc.run(unit, Rows())
+    summary = MNPC.run(unit, Rows())
     assert summary["status"] == "GOAL"
     assert summary["best_kkt"] <= 1e-4
     assert summary["steps"] < 500
@@ -144,7 +145,7 @@ def test_the_goal_ends_a_run(toy):
 
 
 def test_search_ranks_by_what_certify_says(toy):
-    case = mnpc.case({"reduction": "mean"}, 10, 3, lambda line: None)
+    case = MNPC.case(toy_images(), 10, 3, reduction="mean")
     grid = [{"alpha": alpha, "beta": 1.0, "tau": 0.1} for alpha in (1e-6, 0.1, 1e30)]
     ranked = contestants.search("GDPA", grid, case.problem, case.x0, 60)
     assert ranked[0]["constants"]["alpha"] == 0.1
@@ -156,16 +157,18 @@ def test_variants_differ_as_named(toy):
     x = torch.zeros(784 * 4, dtype=torch.float64)
 
     def at_zero(options):
-        return mnpc.case(options, 10, 0, lambda line: None).judge.evaluate(x)
+        return MNPC.case(toy_images(), 10, 0, **options).judge.problem.evaluate(x)
 
     mean, total = at_zero({"reduction": "mean"}), at_zero({"reduction": "sum"})
     torch.testing.assert_close(total.constraints + 0.1, 10 * (mean.constraints + 0.1))
-    case = mnpc.case({"reduction": "sum", "start_variance": 1e-6}, 10, 0, lambda line: None)
+    case = MNPC.case(toy_images(), 10, 0, reduction="sum", start_variance=1e-6)
     assert case.x0.std().item() == pytest.approx(1e-3, rel=0.1)
-    net = budget.case({"reduction": "sum", "budget_per_image": True}, 10, 0, lambda line: None)
-    each = budget.case({"reduction": "mean"}, 10, 0, lambda line: None)
+    net = BUDGET.case(toy_images(), 10, 0, reduction="sum", budget_per_image=True)
+    each = BUDGET.case(toy_images(), 10, 0, reduction="mean")
     x = net.x0.double()
-    torch.testing.assert_close(net.judge.evaluate(x).constraints, 10 * each.judge.evaluate(x).constraints)
+    torch.testing.assert_close(
+        net.judge.problem.evaluate(x).constraints, 10 * each.judge.problem.evaluate(x).constraints
+    )
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +176,7 @@ def reproduced(tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
     arguments = ["--steps", "3", "--jobs", "1", "--out", str(out), "--preset", "printed"]
     with pytest.MonkeyPatch.context() as patch:
-        for module in (mnpc, budget):
-            patch.setattr(module, "load", toy_images)
+        patch.setattr("gdpa.paper.comparison.load", toy_images)
         answer = CliRunner().invoke(app, ["reproduce", "mnpc", "budget", *arguments])
     assert answer.exit_code == 0, answer.output
     return out
@@ -205,7 +207,7 @@ def test_through_the_command_line(reproduced):
 
 
 def test_a_lost_record_comes_back_the_same(toy, tmp_path):
-    units = [u for u in mnpc.units(Settings(steps=6, preset="printed")) if u.method in ("GDPA", "IQRC")][:3]
+    units = [u for u in MNPC.units(Settings(steps=6, preset="printed")) if u.method in ("GDPA", "IQRC")][:3]
     folder = Folder(tmp_path)
 
     def run():
@@ -229,9 +231,8 @@ def test_a_lost_record_comes_back_the_same(toy, tmp_path):
 
 
 def test_a_grid_is_searched_once_and_every_seed_runs_its_winner(toy, tmp_path, monkeypatch):
-    small = replace(mnpc.STUDY, size=Size(5, 60.0, 3, 6))
-    for name, value in (("STUDY", small), ("units", small.units), ("run", small.run)):
-        monkeypatch.setattr(mnpc, name, value)
+    small = replace(MNPC, size=Size(5, 60.0, 3, 6))
+    monkeypatch.setattr(mnist, "MNPC", small)
     searched = []
 
     def search(*arguments):
@@ -256,8 +257,9 @@ def test_a_grid_is_searched_once_and_every_seed_runs_its_winner(toy, tmp_path, m
     Folder(tmp_path).forget([runs[1].unit])
     assert "2 of 3 units were already recorded" in CliRunner().invoke(app, [*arguments, "--only", "IPPP_tuned"]).output
     assert searched == ["IPPP"]
-    other = replace(mnpc.STUDY, penalties=(1.0, 2.0, 3.0, 4.0, 5.0)).units(Settings(preset="tuned"))
-    names = {unit.name for unit in mnpc.units(Settings(preset="tuned"))}
+    steps, _, tolerances = MNPC.axes
+    other = replace(small, axes=(steps, (1.0, 2.0, 3.0, 4.0, 5.0), tolerances)).units(Settings(preset="tuned"))
+    names = {unit.name for unit in small.units(Settings(preset="tuned"))}
     assert [unit.method for unit in other if unit.name in names] == ["IQRC", "IQRC", "AdaptiveGDPA"]
 
 
@@ -265,7 +267,7 @@ def test_no_data_is_exit_code_4(monkeypatch, tmp_path):
     def nothing(*args, **options):
         raise DataNotAvailableError("mnist is not in the cache and no source served it")
 
-    monkeypatch.setattr(mnpc, "load", nothing)
+    monkeypatch.setattr("gdpa.paper.comparison.load", nothing)
     answer = CliRunner().invoke(app, ["reproduce", "mnpc", "--jobs", "1", "--out", str(tmp_path)])
     assert answer.exit_code == 4
     assert Folder(tmp_path).read("mnpc") == []

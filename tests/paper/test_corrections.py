@@ -17,15 +17,15 @@ from gdpa.paper.figures.chart import Chart, Panel, Series, log_ticks
 from gdpa.paper.figures.interactive import STYLE, to_html
 from gdpa.paper.figures.static import draw
 from gdpa.paper.records.folder import Folder
-from gdpa.paper.studies import budget, cmdp, mnpc
+from gdpa.paper.studies import cmdp
+from gdpa.paper.studies.mnist import MNPC
 from tests.paper.running import record
 from tests.paper.small import toy_images
 
 
 @pytest.fixture
 def toy_data(monkeypatch):
-    for module in (mnpc, budget):
-        monkeypatch.setattr(module, "load", toy_images)
+    monkeypatch.setattr("gdpa.paper.comparison.load", toy_images)
 
 
 def test_n7_waiting_is_not_on_the_clock():
@@ -47,20 +47,20 @@ def test_n7_waiting_is_not_on_the_clock():
 
 @pytest.mark.parametrize("method", ["GDPA", "AdaptiveGDPA"])
 def test_n7_one_off_work_is_done_before_the_clock_starts(toy_data, monkeypatch, method):
-    unit = next(u for u in mnpc.units(Settings(steps=3, preset="printed")) if u.method == method)
+    unit = next(u for u in MNPC.units(Settings(steps=3, preset="printed")) if u.method == method)
     order = []
     monkeypatch.setattr("gdpa.paper.comparison.warm_up", lambda *arguments: order.append("warm-up"))
     monkeypatch.setattr("gdpa.paper.comparison.Clock.watch", lambda self, m: order.append("clock") or m)
-    record(mnpc, unit)
+    record(MNPC, unit)
     assert order == ["warm-up", "clock"]
 
 
 def test_n7_n8_a_method_without_a_step_is_named_and_step_0_is_not_drawn(toy_data):
-    units = [u for u in mnpc.units(Settings(steps=4, preset="printed")) if u.setting == "printed, averaged"]
+    units = [u for u in MNPC.units(Settings(steps=4, preset="printed")) if u.setting == "printed, averaged"]
     chosen = [u for u in units if u.method in ("GDPA", "AdaptiveGDPA")]
     cut = [u if u.method == "GDPA" else type(u)(u.experiment, u.method, u.setting, 0, {**u.config, "budget": 1e-12})
            for u in chosen]  # fmt: skip
-    records = [record(mnpc, unit) for unit in cut]
+    records = [record(MNPC, unit) for unit in cut]
     assert [r.summary["steps"] for r in records] == [4, 0]
     assert records[1].columns["step"].tolist() == [0]
     for chart in get("mnpc").section(records).charts:

@@ -8,7 +8,7 @@ from gdpa.paper.base import DataError, Section, Table, Unit, Verdict
 from gdpa.paper.figures.chart import Chart, Panel, Series
 
 NAME = "toy"
-TITLE = "A toy with <markup> & ampersand"
+title = "A toy with <markup> & ampersand"
 
 
 def units(settings):

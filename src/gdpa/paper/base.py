@@ -181,15 +181,12 @@ class Section:
 
 
 class Experiment(Protocol):
-    """The shape of an experiment's module.
+    """The shape of an experiment: a module, or a value such as `gdpa.paper.comparison.Study`."""
 
-    Attributes:
-        NAME: its name on the command line.
-        TITLE: its heading in the report.
-    """
-
-    NAME: str
-    TITLE: str
+    @property
+    def title(self) -> str:
+        """Its heading in the report."""
+        ...
 
     def units(self, settings: Settings) -> list[Unit]:
         """Return the units of work, cheap to make: no data is touched."""

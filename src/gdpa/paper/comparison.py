@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -21,9 +21,12 @@ from gdpa.core.problem import Problem
 from gdpa.core.units import start_at
 from gdpa.methods.base import State
 from gdpa.methods.baselines.iqrc import IQRCState
-from gdpa.paper.base import Log, Settings, Unit
+from gdpa.paper.base import Log, Section, Settings, Unit, Verdict
 from gdpa.paper.clock import Clock, warm_up
-from gdpa.paper.contestants import METHODS, UNTUNED, build, grid, printed, search
+from gdpa.paper.contestants import METHODS, SEARCH, UNTUNED, build, grid, printed, search
+from gdpa.paper.data.images import Images, load
+from gdpa.paper.records.folder import Record
+from gdpa.paper.sections import compare
 from gdpa.paper.theory.constants import regularity
 from gdpa.run.progress import Progress
 from gdpa.run.solve import solve
@@ -31,7 +34,7 @@ from gdpa.run.stopping import MaxSteps
 
 
 class Size(NamedTuple):
-    """How much work a run is.
+    """The amount of work of a run.
 
     Attributes:
         images: of a class; None for all.
@@ -49,8 +52,6 @@ class Size(NamedTuple):
 QUICK = Size(500, 3.0, 200, 100)
 #: The seed of the runs that choose constants; no study reaches it.
 HELD_OUT = 10_000
-#: The setting of the units that choose them, one per method for all seeds.
-SEARCH = "grid search"
 #: A run ends when the judge finds relative residuals this small.
 GOAL = 1e-4
 ROWS_PER_DECADE = 12
@@ -60,50 +61,55 @@ CLOCK = "processor"
 WARM_UP_IMAGES = 2
 
 
+class Application(Protocol):
+    """A problem with data in double precision, and the results that the report shows."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    @property
+    def classes(self) -> Sequence[int]: ...
+
+    def losses(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def confusion(self, x: torch.Tensor, images: Any, labels: Any) -> Any: ...
+
+
 class Case(NamedTuple):
-    """A problem with data: what methods see, what the judge sees, and what to report at the end.
+    """The problem as the judge sees it (double precision), as the methods see it (single precision), and the start."""
 
-    Attributes:
-        problem: in single precision.
-        judge: the same in double precision.
-        x0: the start, in single precision.
-        classes: the labels, the prioritized one first.
-        losses: maps x (double) to the loss of every class.
-        confusion: maps x (double) to the confusion table on the test set.
-    """
-
+    judge: Application
     problem: Problem
-    judge: Problem
     x0: torch.Tensor
-    classes: Sequence[int]
-    losses: Callable[[torch.Tensor], torch.Tensor]
-    confusion: Callable[[torch.Tensor], Any]
 
 
 @dataclass(frozen=True)
 class Study:
-    """What one of the two experiments is made of.
+    """One of the two experiments.
 
     Args:
         name: of the experiment.
+        title: its heading in the report, which begins with the paper's figure.
+        introduction: of its section.
         printed_as: its name in the methods' ``printed_constants``.
         readings: readings of the paper for all methods: name of the setting -> options of the problem.
         variants: further readings, tried with GDPA and seed 0 alone.
-        steps, penalties, tolerances: the axes of the grids, see `gdpa.paper.contestants.grid`.
+        axes: of the grids: step lengths, penalties, tolerances; see `gdpa.paper.contestants.grid`.
         size: of a run with several seeds.
-        case: makes the `Case` from the options of the problem, the images per class (None for all), a seed and
-            somewhere to say what goes on.
+        case: makes the `Case` from the data, the images per class (None for all), a seed and options of the problem.
+        judge: returns the verdicts on the paper's claims from the records.
     """
 
     name: str
+    title: str
+    introduction: str
     printed_as: str
     readings: Mapping[str, Mapping[str, Any]]
     variants: Mapping[str, Mapping[str, Any]]
-    steps: Sequence[float]
-    penalties: Sequence[float]
-    tolerances: Sequence[float]
+    axes: tuple[Sequence[float], Sequence[float], Sequence[float]]
     size: Size
-    case: Callable[[Mapping[str, Any], int | None, int, Callable[[str], None]], Case]
+    case: Callable[..., Case]
+    judge: Callable[[Sequence[Record]], Sequence[Verdict]]
 
     def units(self, settings: Settings) -> list[Unit]:
         """Every method in every reading with the printed constants, then every method tuned, for every seed.
@@ -111,19 +117,11 @@ class Study:
         A method's grid is searched once, in a unit of its own that comes first.
         """
         size = QUICK if settings.seeds == 1 else self.size
-        shared = {
-            "images": size.images,
-            "budget": settings.budget or size.budget,
-            "steps": settings.steps,
-            "clock": CLOCK,
-        }
+        budget = settings.budget or size.budget
+        shared = {"images": size.images, "budget": budget, "steps": settings.steps, "clock": CLOCK}
         pilot = {"calls": size.pilot_calls, "images": size.pilot_images}
         main = next(iter(self.readings.values()))
-        searches = {
-            method: Unit(self.name, method, SEARCH, HELD_OUT, {"problem": dict(main), "grid": points, **pilot})
-            for method in METHODS
-            if (points := grid(method, self.steps, self.penalties, self.tolerances))
-        }
+        readings = {f"printed, {name}": problem for name, problem in self.readings.items()}
         units: list[Unit] = []
 
         def add(
@@ -134,12 +132,16 @@ class Study:
             seeds = settings.seeds if problem in self.readings.values() else 1
             units.extend(Unit(self.name, method, setting, seed, config, after) for seed in range(seeds))
 
-        if settings.preset != "printed":
-            units += searches.values()
+        searches = {
+            method: Unit(self.name, method, SEARCH, HELD_OUT, {"problem": dict(main), "grid": points, **pilot})
+            for method in METHODS
+            if settings.preset != "printed" and (points := grid(method, *self.axes))
+        }
+        units += searches.values()
         if settings.preset != "tuned":
-            for setting, problem in self.readings.items():
+            for setting, problem in readings.items():
                 for method in METHODS:
-                    add(method, f"printed, {setting}", problem, {"constants": printed(method, self.printed_as)})
+                    add(method, setting, problem, {"constants": printed(method, self.printed_as)})
             for setting, problem in self.variants.items():
                 add("GDPA", f"printed, {setting}", problem, {"constants": printed("GDPA", self.printed_as)})
         if settings.preset != "printed":
@@ -147,87 +149,74 @@ class Study:
                 add(method, "tuned", main, {"constants_of": search_unit.name}, search_unit)
             add(UNTUNED, "tuned", main, {"constants": {}})
         if settings.method is not None:
-            readings = {f"printed, {name}": problem for name, problem in self.readings.items()}
-            readings = readings if settings.preset == "printed" else {**readings, "tuned": main}
-            for setting, problem in readings.items():
-                if settings.preset != "tuned" or setting == "tuned":
-                    add(settings.label, setting, problem, settings.choice)
+            wanted = {} if settings.preset == "tuned" else readings
+            for setting, problem in (wanted if settings.preset == "printed" else {**wanted, "tuned": main}).items():
+                add(settings.label, setting, problem, settings.choice)
         return units
 
     def run(self, unit: Unit, log: Log) -> Mapping[str, Any]:
         """Search a grid; or run, judge, and describe the last point."""
         config = unit.config
-        say = _Say(log)
-        say("preparing the data")
+        log.progress(0.0, "preparing the data")
+        data = load("mnist", progress=lambda line: log.progress(0.0, line))
+        case = self.case(data, config["images"], unit.seed, **config["problem"])
         if unit.setting == SEARCH:
-            return self._search(unit, log, say)
+            return _search(unit, log, case)
         constants = config["constants"] if unit.after is None else log.summary(unit.after)["points"][0]["constants"]
         method, clock = build(config.get("method", unit.method), constants), Clock()
-        small = self.case(config["problem"], WARM_UP_IMAGES, unit.seed, say)
+        small = self.case(data, WARM_UP_IMAGES, unit.seed, **config["problem"])
         warm_up(method, small.problem, small.x0)
-        case = self.case(config["problem"], config["images"], unit.seed, say)
         judge = _Judge(case, log, clock, config["budget"])
         stop: list[Any] = [clock.stop_at(config["budget"])]
         if config["steps"] is not None:
             stop.append(MaxSteps(config["steps"]))
         result = solve(case.problem, case.x0, clock.watch(method), stop=stop, observers=[judge], record=0)
         judge.last(result.state, result.steps, result.forwards, result.backwards)
+        status = result.status
+        if status is Status.CONVERGED:  # in single precision, which may be short of the judge's goal
+            status = Status.MAX_TIME if clock.seconds >= config["budget"] else Status.MAX_STEPS
         return {
             "constants": dict(constants),
-            "status": "GOAL" if judge.best <= GOAL else _ending(result.status, clock, config["budget"]),
+            "status": "GOAL" if judge.best <= GOAL else status.name,
             "steps": result.steps,
             "forwards": result.forwards,
             "backwards": result.backwards,
             "seconds": round(clock.seconds, 4),
             "best_kkt": judge.best if math.isfinite(judge.best) else None,
             "start": judge.start,
-            **judge.describe(),
+            **judge.describe(data),
         }
 
-    def _search(self, unit: Unit, log: Log, say: Callable[[str], None]) -> Mapping[str, Any]:
-        config, total = unit.config, len(unit.config["grid"])
-        case = self.case(config["problem"], config["images"], unit.seed, say)
-        points = search(
-            unit.method,
-            config["grid"],
-            case.problem,
-            case.x0,
-            config["calls"],
-            lambda index: log.progress(index / total, f"{index} of {total} points tried"),
-        )
-        for rank, point in enumerate(points, 1):
-            log.row(rank=rank, kkt=math.nan if point["kkt"] is None else point["kkt"])
-        return {"points": points}
+    def section(self, records: Sequence[Record]) -> Section:
+        """Return the figure, its tables and the verdicts on the paper's claims."""
+        return compare(self.name, self.title.partition(":")[0], self.introduction, records, self.judge)
 
 
-def _ending(status: Status, clock: Clock, budget: float) -> str:
-    """Return why a run ended: a run that converged in single precision may be short of the judge's goal."""
-    if status is Status.CONVERGED:
-        return (Status.MAX_TIME if clock.seconds >= budget else Status.MAX_STEPS).name
-    return status.name
+def _search(unit: Unit, log: Log, case: Case) -> Mapping[str, Any]:
+    """Try the points of a method's grid and return them, best first."""
+    points, total = unit.config["grid"], len(unit.config["grid"])
 
+    def note(index: int) -> None:
+        log.progress(index / total, f"{index} of {total} points tried")
 
-class _Say:
-    """Progress in words alone."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def __call__(self, line: str) -> None:
-        self._log.progress(0.0, line)
+    found = search(unit.method, points, case.problem, case.x0, unit.config["calls"], note)
+    for rank, point in enumerate(found, 1):
+        log.row(rank=rank, kkt=math.nan if point["kkt"] is None else point["kkt"])
+    return {"points": found}
 
 
 class _Judge:
     """An observer that certifies the method's point at geometrically spaced steps, off the method's clock."""
 
     def __init__(self, case: Case, log: Log, clock: Clock, budget: float) -> None:
-        self._case, self._log, self._clock, self._budget = case, log, clock, budget
-        start = case.judge.evaluate(case.x0.double())
-        self._start = start_at(start, case.x0.double())
+        self._case, self._log, self._clock, self._budget = case.judge, log, clock, budget
+        self._problem, x0 = case.judge.problem, case.x0.double()
+        start = self._problem.evaluate(x0)
+        self._start = start_at(start, x0)
         #: f and ||g_+|| at the start.
         self.start = {
             "objective": float(start.objective),
-            "feasibility": float(norm(violation(start.constraints, case.judge.num_equalities))),
+            "feasibility": float(norm(violation(start.constraints, self._problem.num_equalities))),
         }
         self._due, self._done = 1.0, -1
         self._certificate: Certificate | None = None
@@ -243,11 +232,11 @@ class _Judge:
 
     def last(self, state: State, step: int, forwards: int, backwards: int) -> None:
         """Write the row of this step, if it is finite and not yet written."""
-        # What IQRC would return now is its last outer iterate; the others return their iterate.
+        # IQRC would return its last outer iterate now, the others their iterate.
         x = (state.center if isinstance(state, IQRCState) else state.x).double()
         if step == self._done or not bool(torch.isfinite(x).all()):
             return
-        certificate = certify(self._case.judge, x, state.multipliers.double(), start=self._start)
+        certificate = certify(self._problem, x, state.multipliers.double(), start=self._start)
         worst = float(certificate.relative.worst)
         if not math.isfinite(worst):
             return
@@ -258,26 +247,24 @@ class _Judge:
             backwards=backwards,
             seconds=round(self._clock.seconds, 6),
             objective=float(certificate.objective),
-            stationarity=float(certificate.residuals.stationarity),
-            feasibility=float(certificate.residuals.feasibility),
-            slackness=float(certificate.residuals.slackness),
+            **{name: float(value) for name, value in certificate.residuals._asdict().items()},
             kkt=worst,
-            regularity=regularity(self._case.judge, certificate.x),
+            regularity=regularity(self._problem, certificate.x),
         )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, data: Images) -> dict[str, Any]:
         """Return losses, multipliers and the confusion table at the last finite point."""
-        certificate, case = self._certificate, self._case
+        certificate, classes = self._certificate, list(self._case.classes)
         if certificate is None:
-            return {"final": None, "classes": list(case.classes)}
+            return {"final": None, "classes": classes}
         return {
             "final": {
                 "objective": float(certificate.objective),
                 **{name: float(value) for name, value in certificate.residuals._asdict().items()},
                 "kkt": float(certificate.relative.worst),
             },
-            "classes": list(case.classes),
+            "classes": classes,
             "multipliers": certificate.multipliers.tolist(),
-            "losses": case.losses(certificate.x).tolist(),
-            "confusion": case.confusion(certificate.x).tolist(),
+            "losses": self._case.losses(certificate.x).tolist(),
+            "confusion": self._case.confusion(certificate.x, data.test_x, data.test_y).tolist(),
         }

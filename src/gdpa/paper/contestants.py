@@ -32,6 +32,8 @@ METHODS = {
 }
 #: Has nothing to tune: runs with its defaults in every setting.
 UNTUNED = "AdaptiveGDPA"
+#: The setting of the units that search a grid, one per method for all seeds.
+SEARCH = "grid search"
 
 _INNER = {"Accelerated": Accelerated, "FixedMomentum": FixedMomentum}
 

@@ -89,7 +89,7 @@ def _claims(sections: Mapping[str, Section]) -> str:
     parts = []
     for title, ours in (("The paper's claims", False), ("Claims of this library", True)):
         rows = [
-            f'<tr><td>{escape(verdict.claim)}</td><td><a href="#{name}">{escape(get(name).TITLE)}</a></td>'
+            f'<tr><td>{escape(verdict.claim)}</td><td><a href="#{name}">{escape(get(name).title)}</a></td>'
             f'<td class="{KINDS[verdict.holds]}">{WORDS[verdict.holds]}</td></tr>'
             for name, section in sections.items()
             for verdict in section.verdicts
@@ -110,7 +110,7 @@ def _contents(sections: Mapping[str, Section]) -> str:
         parts += [table.caption for table in section.tables if table.rows]
         parts += ["Verdict"] if section.verdicts else []
         links = "".join(f'<li><a href="#{_anchor(name, part)}">{escape(part)}</a></li>' for part in parts)
-        items.append(f'<li><a href="#{name}">{escape(get(name).TITLE)}</a><ul>{links}</ul></li>')
+        items.append(f'<li><a href="#{name}">{escape(get(name).title)}</a><ul>{links}</ul></li>')
     return f"<ul>{''.join(items)}</ul>"
 
 
@@ -130,7 +130,7 @@ def _heading(experiment: str, title: str) -> str:
 def _experiment(folder: Folder, name: str, records: list[Record], section: Section) -> str:
     experiment, run = get(name), folder.run(name)
     missing = len(run["units"]) - len(records)
-    parts = [f'<section id="{name}"><h2>{escape(experiment.TITLE)}</h2>', f"<p>{escape(section.introduction)}</p>"]
+    parts = [f'<section id="{name}"><h2>{escape(experiment.title)}</h2>', f"<p>{escape(section.introduction)}</p>"]
     if missing:
         parts.append(
             f"<p><b>Incomplete:</b> {missing} of {len(run['units'])} units have no record yet; "

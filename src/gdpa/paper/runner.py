@@ -138,7 +138,7 @@ def _run_processes(folder: Folder, units: Sequence[Unit], note: Listener, jobs: 
     """Run each unit in its own process: what one takes down with it, a crash or the memory, is its own."""
     context: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
     if sys.platform != "win32":
-        context.set_forkserver_preload(sorted({EXPERIMENTS[unit.experiment] for unit in units}))
+        context.set_forkserver_preload(sorted({EXPERIMENTS[unit.experiment].partition(":")[0] for unit in units}))
     waiting = deque(units)
     running: dict[Connection, tuple[Any, Unit]] = {}
     settled: set[str] = set()

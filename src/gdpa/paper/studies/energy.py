@@ -37,7 +37,7 @@ from gdpa.paper.records.folder import Record
 from gdpa.paper.studies.energy_report import describe
 
 NAME = "energy"
-TITLE = "Networks under an energy budget on MNIST"
+title = "Networks under an energy budget on MNIST"
 
 GDPA, MAGNITUDE, UNIFORM = "GDPA", "magnitude pruning", "uniform widths"
 METHODS = (GDPA, MAGNITUDE, UNIFORM)

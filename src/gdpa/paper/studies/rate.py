@@ -20,15 +20,14 @@ from gdpa.oracles import library as problems
 from gdpa.oracles.library import TestProblem
 from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
 from gdpa.paper.clock import Clock
-from gdpa.paper.figures.residuals import residuals_chart
-from gdpa.paper.figures.violation import violation_chart
+from gdpa.paper.figures.chart import Chart, Panel, Series
 from gdpa.paper.records.folder import Record
 from gdpa.run.progress import Progress
 from gdpa.run.solve import solve
 from gdpa.run.stopping import MaxSteps, StopRule
 
 NAME = "rate"
-TITLE = "Rate: the violation GDPA leaves, and Theorem 1's r^(-1/3)"
+title = "Rate: the violation GDPA leaves, and Theorem 1's r^(-1/3)"
 
 TAUS = (0.1, 0.5, 0.9)
 STEPS = 60_000
@@ -47,6 +46,8 @@ RATIO_TOLERANCE, SLOPE_TOLERANCE = 0.05, 0.05
 #: What the method leaves, as the report says it.
 LAW = "An active constraint is left violated by tau lambda_i / beta_r."
 RESIDUALS = ("stationarity", "feasibility", "slackness")
+#: The color of the slope, which no curve has.
+GUIDE = 6
 
 
 def active(problem: TestProblem) -> list[int]:
@@ -215,7 +216,7 @@ def section(records: Sequence[Record]) -> Section:
     )  # fmt: skip
     return Section(
         introduction,
-        charts=(violation_chart(records, TAUS), residuals_chart(records, RESIDUALS)),
+        charts=(_violation_chart(records), _residuals_chart(records)),
         tables=(Table("Measured slopes and final residuals (absolute, as the paper's Definition 2)", head, table),),
         verdicts=_verdicts(records),
     )
@@ -235,6 +236,63 @@ def _table_row(record: Record) -> list[Any]:
         *(round(slope(record, name), 3) for name in RESIDUALS),
         *(s.get(name) for name in RESIDUALS),
     ]
+
+
+def _violation_chart(records: Sequence[Record]) -> Chart:
+    """Return one panel per problem: a line per tau for the prediction, points for what was measured."""
+    panels = []
+    for name in dict.fromkeys(record.unit.setting for record in records):
+        series = []
+        for record in records:
+            tau = record.unit.config["tau"]
+            if record.unit.setting != name or not record.columns:
+                continue
+            r, color = record.columns["step"], TAUS.index(tau)
+            series.append(Series(f"predicted, tau = {tau}", r, record.columns["predicted"], "line", color))
+            series.append(Series(f"measured, tau = {tau}", r, record.columns["measured"], "points", color))
+        panels.append(Panel(name, "step r", "violation of active constraints", series))
+    return Chart(
+        "rate-violation",
+        "The violation GDPA leaves: measured (points) on the predicted tau λ/β (lines)",
+        "Lines: the norm of tau lambda*/beta_r over the active constraints, from the recorded multipliers. "
+        "Points: the norm of the measured g_+ on the same constraints. Early steps are the transient before the run "
+        "follows the law; steps at which the active constraints hold have no point on logarithmic axes. beta_0 was "
+        "chosen run by run, so the lines need not be in the order of tau.",
+        panels,
+    )
+
+
+def _residuals_chart(records: Sequence[Record]) -> Chart:
+    """Return one panel per residual and tau with a curve per problem and the slope of Theorem 1."""
+    settings = list(dict.fromkeys(record.unit.setting for record in records))
+    panels = []
+    for tau in dict.fromkeys(record.unit.config["tau"] for record in records):
+        for name in RESIDUALS:
+            chosen = [r for r in records if r.unit.config["tau"] == tau and r.columns]
+            series = [
+                Series(r.unit.setting, r.columns["step"], r.columns[name], *_look(settings.index(r.unit.setting)))
+                for r in chosen
+            ]
+            if chosen:
+                steps = chosen[0].columns["step"]
+                ends = np.array([r.columns[name][-1] for r in chosen])
+                top = float(np.max(ends[ends > 0], initial=1e-300))
+                guide = 3 * top * (steps / steps[-1]) ** (-1 / 3)
+                series.append(Series("slope r^(-1/3)", steps, guide, "dashed", GUIDE))
+            panels.append(Panel(f"{name}, tau = {tau}", "step r", name, series))
+    return Chart(
+        "rate-residuals",
+        "Residuals of Definition 2 along the run, and the slope of Theorem 1",
+        "Absolute residuals at (x_r, lambda_r), the method's own multipliers. A curve parallel to the dashed line "
+        "falls like r^(-1/3), a steeper one falls faster.",
+        panels,
+        columns=len(RESIDUALS),
+    )
+
+
+def _look(index: int) -> tuple[str, int]:
+    """Return a style and a color that differ for the first 18 curves."""
+    return ("line", "dotted", "dashdot")[index // GUIDE % 3], index % GUIDE
 
 
 def _verdicts(records: Sequence[Record]) -> list[Verdict]:

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 gymnasium = pytest.importorskip("gymnasium")
 
-from gdpa.paper.applications.cmdp.cartpole import CostlyCartPole  # noqa: E402
+from examples.cartpole import CostlyCartPole  # noqa: E402
 from gdpa.paper.applications.cmdp.neural import ActorCritic, Batch, Players  # noqa: E402
 from gdpa.paper.records.file import RecordFile  # noqa: E402
 
