@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import gdpa
 
 
-def uses() -> None:
+def uses() -> float:
     def rule(progress: gdpa.Progress) -> gdpa.Status | None:
         return gdpa.Status.STOPPED if progress.step > 2 else None
 
@@ -32,3 +32,4 @@ def uses() -> None:
 
     Typed(alpha="fast")  # type: ignore[arg-type]
     gdpa.MaxSteps("many")  # type: ignore[arg-type]
+    return steps + kkt
