@@ -1,4 +1,4 @@
-"""What a line of the campaign is, and what its cases share."""
+"""A line of the campaign, and helpers for its cases."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Line:
 
     Args:
         fault: the first column of the table.
-        asked: what the figure must be.
+        asked: the figure that it must show.
         cases: the names of the cases, with True those of a short campaign.
-        run: runs the case of this name in a folder of its own and returns its record. The entry ``ok`` tells whether it
-            went as asked, ``note`` what went wrong.
+        run: runs the case of this name in a folder of its own and returns its record. The entry ``ok`` is true if it
+            went as asked, ``note`` is the reason if not.
         found: the figure, from the records of the line.
         parallel: whether cases may run side by side.
     """

@@ -1,8 +1,8 @@
-"""The lines of the campaign and the table of what they found, from the records alone."""
+"""The lines of the campaign and their table, from the records alone."""
 
 from __future__ import annotations
 
-from benchmarks.faults import damage, long_run, machines, mutated, ranks, signals, success
+from benchmarks.faults import damage, forged, long_run, machines, mutated, ranks, signals, success
 from benchmarks.faults.line import Line, Row
 from benchmarks.provenance import markdown, told
 
@@ -15,6 +15,7 @@ LINES: dict[str, Line] = {
     "killed": ranks.KILLED,
     "frozen": ranks.FROZEN,
     "damage": damage.LINE,
+    "forged": forged.LINE,
     "machines": machines.LINE,
     "long": long_run.LINE,
     "mutants": mutated.LINE,
@@ -23,7 +24,7 @@ LINES: dict[str, Line] = {
 
 
 def table(rows: list[Row]) -> str:
-    """Return what was asked and what was found, a row for each line that has records.
+    """Return the figures asked for and found, a row for each line that has records.
 
     >>> rows = [{"line": "damage", "case": "a list", "ok": True, "named": True, "traceback": False, "accepted": False}]
     >>> print(table(rows).splitlines()[2])

@@ -1,14 +1,114 @@
-"""A short version of every line of the fault campaign, by the functions that the campaign runs."""
+"""The fault campaign: `make faults` notices twelve mutations of the lines that users trust, and short runs pass."""
 
+import importlib
+import inspect
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
 
 from benchmarks.faults import long_run, machines, ranks, signals, state_machines, success
-from benchmarks.faults.__main__ import run_case
-from benchmarks.faults.report import LINES, table
+from benchmarks.faults.__main__ import campaign, main, run_case
+from benchmarks.faults.report import KEY, LINES, table
+from benchmarks.provenance import Study
+
+#: A mutation: module, function or method in it, a piece of its source, the piece in its place, the line that notices.
+MUTATIONS = {
+    "the certificate always holds": (
+        *("gdpa.core.certificate", "Certificate.holds", "worst <= tolerance", "True"),
+        "forged",
+    ),
+    "a residual that is not a number counts as met": (
+        *("gdpa.core.certificate", "Certificate.holds", "worst <= tolerance", "not worst > tolerance"),
+        "forged",
+    ),
+    "stationarity is always 0": (
+        *("gdpa.core.certificate", "relative_residuals", "return Residuals(stationarity,", "return Residuals(0.0,"),
+        "forged",
+    ),
+    "feasibility is always 0": (
+        *("gdpa.core.certificate", "relative_residuals", "violated = violation(", "violated = 0 * violation("),
+        "forged",
+    ),
+    "slackness is always 0": (
+        *("gdpa.core.certificate", "relative_residuals", "slack = xp.minimum(", "slack = 0 * xp.minimum("),
+        "forged",
+    ),
+    "every run is a success": (
+        *("gdpa.run.conclude", "conclude", "success = certificate.holds(progress.tolerance)", "success = True"),
+        "forged",
+    ),
+    "x outside X is verified": ("gdpa.run.verify", "_outside", "> 10 * eps", "> 1e10 * eps", "forged"),
+    "values of a receipt are not compared": (
+        "gdpa.run.verify",
+        "_other_values",
+        "if far.any():",
+        "if False:",
+        "forged",
+    ),
+    "the checksum of a run file is not compared": (
+        *("gdpa.files.format", "decode", "!= view[-_DIGEST:]", "is None"),
+        "forged",
+    ),
+    "infinite multipliers are loaded": (
+        *("gdpa.torch.state", "_check_vector", "~(value <= vector.high)", "value.isnan()"),
+        "forged",
+    ),
+    "records are appended without the lock": (
+        *("gdpa.paper.records.file", "_locked", "fcntl.flock(file, fcntl.LOCK_EX)", "pass"),
+        "forged",
+    ),
+    "the hash of a record is not compared": (
+        "gdpa.paper.records.file",
+        "unseal",
+        "given != _hash(row)",
+        "False",
+        "damage",
+    ),
+}
+
+
+def mutate(monkeypatch, module, name, old, new):
+    """Give a function the code of one with another piece of source, wherever it has been imported."""
+    module = importlib.import_module(module)
+    *owners, last = name.split(".")
+    function = inspect.unwrap(getattr(getattr(module, owners[0]) if owners else module, last))
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(old) >= 1, f"{name} has no {old!r} any more: choose another mutation of the same check"
+    names = {}
+    exec("from __future__ import annotations\n" + source.replace(old, new), module.__dict__, names)
+    monkeypatch.setattr(function, "__code__", inspect.unwrap(names[last]).__code__)
+
+
+@pytest.mark.parametrize("change", MUTATIONS)
+def test_make_faults_ends_with_1_under_a_mutation(change, monkeypatch, capsys):
+    *where, line = MUTATIONS[change]
+    mutate(monkeypatch, *where)
+    assert main(["--short", line]) == 1
+    assert "NOT as asked" in capsys.readouterr().out
+
+
+def test_make_faults_ends_with_0_without_a_mutation(capsys):
+    assert len(MUTATIONS) == 12
+    assert main(["--short", "forged", "damage"]) == 0
+    assert "NOT as asked" not in capsys.readouterr().out
+
+
+def test_a_record_counts_only_for_its_commit(tmp_path, capsys):
+    study = Study("benchmarks.faults", "faults", KEY, out=tmp_path)
+    study.origin = {**study.origin, "commit": "1a2b", "dirty": False}
+    campaign(study, ["damage"], True, 1)
+    printed = capsys.readouterr().out
+    made = printed.count("as asked (")
+    assert made == len(LINES["damage"].cases(True)), printed
+    campaign(study, ["damage"], True, 1)
+    assert "as asked (" not in capsys.readouterr().out
+    study.origin = {**study.origin, "commit": "3c4d"}
+    rows, _ = campaign(study, ["damage"], True, 1)
+    assert capsys.readouterr().out.count("as asked (") == made
+    assert {row["about"]["commit"] for row in rows} == {"3c4d"}
 
 
 def cases(name, count):
