@@ -16,7 +16,7 @@ BENCHMARKS := $(sort $(subst /,.,$(patsubst benchmarks/%.py,%,$(patsubst %/__mai
 # One thread per process: tests and experiments run side by side in processes, and small problems lose by more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup integrations test test-fast lint format reproduce docs check-results lock audit bench faults clean
+.PHONY: help setup integrations test test-fast campaigns lint format reproduce docs check-results lock audit bench faults clean
 .DEFAULT_GOAL := help
 # Stamps of installed extras stay, also if only a rule for bench-NAME asks for them.
 .SECONDARY:
@@ -26,13 +26,14 @@ help:
 	@echo "make integrations  add Lightning, Transformers, Accelerate, TRL and TensorBoard, whose examples the tests then run"
 	@echo "make test          ruff, mypy, tests and doctests, line and branch coverage of at least $(COVERAGE) %"
 	@echo "make test-fast     the tests that take about a minute: no lint, no coverage, none that are slow or start processes"
+	@echo "make campaigns     the tests left out of make test: mutants, SciPy's own tests, long fuzzing"
 	@echo "make reproduce     run every experiment and write $(OUT)/report.html"
 	@echo "make lint          ruff, mypy and import-linter alone"
 	@echo "make docs          build the documentation in site/, warnings are errors"
 	@echo "make check-results every table of the pages names commit, command and versions, and comes from its records"
 	@echo "make bench         print the speed figures quoted in the documentation"
 	@echo "make bench-NAME    run one benchmark: $(BENCHMARKS)"
-	@echo "make faults        run the fault campaign (an hour or more) and print its table; ARGS=\"--short\" takes minutes"
+	@echo "make faults        run the fault campaign (an hour or more), fail if a case is not as asked; ARGS=\"--short\" takes minutes"
 	@echo "make lock          requirements.lock: every dependency of the tests with its hashes"
 	@echo "make audit         look the locked versions up among known vulnerabilities"
 	@echo "make clean         remove what these targets made"
@@ -57,7 +58,10 @@ test: $(VENV)/.test lint
 	@echo "== all passed: lint, types, tests, doctests, coverage"
 
 test-fast: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 -m "not slow and not process"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not process and not campaign"
+
+campaigns: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 -m campaign
 
 lint: $(VENV)/.test
 	@echo "== ruff check"
@@ -90,7 +94,7 @@ bench: $(VENV)/.experiments
 bench-%: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.$* $(ARGS)
 
-# A repeated command continues: cases that have a record are not run again.
+# A repeated command continues: cases that have a record of this commit are not run again.
 faults: $(VENV)/.test
 	$(BIN)/python -m benchmarks.faults $(ARGS)
 

@@ -41,6 +41,8 @@ filterwarnings =
     ignore::pytest.PytestWarning
 markers =
     slow: takes more than a few seconds
+    process: starts processes
+    campaign: takes minutes
 """
 #: Exit code of a child that tested another package than its copy.
 FOREIGN = 99

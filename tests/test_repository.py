@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -38,16 +40,50 @@ def test_workflows_are_valid_and_limited(path):
         assert 0 < job["timeout-minutes"] <= 60
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step)
-            assert "@" in step.get("uses", "@")
+            assert re.search(r"@[0-9a-f]{40}$", step.get("uses", "@" + 40 * "0")), "an action is pinned by its commit"
             assert "${{" not in step.get("run", ""), "values go into commands by the environment, not by text"
 
 
 def test_the_workflows_are_there():
-    assert [path.name for path in WORKFLOWS] == ["ci.yml", "docs.yml", "release.yml"]
+    assert [path.name for path in WORKFLOWS] == ["ci.yml", "docs.yml", "nightly.yml", "release.yml"]
     matrix = yaml.safe_load(WORKFLOWS[0].read_text())["jobs"]["test"]["strategy"]["matrix"]["include"]
     classifiers = {text.rpartition(" ")[2] for text in PROJECT["project"]["classifiers"] if ":: 3." in text}
     assert {row["python"] for row in matrix} == classifiers == {"3.11", "3.12", "3.13"}
     assert {row["dependencies"] for row in matrix} == {"locked", "lowest", "latest"}
+
+
+PIP_AUDIT = """
+import sys
+if sys.argv[1:2] == ["-c"]:
+    exec(sys.argv[2])
+else:
+    print({answer!r})
+    sys.exit({code})
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
+@pytest.mark.parametrize(
+    ("answer", "code", "ends"),
+    [
+        ('{"dependencies": [{"name": "a", "version": "1", "vulns": []}]}', 0, 0),
+        ('{"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "CVE", "fix_versions": []}]}]}', 1, 1),
+        ('{"dependencies": [{"name": "a", "skip_reason": "not found"}]}', 0, 2),
+        ('{"dependencies": []}', 0, 2),
+        ("", 1, 2),
+        ("No module named pip_audit", 1, 2),
+    ],
+    ids=["clean", "flaw", "skipped", "empty", "unreachable", "missing"],
+)
+def test_the_audit_fails_if_it_could_not_check(answer, code, ends, tmp_path):
+    script = tmp_path / "pip_audit_stub.py"
+    script.write_text(PIP_AUDIT.format(answer=answer, code=code))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
+    python.chmod(0o755)
+    ended = subprocess.run([ROOT / ".ci" / "audit", python], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == ends, ended.stdout + ended.stderr
+    assert ("could not be looked up" in ended.stdout) == (ends == 2)
 
 
 @pytest.mark.parametrize("name", [".pre-commit-config.yaml", "CITATION.cff"])
