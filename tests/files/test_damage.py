@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gdpa import AdaptiveGDPA, problems
-from gdpa.core.detach import detached
+from gdpa.core.detach import detach
 from gdpa.files import VERSION, DamagedFileError, NewerFormatError, UnavailableError, decode, encode, load
 from tests.stored import MAGIC, assert_same, craft, craft_array, craft_value
 
@@ -22,7 +22,7 @@ def good():
     state = method.init(known.problem, known.x0)
     for _ in range(10):
         state = method.update(known.problem, state)
-    return encode({"state": detached(state), "method": method, "big": 2**80, "none": None, "text": "text"})
+    return encode({"state": detach(state), "method": method, "big": 2**80, "none": None, "text": "text"})
 
 
 def refused(path, data, error=DamagedFileError):

@@ -29,7 +29,7 @@ from gdpa import (
     solve,
 )
 from gdpa.base import stored as registry
-from gdpa.core.detach import detached
+from gdpa.core.detach import detach
 from gdpa.core.units import Start
 from gdpa.files import decode, encode, load, register, save
 from gdpa.files.values import DEEPEST
@@ -285,12 +285,12 @@ def test_every_state_comes_back_bit_for_bit_and_continues_alike(name, library):
     state = method.init(problem, library.array([0.5, 1.5]))
     for step in range(26):
         if step in (0, 1, 25):
-            state = detached(state)
+            state = detach(state)
             assert_same(state, back(state))
             after, again = state, back(state)
             for _ in range(3):
                 after, again = method.update(problem, after), method.update(problem, again)
-            assert_same(detached(after), detached(again))
+            assert_same(detach(after), detach(again))
         state = method.update(problem, state)
 
 
@@ -323,7 +323,7 @@ def test_the_adaptive_state_in_every_phase(step):
         state = method.init(known.problem, known.x0)
         for _ in range(200):
             seen.add(type(state.phase).__name__)
-            assert_same(detached(state), back(detached(state)))
+            assert_same(detach(state), back(detach(state)))
             if state.verdict is not None:
                 seen.add("verdict")
                 break

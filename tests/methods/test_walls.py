@@ -6,7 +6,7 @@ import torch
 
 from gdpa import GDPA, AdaptiveGDPA, Ball, Box, MaxSteps, Product, Simplex, Status, from_functions, from_torch, solve
 from gdpa.base.sets import Reals
-from gdpa.run.caution import CUTS, Shortened
+from gdpa.run.loop import CUTS, Shortened
 from tests.methods.walls import LONG, WALLS, prepare, runs
 
 EVERY_RUN = pytest.mark.parametrize(("name", "wall", "long"), runs())
@@ -92,7 +92,7 @@ def test_a_function_finite_at_the_start_alone_ends_the_run(name):
     _, _, method = prepare(name, "log", long=True)
     result = solve(problem, start, method, stop=MaxSteps(1000))
     assert result.status is Status.INVALID_NUMBER
-    assert "the objective is nan" in result.message
+    assert "The objective is nan" in result.message
     assert result.cuts == CUTS
     assert result.forwards <= 5 * (CUTS + 1)
     np.testing.assert_array_equal(result.x, start)

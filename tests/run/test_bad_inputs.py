@@ -344,7 +344,7 @@ def late(value, part):
 
 
 @pytest.mark.parametrize("value", [NAN, np.inf, -np.inf])
-@pytest.mark.parametrize(("part", "message"), [("f", "the objective is"), ("g", "the constraint g[0] is")])
+@pytest.mark.parametrize(("part", "message"), [("f", "The objective is"), ("g", "The constraint g[0] is")])
 def test_a_number_lost_on_the_way_ends_the_run_with_the_best_point(part, value, message):
     own = late(value if part == "f" else np.array([value]), part)
     with np.errstate(all="ignore"):

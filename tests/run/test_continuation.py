@@ -171,3 +171,14 @@ def test_the_tolerance_may_be_tightened_on_the_way() -> None:
     assert fine.success
     assert fine.steps > rough.steps
     np.testing.assert_allclose(fine.x, case.solution, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ialm-sahin", "ippp", "gdpa"])
+def test_b13_runs_continued_under_other_rules_reach_the_same_point(name: str) -> None:
+    case, rules = problems.get("box-corner"), (KKTBelow(1e-3), MaxSteps(100))
+    straight = solve(case.problem, case.x0, name, tolerance=1e-3, stop=rules, record=0)
+    for cut in (3, 19, 21, 25, 31, 46):
+        first = solve(case.problem, case.x0, name, tolerance=1e-3, stop=MaxSteps(min(cut, straight.steps)), record=0)
+        rest = solve(case.problem, run=first.run, stop=rules, record=0)
+        assert (rest.steps, rest.status, rest.success) == (straight.steps, straight.status, straight.success)
+        assert rest.x.tolist() == straight.x.tolist()

@@ -10,7 +10,6 @@ import gdpa
 from gdpa import Ball, Box
 from gdpa.oracles.torch import TorchProblem
 from gdpa.run import placement
-from gdpa.run.placement import placed
 
 START = torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64)
 
@@ -115,10 +114,3 @@ def test_which_runs_take_their_algebra_to_the_host(x0, algorithm, domain, expect
     problem = replace(gdpa.from_torch(function), domain=domain)
     assert isinstance(problem, TorchProblem)
     assert placement._is_faster_on_host(problem, x0, algorithm) is expected
-
-
-def test_other_problems_stay_as_they_are():
-    problem = gdpa.from_functions(lambda x: x @ x, gradient=lambda x: 2 * x)
-    place = placed(problem, START, None, gdpa.AdaptiveGDPA(), watched=False)
-    assert place.problem is problem
-    assert place.device is None

@@ -240,10 +240,11 @@ def test_a_certificate_of_many_rows_is_attempted_only_if_the_jacobian_is_cheap(c
 def test_a_promising_step_is_certified_and_then_waits_a_tenth_of_the_steps():
     oracle = bowl()
     progress = walking(oracle, next_attempt=10_000)
+    progress.run.attempts = False
     tries = []
 
-    def certify(x, multipliers, evaluation=None):
-        tries.append((progress.step, x.tolist()))
+    def certify(point):
+        tries.append((progress.step, point.x.tolist()))
         progress.certificate = type("No", (), {"holds": lambda self, tolerance: False})()
         return progress.certificate
 
@@ -264,7 +265,7 @@ def test_a_run_is_what_the_progress_was():
     step_to(oracle, progress, 2, 2.0)
     from gdpa import History
 
-    run = progress.run(History())
+    run = progress.record(History())
     again = Progress(bowl(), run, 1e-6)
     for name in ("step", "forwards", "backwards", "seconds", "kkt", "residuals", "best", "best_feasible", "last"):
         assert getattr(again, name) is getattr(progress, name) or getattr(again, name) == getattr(progress, name), name

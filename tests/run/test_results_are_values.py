@@ -28,7 +28,7 @@ from gdpa import (
     solve,
 )
 from gdpa.base.arrays import to_numpy
-from gdpa.core.detach import detached, own_copy
+from gdpa.core.detach import detach, own_copy
 
 MIB = 2**20
 
@@ -248,26 +248,26 @@ def test_a_partial_result_holds_no_evaluation_either():
 class TestDetached:
     def test_what_stands_alone_is_not_copied(self):
         value = (np.ones(3), {"a": [1, "b", None]}, np.arange(6.0).reshape(2, 3))
-        assert detached(value)[0] is value[0]
-        assert detached(value)[2] is value[2]
+        assert detach(value)[0] is value[0]
+        assert detach(value)[2] is value[2]
 
     def test_shared_arrays_stay_shared(self):
         part = np.zeros((100, 3))[0]
-        one, (two, other) = detached([part, (part, part[:2])])
+        one, (two, other) = detach([part, (part, part[:2])])
         assert one is two
         assert (one.base, other.base) == (None, None)
 
     def test_torch_views_leave_their_storage(self):
         torch = pytest.importorskip("torch")
         whole = torch.arange(1000.0, requires_grad=True)
-        part = detached({"part": (whole * 2)[10:12]})["part"]
+        part = detach({"part": (whole * 2)[10:12]})["part"]
         assert part.tolist() == [20.0, 22.0]
         assert (part.requires_grad, part.untyped_storage().nbytes()) == (False, 8)
 
     def test_the_layout_is_kept(self):
         part = np.zeros((10, 10), order="F")[2:5, 2:6]
-        assert detached(part).flags.f_contiguous
-        assert detached(part.T).flags.c_contiguous
+        assert detach(part).flags.f_contiguous
+        assert detach(part.T).flags.c_contiguous
 
     def test_an_own_copy_shares_nothing(self, library):
         x = library.array([1.0, 2.0])

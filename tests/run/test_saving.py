@@ -1,5 +1,6 @@
 """Runs in files: continued to the same end, refused if they belong elsewhere, kept through signals."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def test_runs_of_another_method_or_problem_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"resume=True continues from the files of checkpoint=\.\.\."):
         solve(DISC.problem, DISC.x0, resume=True)
     save(tmp_path / "numbers", [1.0, 2.0])
-    with pytest.raises(DamagedFileError, match="numbers holds no run of gdpa but list"):
+    with pytest.raises(DamagedFileError, match="numbers does not hold a run of gdpa but a list"):
         load_run(tmp_path / "numbers")
     (tmp_path / "foreign").write_bytes(b"PK\x03\x04 not ours")
     with pytest.raises(DamagedFileError, match="foreign is no file of gdpa"):
@@ -139,3 +140,55 @@ def test_sigterm_saves_and_ends_the_process(tmp_path):
         lambda x: x @ x, lambda x: 1 - x[:1], gradient=lambda x: 2 * x, jacobian=lambda x: -np.eye(1, 2)
     )
     assert solve(problem, run=run, stop=MaxSteps(run.step + 5)).steps == run.step + 5
+
+
+def test_b10_full_disk_keeps_the_result(tmp_path, monkeypatch):
+    saves = []
+
+    def full(path, value):
+        saves.append(path)
+        if len(saves) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        save(path, value)
+
+    monkeypatch.setattr("gdpa.files.checkpoints.save", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        solve(DISC.problem, DISC.x0, METHODS[0], stop=MaxSteps(75), checkpoint=tmp_path / "run", every=10)
+    partial = raised.value.partial_result
+    straight = solve(DISC.problem, DISC.x0, METHODS[0], stop=MaxSteps(partial.steps))
+    assert partial.steps == 20
+    assert partial.x_last.tolist() == straight.x_last.tolist()
+    assert len(saves) == 4  # at 0, at 10, twice refused
+
+
+def test_b10_full_disk_at_the_last_save_keeps_the_result(tmp_path, monkeypatch):
+    def full(path, value):
+        if "-step-75" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        save(path, value)
+
+    monkeypatch.setattr("gdpa.files.checkpoints.save", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        solve(DISC.problem, DISC.x0, METHODS[0], stop=MaxSteps(75), checkpoint=tmp_path / "run", every=100)
+    assert raised.value.partial_result.steps == 75
+
+
+def test_b12_another_x0_is_not_resumed(tmp_path):
+    options = {"algorithm": METHODS[0], "checkpoint": tmp_path / "run", "resume": True}
+    first = solve(DISC.problem, DISC.x0, stop=MaxSteps(5), **options)
+    with pytest.raises(ValueError, match=r"the saved run started at .* leave x0 out"):
+        solve(DISC.problem, DISC.x0 + 0.5, stop=MaxSteps(9), **options)
+    straight = solve(DISC.problem, DISC.x0, METHODS[0], stop=MaxSteps(9))
+    assert first.steps == 5
+    assert_same_end(straight, solve(DISC.problem, stop=MaxSteps(9), **options))
+
+
+def test_n6_the_verdict_after_resuming_is_the_same(tmp_path):
+    method = GDPA(alpha=0.05, beta=2.0)
+    straight = solve(DISC.problem, DISC.x0, method, tolerance=1e-1, stop=MaxSteps(300))
+    first = solve(DISC.problem, DISC.x0, method, tolerance=1e-1, stop=MaxSteps(120))
+    save_run(tmp_path / "run", first.run)
+    resumed = solve(DISC.problem, run=load_run(tmp_path / "run"), stop=MaxSteps(300))
+    assert straight.success
+    assert resumed.tolerance == 1e-1
+    assert_same_end(straight, resumed)

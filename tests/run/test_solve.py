@@ -107,7 +107,11 @@ def test_an_infeasible_problem_is_no_success():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
     ("part", "culprit"),
-    [("f", "the objective is"), ("g", "the constraint budget is"), ("gradient", "the gradient is not finite")],
+    [
+        ("f", "The objective is"),
+        ("g", "The constraint budget is"),
+        ("gradient", "The gradient of the objective is not finite"),
+    ],
 )
 def test_invalid_number_names_the_culprit_and_keeps_the_best(part, culprit, value):
     broken = bowl(**{part: lambda n, v: v * value if n > 20 else v}, names=("budget",))

@@ -4,7 +4,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gdpa import Evaluation, FeasibleBelow, KKTBelow, MaxOracleCalls, MaxSteps, MaxTime, Problem, Status
+from gdpa import (
+    GDPA,
+    Evaluation,
+    FeasibleBelow,
+    KKTBelow,
+    MaxOracleCalls,
+    MaxSteps,
+    MaxTime,
+    Problem,
+    Status,
+    problems,
+    solve,
+)
 
 
 def progress(**values):
@@ -73,3 +85,11 @@ def test_convergence_is_what_the_progress_certifies():
     assert rule(progress(certified=certified)) is None
     assert rule(progress(certified=certified)) is Status.CONVERGED
     assert asked == [1e-3, 1e-3]
+
+
+def test_c6_the_message_names_the_time_after_a_limit_on_time(monkeypatch):
+    monkeypatch.setattr("gdpa.run.solve.WORTH_A_SENTENCE", -1.0)
+    disc = problems.get("disc-product")
+    result = solve(disc.problem, disc.x0, GDPA(), stop=MaxTime(1e-9))
+    assert result.status is Status.MAX_TIME
+    assert result.message.endswith("The final certificate took 0 s more.")

@@ -43,7 +43,7 @@ class ConvexSet(ABC):
 
     @property
     def shortens(self) -> bool:
-        """Whether `project` stops short of the nearest point, for a step that is cut; see `gdpa.run.caution`."""
+        """Whether `project` stops short of the nearest point, for a step that is cut; see `gdpa.run.loop`."""
         return False
 
     def check_dimension(self, dimension: int) -> None:  # noqa: B027 - most sets fit every dimension

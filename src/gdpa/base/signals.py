@@ -56,6 +56,12 @@ class StopRequest:
         self._process = os.getpid()
         self._listens = threading.current_thread() is threading.main_thread()
 
+    @classmethod
+    def active(cls) -> StopRequest:
+        """Return the innermost request that listens in this thread, or one that notes nothing."""
+        listens = cls._innermost is not None and threading.current_thread() is threading.main_thread()
+        return cls._innermost if listens and cls._innermost is not None else cls()
+
     def __bool__(self) -> bool:
         return self.number != 0
 
@@ -84,7 +90,7 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        """What a program ends with: 0, or 128 and the number of the signal (130 for SIGINT, 143 for SIGTERM)."""
+        """The exit code of a program: 0, or 128 and the number of the signal (130 for SIGINT, 143 for SIGTERM)."""
         return 128 + self.number if self.number else 0
 
     def __enter__(self) -> StopRequest:
@@ -129,20 +135,31 @@ class StopRequest:
 
 
 def finishing_the_step(function: Callable[P, T]) -> Callable[P, T]:
-    """Note SIGINT while ``function`` runs: its loop ends after a step, and it returns what it has.
+    """Note SIGINT while ``function`` runs: its loop ends after a step, and it returns its result so far.
+
+    Inside another such function nothing changes: one scope serves both. If a handler of the program's own raises an
+    exception for the signal, its attribute ``partial_result`` is the result.
 
     >>> @finishing_the_step
     ... def run():
-    ...     with StopRequest() as stop:
-    ...         signal.raise_signal(signal.SIGINT)
-    ...         return "interrupted" if stop else "finished"
+    ...     signal.raise_signal(signal.SIGINT)
+    ...     return "interrupted" if StopRequest.active() else "finished"
     >>> run()
     'interrupted'
     """
 
     @wraps(function)
     def noted(*args: P.args, **kwargs: P.kwargs) -> T:
-        with StopRequest(signal.SIGINT):
+        if signal.SIGINT in StopRequest.active()._all_numbers():
             return function(*args, **kwargs)
+        result: T | None = None
+        try:
+            with StopRequest(signal.SIGINT):
+                result = function(*args, **kwargs)
+        except BaseException as error:
+            if result is not None:  # raised on leaving
+                error.partial_result = result  # type: ignore[attr-defined]
+            raise
+        return result
 
     return noted

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from gdpa.base.arrays import to_numpy
 from gdpa.base.sets import REALS, ConvexSet
-from gdpa.core.detach import with_arrays
+from gdpa.core.detach import map_arrays
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import asymmetric_direction
 from gdpa.oracles.returned import check_dtype, pair
@@ -27,7 +27,7 @@ class TorchProblem(Problem):
     def on_host(self, device: str) -> Problem:
         """Return the problem for NumPy points; its function runs on ``device``."""
         own = {field.name: getattr(self, field.name) for field in fields(Problem)}
-        domain = with_arrays(self.domain, to_numpy)
+        domain = map_arrays(self.domain, to_numpy)
         return Problem(**own | {"evaluate": on_device(self.evaluate, device), "domain": domain})
 
     def to_device(self, array: Any, device: str) -> torch.Tensor:

@@ -78,10 +78,10 @@ def finish(observer: Any) -> None:
         end()
 
 
-def displays(disp: Any) -> tuple[Callable[[Progress], None], ...]:
+def read_disp(disp: Any) -> tuple[Callable[[Progress], None], ...]:
     """Return the observers that ``disp`` of `gdpa.solve` asks for.
 
-    >>> displays(False), type(displays("bar")[0]).__name__
+    >>> read_disp(False), type(read_disp("bar")[0]).__name__
     ((), 'ProgressDisplay')
     """
     if isinstance(disp, str) and disp not in ("lines", "bar"):

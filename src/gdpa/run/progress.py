@@ -1,13 +1,15 @@
-"""What is known while a run goes on: counts, residuals and the points worth keeping."""
+"""A run: its complete state, and the counts, residuals and best points of a run on its way."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdpa.base.arrays import all_finite, largest, max_norm, namespace, top
+from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.certificate import (
     JACOBIAN_LIMIT,
@@ -18,12 +20,11 @@ from gdpa.core.certificate import (
     relative_residuals,
     violation,
 )
-from gdpa.core.problem import Evaluation
-from gdpa.core.units import loosest_start, units_at
+from gdpa.core.detach import detach
+from gdpa.core.units import Start, Units, loosest_start, units_at
 from gdpa.methods.base import Probe, State
 from gdpa.run.oracle import CountingOracle
 from gdpa.run.result import History
-from gdpa.run.run import Run
 
 #: An iterate this much larger than the start (or than 1) has left every reasonable range.
 DIVERGED = 1e15
@@ -38,176 +39,238 @@ ATTEMPT_ROWS = 100
 MARGIN = 10.0
 
 
-class Progress:
-    """The running account of a solve: what stop rules and observers look at. The loop alone writes to it.
+@stored
+class Caution(NamedTuple):
+    """How a run goes back from a value that is not finite; see `gdpa.run.loop.go_back`.
 
     Attributes:
-        problem: the problem; what observers and stop rules ask of it is charged to measuring.
-        step, forwards, backwards, seconds: what the method has used so far.
-        state: the algorithm's state after this step.
-        start: x0 with grad f and g there, the reference for ``residuals``.
-        residuals: the relative residuals of the last probe.
-        kkt: the largest of them (over the batch, too).
+        trusted: the last state from which an update led to finite numbers.
+        share: how much of its primal step the next update takes; below 1 only if it repeats one.
+        in_a_row: how often the step from ``trusted`` has been cut.
+        cuts: how many cuts there were in all.
+        until: up to this step the outcome of every update is checked.
+        looked: the last step that was measured, so that a repeated one is not measured twice.
+    """
+
+    trusted: State | None = None
+    share: float = 1.0
+    in_a_row: int = 0
+    cuts: int = 0
+    until: int = 0
+    looked: int = 0
+
+
+#: The record of a run that has not begun.
+NO_TROUBLE = Caution()
+
+
+@stored
+@dataclass
+class Run:
+    """The complete state of a run between two steps. ``solve(problem, run=run)`` continues it to the same end.
+
+    Straight and continued runs have the same iterates, stop at the same step and return the same point with the same
+    verdict, whatever the cut. Save it by `gdpa.save_run`.
+
+    Attributes:
+        algorithm: the method with its parameters.
+        state: the method's state. Its oracle call is not saved: a resumed run makes it again.
+        start: x0 with grad f and g there, the reference for the residuals of the loop.
+        shape: (d, m, p): how many coordinates, constraints and equalities the problem has.
+        tolerance: the relative KKT tolerance that ``success`` is judged by; None in files of gdpa 0.1.
+        values: f and g at the state's point, by which another problem is recognized; None if they were not evaluated.
+        forwards, backwards, seconds: oracle calls and time of the method.
+        measuring: (forwards, backwards) made for residuals and certificates.
+        residuals, kkt: the relative residuals of the last probe and the largest of them (over the batch, too).
         units: the weights they were measured with; None before the first.
-        finite: whether they, f and g are finite numbers.
-        best: the probe with the smallest relative residuals so far.
-        best_feasible: the probe with the lowest objective among those feasible to ``tolerance``; None so far if none.
+        best, best_kkt: the probe with the smallest relative residuals, and these.
+        best_feasible, best_objective: the probe with the lowest objective among those feasible to the tolerance, and
+            this; None if there is none.
         last: the last finite probe.
-        average: the weighted average of the probes' points.
-        certificate: the last certificate computed; None if there was none.
+        average, total_weight: the weighted average of the probes' points (the paper's Theorem 1).
+        next_units, next_certificate, next_attempt: the steps at which units and certificates are due.
+        attempts: whether a certificate is to be attempted at this step, whatever the residuals are.
         caution: how the run goes back from a value that is not finite.
+        history: the recorded columns.
+        device: the device that the problem runs on, if the arrays of the run are on the host instead.
+    """
+
+    algorithm: Any
+    state: State
+    start: Start
+    shape: tuple[int, int, int]
+    tolerance: float | None = None
+    values: tuple[Array, Array] | None = None
+    forwards: int = 0
+    backwards: int = 0
+    seconds: float = 0.0
+    measuring: tuple[int, int] = (0, 0)
+    residuals: Residuals | None = None
+    kkt: float = float("inf")
+    units: Units | None = None
+    best: Probe | None = None
+    best_kkt: Any = None
+    best_feasible: Probe | None = None
+    best_objective: Any = None
+    last: Probe | None = None
+    average: Array | None = None
+    total_weight: float = 0.0
+    next_units: int = 1
+    next_certificate: int = 0
+    next_attempt: int = FIRST_ATTEMPT
+    attempts: bool = True
+    caution: Caution = NO_TROUBLE
+    history: History = field(default_factory=History, repr=False)
+    device: str | None = None
+
+    @property
+    def step(self) -> int:
+        """How many updates the method has made."""
+        return self.state.step
+
+    def without_evaluations(self) -> Run:
+        """Return the run without oracle calls: data alone, no function and no autograd graph."""
+        return detach(self)
+
+
+class Progress:
+    """A run on its way, as stop rules and observers see it. The loop alone writes to it.
+
+    The attributes of its `Run` are its own, too: ``progress.step``, ``progress.state``, ``progress.residuals``, ...
+
+    Attributes:
+        run: the run.
+        problem: the problem; evaluations by observers and stop rules are charged to measuring.
+        tolerance: the relative KKT tolerance that ``success`` is judged by.
+        finite: whether the last residuals, f and g are finite numbers.
+        certificate: the last certificate computed; None if there was none.
     """
 
     def __init__(self, oracle: CountingOracle, run: Run, tolerance: float) -> None:
-        self.problem, self.tolerance = oracle.problem, tolerance
-        self.algorithm, self.start = run.algorithm, run.start
+        self.run, self.problem, self.tolerance = replace(run, tolerance=tolerance), oracle.problem, tolerance
         self.finite = True
         self.certificate: Certificate | None = None
         self._judged: Array | None = None
-        self._oracle, self._shape, self._device = oracle, run.shape, run.device
+        self._oracle = oracle
         self._limit = DIVERGED * max(1.0, largest(max_norm(run.start.x)))
-        self.state: State = run.state
-        self.step, self.seconds = run.step, run.seconds
-        self.forwards, self.backwards = run.forwards, run.backwards
+        self._size = 0.0
         oracle.method.forwards, oracle.method.backwards = run.forwards, run.backwards
         oracle.measuring.forwards, oracle.measuring.backwards = run.measuring
-        self.residuals, self.kkt, self.units = run.residuals, run.kkt, run.units
-        self.best, self._best_kkt = run.best, run.best_kkt
-        self.best_feasible, self._best_objective = run.best_feasible, run.best_objective
-        self.last, self.average, self._total_weight = run.last, run.average, run.total_weight
-        self._next_units, self._next_certificate = run.next_units, run.next_certificate
-        self._next_attempt = run.next_attempt
-        self.caution = run.caution
-        self._size = 0.0
 
-    def run(self, history: History) -> Run:
-        """Return the record from which the run can be continued."""
-        measuring, now = self._oracle.measuring, self.state.evaluation
-        return Run(
-            algorithm=self.algorithm,
-            state=self.state,
-            start=self.start,
-            shape=self._shape,
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "run":
+            raise AttributeError(name)
+        return getattr(self.run, name)
+
+    def record(self, history: History) -> Run:
+        """Return the run as it is now, from which it can be continued."""
+        measuring, now = self._oracle.measuring, self.run.state.evaluation
+        return replace(
+            self.run,
             values=None if now is None else (now.objective, now.constraints),
-            forwards=self.forwards,
-            backwards=self.backwards,
-            seconds=self.seconds,
             measuring=(measuring.forwards, measuring.backwards),
-            residuals=self.residuals,
-            kkt=self.kkt,
-            units=self.units,
-            best=self.best,
-            best_kkt=self._best_kkt,
-            best_feasible=self.best_feasible,
-            best_objective=self._best_objective,
-            last=self.last,
-            average=self.average,
-            total_weight=self._total_weight,
-            next_units=self._next_units,
-            next_certificate=self._next_certificate,
-            next_attempt=self._next_attempt,
-            caution=self.caution,
             history=history,
-            device=self._device,
         )
 
     def count(self, state: State, seconds: float) -> None:
-        """Take in one update and what it cost."""
-        self.state, self.step = state, state.step
-        self.seconds += seconds
-        self.forwards, self.backwards = self._oracle.method.forwards, self._oracle.method.backwards
+        """Take in one update and its cost."""
+        run, used = self.run, self._oracle.method
+        run.state, run.seconds = state, run.seconds + seconds
+        run.forwards, run.backwards = used.forwards, used.backwards
 
     @np.errstate(over="ignore", invalid="ignore")  # numbers that are not finite are found below
     def look(self) -> None:
-        """Measure the probe of the state and keep the points worth keeping; nothing if a number is not finite."""
-        state, probe = self.state, self.state.probe
+        """Measure the probe of the state and keep the best points; nothing if a number is not finite."""
+        run = self.run
+        state, probe = run.state, run.state.probe
         self._size = largest(max_norm(state.x))
         self.finite = math.isfinite(self._size)
+        run.attempts = run.step >= run.next_attempt  # by the step alone, whatever the stop rules ask for
+        if run.attempts:
+            run.next_attempt = math.ceil(ATTEMPT_GROWTH * run.step)
         if probe is None:
             return
-        known = self.units, self._next_units, self._best_kkt
-        self._measure_units(state, probe)
-        self.residuals = self._measure(probe)
-        worst = self.residuals.worst
-        self.kkt = largest(worst)
+        known = run.units, run.next_units, run.best_kkt
+        self._measure_units(probe)
+        run.residuals = self._measure(probe)
+        worst = run.residuals.worst
+        run.kkt = largest(worst)
         # A residual does not show g_i = -inf: the constraint is met and far away.
-        self.finite = self.finite and math.isfinite(self.kkt) and all_finite(probe.objective, probe.constraints)
+        self.finite = self.finite and math.isfinite(run.kkt) and all_finite(probe.objective, probe.constraints)
         if not self.finite:
-            self.units, self._next_units, self._best_kkt = known
-        else:
-            self.last = probe
-            self._keep_best(probe, worst)
-            self._keep_feasible(probe, self.residuals.feasibility)
-            self._total_weight += probe.weight
-            if self.average is None:
-                self.average = probe.x
-            else:  # xbar += (w_r / W_r) (x_r - xbar): the sum of Theorem 1 in constant memory
-                self.average = self.average + (probe.weight / self._total_weight) * (probe.x - self.average)
+            run.units, run.next_units, run.best_kkt = known
+            return
+        run.last = probe
+        self._keep_best(probe, worst)
+        self._keep_feasible(probe, run.residuals.feasibility)
+        run.total_weight += probe.weight
+        if run.average is None:
+            run.average = probe.x
+        else:  # xbar += (w_r / W_r) (x_r - xbar): the sum of Theorem 1 in constant memory
+            run.average = run.average + (probe.weight / run.total_weight) * (probe.x - run.average)
 
     def check(self) -> None:
         """See whether the numbers of the state are finite, without measuring them."""
-        state, probe = self.state, self.state.probe
+        state, probe = self.run.state, self.run.state.probe
         self.finite = all_finite(state.x, state.multipliers, *(() if probe is None else probe[2:5]))
 
-    def _measure_units(self, state: State, probe: Probe) -> None:
+    def _measure_units(self, probe: Probe) -> None:
         """Measure the units at the probe if that is free, else at geometrically spaced steps."""
-        now = probe.evaluation
+        run, now = self.run, probe.evaluation
         if now is not None and now.knows_derivatives:
-            self.units = units_at(self.start, probe.x, now)
+            run.units = units_at(run.start, probe.x, now)
             return
-        if self.units is not None and state.step < self._next_units:
+        if run.units is not None and run.step < run.next_units:
             return
         if now is None:
             now = self.problem.evaluate(probe.x)
-        d, m, _ = self._shape
-        if self.units is not None and m > ATTEMPT_ROWS and not now.has_cheap_jacobian:
+        d, m, _ = run.shape
+        if run.units is not None and m > ATTEMPT_ROWS and not now.has_cheap_jacobian:
             return  # m backward passes: once is enough
-        self._next_units = 2 * state.step
-        self.units = units_at(self.start, probe.x, now, whole=m * d <= JACOBIAN_LIMIT or now.is_sparse)
-        if self.best is not None:
-            self._best_kkt = self._measure(self.best).worst
+        run.next_units = 2 * run.step
+        run.units = units_at(run.start, probe.x, now, whole=m * d <= JACOBIAN_LIMIT or now.is_sparse)
+        if run.best is not None:
+            run.best_kkt = self._measure(run.best).worst
 
     def _measure(self, probe: Probe) -> Residuals:
-        assert self.units is not None
+        assert self.run.units is not None
+        x, multipliers, _, constraints, gradient, *_ = probe
+        problem = self.problem
         return relative_residuals(
-            self.problem.domain,
-            probe.x,
-            probe.gradient,
-            probe.constraints,
-            probe.multipliers,
-            self.units,
-            self.problem.num_equalities,
+            problem.domain, x, gradient, constraints, multipliers, self.run.units, problem.num_equalities
         )
 
     def _keep_best(self, probe: Probe, worst: Any) -> None:
-        if self.best is None:
-            self.best, self._best_kkt = probe, worst
+        run = self.run
+        if run.best is None:
+            run.best, run.best_kkt = probe, worst
         elif isinstance(worst, float):
-            if worst < self._best_kkt:
-                self.best, self._best_kkt = probe, worst
+            if worst < run.best_kkt:
+                run.best, run.best_kkt = probe, worst
         else:
-            better = worst < self._best_kkt
-            self.best = _merge(better, probe, self.best)
-            self._best_kkt = namespace(worst).where(better, worst, self._best_kkt)
+            better = worst < run.best_kkt
+            run.best = _merge(better, probe, run.best)
+            run.best_kkt = namespace(worst).where(better, worst, run.best_kkt)
 
     def _keep_feasible(self, probe: Probe, feasibility: Any) -> None:
+        run = self.run
         if isinstance(feasibility, float):
             if feasibility <= self.tolerance:
                 objective = float(probe.objective)
-                if self.best_feasible is None or objective < self._best_objective:
-                    self.best_feasible, self._best_objective = probe, objective
+                if run.best_feasible is None or objective < run.best_objective:
+                    run.best_feasible, run.best_objective = probe, objective
             return
         xp = namespace(feasibility)
         feasible = feasibility <= self.tolerance
-        nan = xp.zeros_like(probe.objective) + float("nan")
-        if self.best_feasible is None:
-            self.best_feasible = _merge(feasible, probe, probe._replace(x=probe.x * 0 + float("nan")))
-            self._best_objective = xp.where(feasible, probe.objective, nan)
+        if run.best_feasible is None:
+            run.best_feasible = _merge(feasible, probe, probe._replace(x=probe.x * 0 + float("nan")))
+            nan = xp.zeros_like(probe.objective) + float("nan")
+            run.best_objective = xp.where(feasible, probe.objective, nan)
             return
-        known = self._best_objective == self._best_objective
-        better = feasible & (~known | (probe.objective < self._best_objective))
-        self.best_feasible = _merge(better, probe, self.best_feasible)
-        self._best_objective = xp.where(better, probe.objective, self._best_objective)
+        known = run.best_objective == run.best_objective
+        better = feasible & (~known | (probe.objective < run.best_objective))
+        run.best_feasible = _merge(better, probe, run.best_feasible)
+        run.best_objective = xp.where(better, probe.objective, run.best_objective)
 
     @property
     def diverged(self) -> bool:
@@ -216,59 +279,49 @@ class Progress:
 
     def absolute(self) -> Residuals | None:
         """Return the residuals of the last probe as the paper prints them."""
-        probe = self.state.probe
-        if probe is None:
+        if self.run.state.probe is None:
             return None
-        return absolute_residuals(
-            self.problem.domain,
-            probe.x,
-            probe.gradient,
-            probe.constraints,
-            probe.multipliers,
-            self.problem.num_equalities,
-        )
+        x, multipliers, _, constraints, gradient, *_ = self.run.state.probe
+        problem = self.problem
+        return absolute_residuals(problem.domain, x, gradient, constraints, multipliers, problem.num_equalities)
 
     def certified(self, tolerance: float) -> bool:
-        """Tell whether a certificate recomputed now holds, if one is due; False if none is.
+        """Return whether a certificate recomputed now holds, if one is due; False if none is.
 
         One is due if the residuals that a step yields for free are within ``tolerance``, and at steps spaced by
         `ATTEMPT_GROWTH`, because the best multipliers may certify a point that the method's own do not.
         """
-        promising = self.kkt <= tolerance and self.step >= self._next_certificate
-        if promising:
-            best = self.best
-            point = (self.state.x, self.state.multipliers, self.state.evaluation)
-            if self.certify(*(point if best is None else (best.x, best.multipliers, best.evaluation))).holds(tolerance):
+        run = self.run
+        state, probe = run.state, run.state.probe
+        if run.kkt <= tolerance and run.step >= run.next_certificate:
+            if self.certify(run.best or state).holds(tolerance):
                 return True  # it stays due, so that a finished run that is continued is still finished
-            self._next_certificate = math.ceil(1.1 * self.step) + 1
+            run.next_certificate = math.ceil(1.1 * run.step) + 1
             return False
-        now, probe = self.state.evaluation, self.state.probe
-        if now is None or self.step < self._next_attempt:
+        now = state.evaluation
+        if now is None or not run.attempts:
             return False
         if now.constraints.shape[-1] > ATTEMPT_ROWS and not now.has_cheap_jacobian:
             return False
-        x, multipliers = self.state.x, self.state.multipliers
-        if probe is not None:
-            x, multipliers, now = probe.x, probe.multipliers, probe.evaluation
-        if self._may_hold(x, multipliers, now, tolerance) and self.certify(x, multipliers, now).holds(tolerance):
-            return True
-        self._next_attempt = max(FIRST_ATTEMPT, math.ceil(ATTEMPT_GROWTH * self.step))
-        return False
+        point = probe or state
+        return self._may_hold(point, tolerance) and self.certify(point).holds(tolerance)
 
-    def _may_hold(self, x: Array, multipliers: Array, now: Evaluation | None, tolerance: float) -> bool:
-        """Return whether a certificate of x could hold, from the oracle call at x alone."""
+    def _may_hold(self, point: Probe | State, tolerance: float) -> bool:
+        """Return whether a certificate of the point could hold, from its oracle call alone."""
+        now = point.evaluation
         if now is None:
             return True
         if not largest(top(violation(now.constraints, self.problem.num_equalities))) <= tolerance:
             return False
-        start = loosest_start(x, now, self.problem.x_scale)
-        loosest = certify(self.problem, x, multipliers, start=start, evaluation=now)
+        start = loosest_start(point.x, now, self.problem.x_scale)
+        loosest = certify(self.problem, point.x, point.multipliers, start=start, evaluation=now)
         return loosest.holds(MARGIN * tolerance)
 
-    def certify(self, x: Array, multipliers: Array, evaluation: Evaluation | None = None) -> Certificate:
+    def certify(self, point: Probe | State) -> Certificate:
         """Return the certificate of a point; the last one is kept and not computed twice."""
-        if self.certificate is None or self._judged is not x:
-            self.certificate, self._judged = certify(self.problem, x, multipliers, evaluation=evaluation), x
+        if self.certificate is None or self._judged is not point.x:
+            x = self._judged = point.x
+            self.certificate = certify(self.problem, x, point.multipliers, evaluation=point.evaluation)
         return self.certificate
 
 

@@ -10,13 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from gdpa.base.checks import is_count
+from gdpa.base.checks import check_count
 from gdpa.base.signals import StopRequest
 from gdpa.base.writing import reserved
 from gdpa.files import DamagedFileError, load, save
 from gdpa.files.checkpoints import Checkpoints
 from gdpa.run.job import Job
-from gdpa.run.run import Run
+from gdpa.run.progress import Run
 
 
 def save_run(path: str | os.PathLike[str], run: Run) -> None:
@@ -51,18 +51,17 @@ def newest_run(path: str | os.PathLike[str]) -> Run | None:
 
 def _as_run(value: Any, path: str | os.PathLike[str]) -> Run:
     if not isinstance(value, Run):
-        raise DamagedFileError(f"{Path(path)} holds no run of gdpa but {type(value).__name__}")
+        raise DamagedFileError(f"{Path(path)} does not hold a run of gdpa but a {type(value).__name__}")
     return value
 
 
 class Saver:
     """Saves a run on the way of the loop: every ``every`` steps, at the end, and before SIGTERM ends the process.
 
-    Inside ``with``, signals are noted by a `StopRequest`, so that the loop ends after its step with what it has: SIGINT
-    always, SIGTERM if there is a place to save to. After SIGTERM, standard error names the file.
+    Inside ``with``, SIGTERM is noted, so that the loop ends after its step; then standard error names the file.
 
     Args:
-        path: where to save, see `gdpa.files.checkpoints.Checkpoints`; None saves nothing.
+        path: where to save, see `gdpa.files.checkpoints.Checkpoints`.
         every: steps between two saves.
         keep: how many files stay.
         job: the processes of a run on shards; the first one saves, and no other job may save to the same place.
@@ -72,12 +71,11 @@ class Saver:
         path: the file of the last save; None if there was none.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, every: int, keep: int, job: Job | None = None) -> None:
-        if not is_count(every, 1):
-            raise ValueError(f"every must be a positive number of steps, got {every!r}")
-        self._files = None if path is None else Checkpoints(path, keep)
+    def __init__(self, path: str | os.PathLike[str], every: int, keep: int, job: Job | None = None) -> None:
+        check_count(1, every=every)
+        self._files: Checkpoints | None = Checkpoints(path, keep)
         self._every, self._saved = every, -1
-        self.stop = StopRequest(signal.SIGINT, *(() if path is None else (signal.SIGTERM,)))
+        self.stop = StopRequest(signal.SIGTERM)
         self.path: Path | None = None
         self._job, self._lock = job, ExitStack()
 

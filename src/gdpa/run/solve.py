@@ -1,40 +1,50 @@
-"""The only loop of the library. It owns the clock, the counters, the stop rules and the observers."""
+"""`gdpa.solve`: read its arguments, begin or continue a run, and return the result."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gdpa.base.arrays import all_finite, from_numpy, is_floating, machine_eps, namespace, positive_part, zeros_like
-from gdpa.base.checks import check_count, check_limit
+from gdpa.base.arrays import (
+    all_finite,
+    from_numpy,
+    is_floating,
+    machine_eps,
+    namespace,
+    positive_part,
+    to_numpy,
+    zeros_like,
+)
+from gdpa.base.checks import check_count, check_limit, is_count
 from gdpa.base.signals import finishing_the_step
 from gdpa.base.status import Status
 from gdpa.base.typing import Array
-from gdpa.core.detach import detached, own_copy
+from gdpa.core.detach import detach, own_copy
 from gdpa.core.problem import Evaluation, Problem, WithStart
 from gdpa.core.units import start_at
 from gdpa.methods import as_algorithm, default_method
 from gdpa.methods.base import Algorithm, State
-from gdpa.run.caution import go_back, problem_for, trust
-from gdpa.run.conclude import conclude
 from gdpa.run.feasible import SHARE, restored
 from gdpa.run.job import job_of
+from gdpa.run.loop import conclude, find_not_finite, run_loop, trust
 from gdpa.run.multistart import solve_from_several
-from gdpa.run.observers import Recorder, displays, finish
+from gdpa.run.observers import Recorder, finish, read_disp
 from gdpa.run.oracle import CountingOracle
-from gdpa.run.placement import is_watched, placed
-from gdpa.run.progress import Progress
+from gdpa.run.placement import DeviceProblem, choose_placement
+from gdpa.run.progress import NO_TROUBLE, Progress, Run
 from gdpa.run.result import Result
-from gdpa.run.run import NO_TROUBLE, Run
 from gdpa.run.saving import Saver, newest_run
 from gdpa.run.stopping import KKTBelow, MaxSteps, StopRule
 
 #: The most rounding of a dtype to optimize in: float32 has 1e-7, float16 and bfloat16 have 1e-3 and more.
 MOST_ROUNDING = 1e-4
+#: Seconds after the last step that are worth a sentence if a limit on time ended the run.
+WORTH_A_SENTENCE = 1.0
 #: The default limit of updates of a run.
 MAX_STEPS = 10_000
 
@@ -82,7 +92,7 @@ def solve(
             to tune.
         stop: one stop rule or several. Default: a certificate at ``tolerance``, or 10,000 steps.
         tolerance: the relative KKT tolerance that ``success`` is judged by; default 1e-6 in double precision and 1e-3
-            in single precision.
+            in single precision, or the tolerance of the run that is continued.
         observers: one function or several, called with the `Progress` after every step; any may raise StopIteration to
             end the run.
         record: keep every ``record``-th step in ``result.history``; 0 keeps nothing.
@@ -93,7 +103,8 @@ def solve(
         run: continue this run (``result.run`` or `load_run`) instead of starting at ``x0``.
         checkpoint: save the run on the way, to files with this stem or in this folder: at the start, every ``every``
             steps, at the end, and before SIGTERM ends the process; the last ``keep`` files stay.
-        resume: continue from the newest good file of ``checkpoint``; start at ``x0`` if there is none yet.
+        resume: continue from the newest good file of ``checkpoint``; start at ``x0`` if there is none yet. A run that
+            began at another ``x0`` is refused.
         feasible: end with a restoration (`run.feasible`), so that no violation is left at ``result.x`` but rounding.
             The default stop rules then ask for a tenth of the tolerance, because the restoration moves x a little.
         best_of: from how many starts to solve: ``x0`` and random ones, see `gdpa.run.multistart`. The best certified
@@ -105,9 +116,10 @@ def solve(
     Returns:
         A `Result`; ``success`` is True only for a certificate recomputed at ``result.x``.
 
-    Ctrl-C ends the run after its step and returns what there is, also before the first step; a second one ends it at
-    once. SIGTERM ends the process; with ``checkpoint``, after its step and a save. An exception of the problem's own
-    code propagates with the partial result as its attribute ``partial_result``.
+    Ctrl-C ends the run after its step and returns its result so far, also before the first step; a second one ends it
+    at once. SIGTERM ends the process; with ``checkpoint``, after its step and a save. An exception of the problem's own
+    code, of a save (the disk is full) or of a signal handler of yours propagates with the partial result as its
+    attribute ``partial_result``.
 
     Example:
         >>> from gdpa import problems, solve
@@ -116,63 +128,76 @@ def solve(
         >>> result.success, result.x.round(3).tolist()
         (True, [2.0, 3.0])
     """
-    if algorithm is not None:
-        algorithm = as_algorithm("algorithm", algorithm)
     if not isinstance(problem, Problem) and isinstance(problem, WithStart):
         x0, problem = (problem.x0 if x0 is None and run is None else x0), problem.problem
     if not isinstance(problem, Problem):
         raise TypeError(
             f"problem must be a Problem, got {type(problem).__name__}; "
-            "make one by gdpa.from_functions, from_torch, from_module or from_jax"
+            "create one with gdpa.from_functions, from_torch, from_module or from_jax"
         )
+    method = as_algorithm("algorithm", default_method() if algorithm is None else algorithm)
     observers = (observers,) if callable(observers) else tuple(observers)
-    if not all(callable(observer) for observer in observers):
+    if not all(map(callable, observers)):
         raise TypeError(f"observers must be functions of the Progress of a run, got {observers!r}")
-    stop = tuple(stop) if isinstance(stop, Iterator) else stop  # what yields rules once is asked twice
-    watched = is_watched(observers, stop)
-    observers = (*observers, *displays(disp if job_of(problem).rank == 0 else False))
+    displays = read_disp(disp if job_of(problem).rank == 0 else False)
+    rules = _read_rules(stop)
+    if tolerance is not None:
+        check_limit(tolerance=tolerance)
     check_count(0, record=record)
     check_count(1, check_every=check_every)
     if best_of != 1:
         if run is not None or checkpoint is not None:
             raise ValueError("best_of starts several runs: give it without run and checkpoint")
-        options: dict[str, Any] = {"algorithm": algorithm, "tolerance": tolerance, "record": record}
+        options: dict[str, Any] = {"algorithm": method, "tolerance": tolerance, "record": record, "stop": rules}
         options |= {"check_every": check_every, "multipliers0": multipliers0, "x_scale": x_scale, "feasible": feasible}
-        options["stop"] = None if stop is None else _rules(stop, 1.0)
-        x0 = _check_start(problem, x0)
-        return solve_from_several(solve, problem, x0, best_of, seed, observers, **options)
-    saver = Saver(checkpoint, every, keep, getattr(problem, "job", None))
+        start, shown = check_start(problem, x0), (*observers, *displays)
+        return solve_from_several(solve, problem, start, best_of, seed, shown, **options)
+    saver = None if checkpoint is None else Saver(checkpoint, every, keep, getattr(problem, "job", None))
     if resume:
         if checkpoint is None or run is not None:
             raise ValueError("resume=True continues from the files of checkpoint=...; give that, and no run")
         run = newest_run(checkpoint)
-        x0 = x0 if run is None else None
+        if run is not None and x0 is not None:
+            _check_same_start(run, check_start(problem, x0))
+            x0 = None
     problem = problem if x_scale is None else replace(problem, x_scale=x_scale)
-    method = as_algorithm("algorithm", default_method()) if algorithm is None else algorithm
-    place = placed(problem, x0, run, method, watched)
-    oracle = CountingOracle(place.problem)
+    place = None
+    if isinstance(problem, DeviceProblem):
+        place = choose_placement(problem, x0, run, method, observers, rules)
+    oracle = CountingOracle(problem if place is None else place.problem)
     if run is None:
-        run = _begin(oracle, place.inward(x0), method, place.inward(multipliers0), place.device)
+        if place is not None:
+            x0, multipliers0 = place.to_host(x0), place.to_host(multipliers0)
+        run = _begin(oracle, x0, method, multipliers0, None if place is None else place.device)
     else:
         if x0 is not None or (multipliers0 is not None and not resume):
             raise ValueError("give x0 or run, not both: a run brings its own point and multipliers")
-        run = _continue(oracle, run, algorithm)
+        run = _continue(oracle, run, None if algorithm is None else method)
     if feasible and run.state.x.ndim > 1:
         raise ValueError(f"feasible must be False for a batch of shape {tuple(run.state.x.shape)}; solve one by one")
-    tolerance = default_tolerance(run.state.x) if tolerance is None else tolerance
-    rules = _rules(stop, SHARE * tolerance if feasible else tolerance)
+    if tolerance is None:
+        tolerance = run.tolerance or default_tolerance(run.state.x)
+    if rules is None:
+        rules = (KKTBelow(SHARE * tolerance if feasible else tolerance), MaxSteps(MAX_STEPS))
     progress, recorder = Progress(oracle, run, tolerance), Recorder(record, run.history)
-    watchers = (*((recorder,) if record else ()), *observers)
-    with saver:
-        status, detail, error = _loop(oracle, progress, rules, watchers, check_every, saver, recorder)
+    watchers = (*((recorder,) if record else ()), *observers, *displays)
+    with nullcontext() if saver is None else saver:
+        ending = run_loop(oracle, progress, rules, watchers, check_every, saver, recorder)
+        error, clock = ending.error, oracle.job.clock()
         with oracle.off_account(), np.errstate(over="ignore", invalid="ignore"):  # the last point may not be finite
-            result = conclude(oracle, progress, status, detail, recorder)
+            result = conclude(oracle, progress, ending, recorder)
             if feasible and error is None:
-                result = detached(restored(oracle.problem, result))
-        saver.offer(progress.step, lambda: result.run, final=True)
-        if status is Status.INTERRUPTED and saver.path is not None:
-            result = replace(result, message=f"{result.message} The run is saved in {saver.path}.")
-    result = place.outward(result)
+                result = detach(restored(oracle.problem, result))
+        if result.status is Status.MAX_TIME and (waited := oracle.job.clock() - clock) > WORTH_A_SENTENCE:
+            result = replace(result, message=f"{result.message} The final certificate took {waited:.0f} s more.")
+        if saver is not None:
+            try:
+                saver.offer(result.steps, lambda: result.run, final=True)
+            except OSError as failed:  # a full disk does not cost the result
+                error = error or failed
+            if ending.status is Status.INTERRUPTED and saver.path is not None:
+                result = replace(result, message=f"{result.message} The run is saved in {saver.path}.")
+    result = result if place is None else place.to_device(result)
     for watch in watchers:
         finish(watch)
     if error is not None:
@@ -182,68 +207,11 @@ def solve(
     return result
 
 
-def _loop(
-    oracle: CountingOracle,
-    progress: Progress,
-    rules: tuple[StopRule, ...],
-    watchers: tuple[Callable[[Progress], None], ...],
-    check_every: int,
-    saver: Saver,
-    recorder: Recorder,
-) -> tuple[Status, str, Exception | None]:
-    """Update until a rule, the method, an observer or an error ends the run; return how it ended."""
-    algorithm, problem = progress.algorithm, oracle.problem
-    status = progress.state.verdict
-    updating = False
-    unmeasured: dict[str, Any] = {}
-    try:
-        saver.offer(progress.step, lambda: progress.run(recorder.history()), final=True)
-        if progress.step % check_every == 0:
-            with oracle.off_account():
-                status = _first(rules, progress) or status
-        while status is None and not saver.stop:
-            clock, updating, before = oracle.job.clock(), True, progress.state
-            state = algorithm.update(problem_for(progress.caution, problem, before), before)
-            updating, unmeasured = False, vars(progress).copy()
-            progress.count(state, oracle.job.clock() - clock)
-            due = state.step % check_every == 0 or state.verdict is not None
-            if due or state.step <= progress.caution.until:
-                due = due and state.step > progress.caution.looked  # a repeated step is not measured twice
-                with oracle.off_account():
-                    if due:
-                        progress.look()
-                    else:
-                        progress.check()
-                    if not progress.finite:
-                        if state.verdict is None and go_back(progress, state):
-                            continue
-                        return Status.INVALID_NUMBER, _culprit(problem, state), None
-                    progress.caution = trust(progress.caution, algorithm, before, state.step if due else 0)
-                    unmeasured = {}
-                    if due:
-                        for watch in watchers:
-                            watch(progress)
-                        status = _first(rules, progress)
-                    status = status or state.verdict
-                if status is None and progress.diverged:
-                    status = Status.DIVERGING
-            saver.offer(progress.step, lambda: progress.run(recorder.history()))
-    except KeyboardInterrupt:
-        vars(progress).update(unmeasured)  # a step whose measuring was interrupted is repeated by who continues the run
-        return Status.INTERRUPTED, "", None
-    except StopIteration as raised:
-        # Only an observer or a stop rule may end the run in this way: in the problem's code it is an error.
-        return (Status.FAILED, "", raised) if updating else (Status.STOPPED, "", None)
-    except Exception as raised:
-        return Status.FAILED, "", raised
-    return Status.INTERRUPTED if status is None else status, "", None
-
-
 def _begin(
     oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], multipliers0: Any, device: str | None
 ) -> Run:
     """Return the run before its first update."""
-    x = _check_start(oracle.problem, x0)
+    x = check_start(oracle.problem, x0)
     clock = oracle.job.clock()
     state = algorithm.init(oracle.problem, x)
     seconds = oracle.job.clock() - clock
@@ -268,7 +236,7 @@ def _begin(
 
 
 def _continue(oracle: CountingOracle, run: Run, algorithm: Any) -> Run:
-    """Return ``run`` with its oracle call made anew, or raise if it belongs to another method or problem."""
+    """Return ``run`` with its oracle call, or raise if it belongs to another method or problem."""
     if not isinstance(run, Run):
         raise TypeError(f"run must be a Run, such as result.run or load_run(path), got {type(run).__name__}")
     if algorithm is not None and algorithm != run.algorithm:
@@ -312,25 +280,28 @@ def _check_same_problem(values: tuple[Array, Array], now: Evaluation) -> None:
             )
 
 
-def _rules(stop: StopRule | Iterable[StopRule] | None, tolerance: float) -> tuple[StopRule, ...]:
-    check_limit(tolerance=tolerance)
+def _read_rules(stop: StopRule | Iterable[StopRule] | None) -> tuple[StopRule, ...] | None:
     if stop is None:
-        return (KKTBelow(tolerance), MaxSteps(MAX_STEPS))
+        return None
     rules = tuple(stop) if isinstance(stop, Iterable) else (stop,)
-    if not rules or not all(callable(rule) for rule in rules):
-        raise TypeError(f"stop must be a stop rule or several, got {stop!r}; such as gdpa.MaxSteps(100)")
+    if not rules or not all(map(callable, rules)):
+        remedy = f"gdpa.MaxSteps({stop})" if is_count(stop, 1) else "gdpa.MaxSteps(100)"
+        raise TypeError(f"stop must be a stop rule or several, got {stop!r}; write stop={remedy}")
     return rules
 
 
-def _first(rules: tuple[StopRule, ...], progress: Progress) -> Status | None:
-    for rule in rules:
-        status = rule(progress)
-        if status is not None:
-            return status
-    return None
+def _check_same_start(run: Run, x0: Array) -> None:
+    """Raise if a saved run began elsewhere than at ``x0``."""
+    saved, given = to_numpy(run.start.x), to_numpy(x0)
+    if saved.shape != given.shape or not np.allclose(saved, given, rtol=machine_eps(x0) ** 0.5, atol=0.0):
+        raise ValueError(
+            f"x0 is {given}, and the saved run started at {saved}; leave x0 out to continue that run, "
+            "or give another checkpoint to start a new one"
+        )
 
 
-def _check_start(problem: Problem, x0: Array | None) -> Array:
+def check_start(problem: Problem, x0: Array | None) -> Array:
+    """Return a copy of ``x0`` projected on X, or raise if it is not a point."""
     if x0 is None:
         raise TypeError("x0 is missing: give a start point or a run")
     if isinstance(x0, (list, tuple, float)):
@@ -363,27 +334,10 @@ def _with_multipliers(algorithm: Any, oracle: CountingOracle, state: State, mult
 
 def _check_finite(problem: Problem, evaluation: Evaluation) -> None:
     g = evaluation.constraints
-    culprit = _not_finite(problem, evaluation.objective, g)
+    culprit = find_not_finite(problem, evaluation.objective, g)
     # One backward pass through everything finds a derivative of the wrong shape before the first step.
     if not culprit and not all_finite(evaluation.pullback(namespace(g).ones_like(g))):
         finite = all_finite(evaluation.pullback(zeros_like(g)))
         culprit = f"the {'Jacobian of the constraints' if finite else 'gradient of the objective'} is not finite"
     if culprit:
         raise ValueError(f"{culprit} at the start x0; choose a start where f, g and their derivatives are finite")
-
-
-def _not_finite(problem: Problem, objective: Array, constraints: Array) -> str:
-    if not all_finite(objective):
-        return f"the objective is {objective}"
-    if all_finite(constraints):
-        return ""
-    for i in range(constraints.shape[-1]):
-        if not all_finite(constraints[..., i]):
-            return f"the constraint {problem.constraint_name(i)} is {constraints[..., i]}"
-    return ""
-
-
-def _culprit(problem: Problem, state: State) -> str:
-    probe = state.probe
-    culprit = "" if probe is None else _not_finite(problem, probe.objective, probe.constraints)
-    return culprit or "the gradient is not finite"

@@ -1,4 +1,4 @@
-"""Stop rules: one-call objects that look at the progress of a run and name a status or say nothing."""
+"""Stop rules: functions of the progress of a run that return a status to stop with, or None."""
 
 from __future__ import annotations
 
@@ -50,7 +50,11 @@ class MaxOracleCalls:
 
 @dataclass(frozen=True)
 class MaxTime:
-    """Stop after ``seconds`` on the method's clock; measuring is not on it."""
+    """Stop after ``seconds`` on the method's clock.
+
+    Residuals, certificates and a final restoration are not on it: the call returns later by their time, and the
+    message says by how much if that is more than a second.
+    """
 
     seconds: float
 
@@ -96,3 +100,7 @@ class FeasibleBelow:
         size = norm(violation(now.constraints, progress.problem.num_equalities))
         met = namespace(size).all(size**2 <= self.epsilon)
         return Status.FEASIBLE if bool(met) else None
+
+
+#: Rules that do not look at arrays of the run.
+LIMITS = (MaxSteps, MaxOracleCalls, MaxTime, KKTBelow, FeasibleBelow)
