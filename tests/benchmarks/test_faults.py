@@ -37,7 +37,7 @@ MUTATIONS = {
         "forged",
     ),
     "every run is a success": (
-        *("gdpa.run.conclude", "conclude", "success = certificate.holds(progress.tolerance)", "success = True"),
+        *("gdpa.run.loop", "conclude", "success = certificate.holds(tolerance)", "success = True"),
         "forged",
     ),
     "x outside X is verified": ("gdpa.run.verify", "_outside", "> 10 * eps", "> 1e10 * eps", "forged"),
