@@ -61,7 +61,8 @@ def map_arrays(value: T, leaf: Callable[[Any], Any]) -> T:
             return value
         if id(value) in known:
             return known[id(value)][1]
-        rebuild, parts = None, ()
+        rebuild: Callable[[list[Any]], Any] | None = None
+        parts: Any = ()
         new: Any = value
         if isinstance(value, np.ndarray):
             new = leaf(value)
@@ -72,7 +73,7 @@ def map_arrays(value: T, leaf: Callable[[Any], Any]) -> T:
         elif isinstance(value, Evaluation):
             new = None
         elif dataclasses.is_dataclass(kind):
-            names, replace = _fields(kind)
+            names, replace = _fields(type(value))
             rebuild = lambda items: replace(value, **dict(zip(names, items, strict=True)))  # noqa: E731
             parts = list(map(getattr, repeat(value), names))
         elif array_api_compat.is_torch_array(value):
