@@ -72,8 +72,8 @@ def map_arrays(value: T, leaf: Callable[[Any], Any]) -> T:
             rebuild, parts = (lambda items: dict(zip(value, items, strict=True))), value.values()
         elif isinstance(value, Evaluation):
             new = None
-        elif dataclasses.is_dataclass(kind):
-            names, replace = _fields(type(value))
+        elif hasattr(kind, "__dataclass_fields__"):
+            names, replace = _fields(kind)
             rebuild = lambda items: replace(value, **dict(zip(names, items, strict=True)))  # noqa: E731
             parts = list(map(getattr, repeat(value), names))
         elif array_api_compat.is_torch_array(value):
