@@ -170,7 +170,21 @@ def test_the_search_finds_every_public_name_from_disk(site, browser):
     found = tab.evaluate(ASK, public_names())
     assert [name for name, titles in found.items() if not any(re.match(rf"{name}\b", title) for title in titles)] == []
 
+    tab.close()
+
+
+@browser_needed
+def test_the_search_from_disk_keeps_every_letter_that_is_typed(site, browser):
+    tab = browser.new_page()
+    tab.goto((site / "index.html").as_uri(), timeout=120_000)
+    tab.wait_for_function("window.__index")
     tab.click(".md-search__button")
-    tab.locator("input[role=combobox]").fill("state_dict")
-    tab.locator("[role=option]").filter(has_text="state_dict").first.wait_for(state="attached", timeout=120_000)
+    box = tab.locator("input[role=combobox]")
+    box.wait_for(timeout=120_000)
+    for end, letter in enumerate("state_dict", 1):
+        tab.keyboard.type(letter)
+        tab.wait_for_timeout(100)  # the answer to the letter arrives
+        assert box.input_value() == "state_dict"[:end]
+    found = tab.locator("[role=option]").filter(has_text="state_dict")
+    found.first.wait_for(state="attached", timeout=120_000)
     tab.close()

@@ -15,8 +15,8 @@ if (location.protocol === "file:") {
       if (this.frame.isConnected) return
       document.body.append(this.frame)
       const inside = this.frame.contentWindow
-      inside.postMessage = data => {
-        const event = new MessageEvent("message", { data })
+      inside.postMessage = message => {
+        const event = new MessageEvent("message", { data: structuredClone(message) })
         this.dispatchEvent(event)
         this.onmessage?.(event)
       }
@@ -27,7 +27,9 @@ if (location.protocol === "file:") {
       inside.document.head.append(script)
     }
 
-    postMessage(data) {
+    // A worker gets a copy. The search changes the query that it is given, which is also the text of the search box.
+    postMessage(message) {
+      const data = structuredClone(message)
       this.ready.then(() => this.frame.contentWindow.onmessage(new MessageEvent("message", { data })))
     }
 
