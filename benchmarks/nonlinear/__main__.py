@@ -12,7 +12,7 @@ import sys  # noqa: E402
 from concurrent.futures import ThreadPoolExecutor, as_completed  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-from benchmarks.nonlinear import report, suite  # noqa: E402
+from benchmarks.nonlinear import equalities, report, suite  # noqa: E402
 from benchmarks.nonlinear.solvers import SOLVERS, unit  # noqa: E402
 from benchmarks.provenance import Study  # noqa: E402
 
@@ -20,21 +20,32 @@ from benchmarks.provenance import Study  # noqa: E402
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=None, help="default: results/nonlinear")
-    parser.add_argument("--solvers", nargs="*", default=list(SOLVERS), choices=list(SOLVERS))
-    parser.add_argument("--set", choices=("hs", "all", "fresh"), default="all", help="hs: the development set")
+    parser.add_argument("--solvers", nargs="*", choices=[*SOLVERS, "gdpa"])
+    parser.add_argument(
+        "--set",
+        choices=("hs", "all", "fresh", "equalities"),
+        default="all",
+        help="hs: the development set; equalities: 218 problems, gdpa.minimize and SLSQP",
+    )
     parser.add_argument("--problems", nargs="*", help="names instead of a set")
     parser.add_argument("--forwards", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds for one solver on one problem")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--again", action="store_true", help="run finished pairs again")
     options = parser.parse_args()
+    if options.set == "equalities":
+        run_equalities(options)
+        return
     names = options.problems or [
         name for name in suite.names() if options.set == "all" or suite.is_development(name) == (options.set == "hs")
     ]
     study = Study("benchmarks.nonlinear", "nonlinear", ("solver", "problem"), out=options.out)
     rows = {study.key(row): row for row in study.rows()}
     tasks = [
-        (name, solver) for solver in options.solvers for name in names if options.again or (solver, name) not in rows
+        (name, solver)
+        for solver in options.solvers or SOLVERS
+        for name in names
+        if options.again or (solver, name) not in rows
     ]
     with ThreadPoolExecutor(options.jobs) as pool:
         running = [pool.submit(unit, *task, options.forwards, options.seconds) for task in tasks]
@@ -52,6 +63,23 @@ def main() -> None:
     study.write(text)
     print(text)
     report.figures(ordered, names, study.folder)
+
+
+def run_equalities(options: argparse.Namespace) -> None:
+    """Run the problems with equalities and print their table."""
+    names = options.problems or [row["name"] for row in suite.with_equalities()]
+    study = Study("benchmarks.nonlinear", "equalities", ("solver", "problem"), out=options.out)
+    rows = {study.key(row): row for row in study.rows()}
+    for solver in options.solvers or equalities.SOLVERS:
+        for done, name in enumerate(names, 1):
+            if options.again or (solver, name) not in rows:
+                row = study.add(equalities.run(name, solver, options.forwards, options.seconds))
+                rows[study.key(row)] = row
+                sys.stderr.write(f"{done}/{len(names)} {solver} {name} {row['solved']} {row['nfev']}\n")
+    text = equalities.table([row for row in rows.values() if row["problem"] in set(names)])
+    study.tidy()
+    study.write(text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ nonnegative multipliers exist such that::
 
     ||grad f + J_A^T lambda + bounds||_inf <= t max(1, ||grad f||_inf),   max g_+ <= t,   x in the box to within t.
 
-Inactive constraints get no multiplier, so complementarity |min(-g_i, lambda_i)| <= t holds by construction.
+Inactive constraints get no multiplier, so complementarity |min(-g_i, lambda_i)| <= t holds by construction. The
+multipliers of equalities have either sign, and an equality is violated by |h|.
 """
 
 from __future__ import annotations
@@ -26,27 +27,40 @@ class Finished(Exception):  # noqa: N818 - no error
 
 
 def is_kkt(case: Case, x: Vector, tolerance: float, f_g: tuple[float, Vector], grad: Vector, J: Vector) -> bool:
-    """Tell whether x is a KKT point to ``tolerance``."""
+    """Return whether x is a KKT point to ``tolerance``."""
     f, g = f_g
     if not (np.isfinite(f) and np.isfinite(g).all() and np.isfinite(grad).all() and np.isfinite(J).all()):
         return False
-    outside = max(np.max(case.lower - x, initial=0.0), np.max(x - case.upper, initial=0.0))
-    if np.max(g, initial=0.0) > tolerance or outside > tolerance:
-        return False
-    active = g >= -tolerance
-    at_lower, at_upper = x - case.lower <= tolerance, case.upper - x <= tolerance
+    return violation(case, x, g) <= tolerance and stationarity(case, x, tolerance, g, grad, J) <= tolerance
+
+
+def violation(case: Case, x: Vector, g: Vector) -> float:
+    """Return the largest absolute violation of a constraint or a bound."""
+    m = case.m - case.equalities
+    rows = np.concatenate([g[:m], np.abs(g[m:]), case.lower - x, x - case.upper])
+    return float(np.max(rows, initial=0.0))
+
+
+def stationarity(case: Case, x: Vector, tolerance: float, g: Vector, grad: Vector, J: Vector) -> float:
+    """Return the largest component of the gradient of the Lagrangian over max(1, |grad f|), with the best multipliers.
+
+    A constraint or a bound that is not active to within ``tolerance`` has none.
+    """
+    size = max(1.0, float(np.abs(grad).max()))
+    m = case.m - case.equalities
     eye = np.eye(len(x))
-    columns = np.vstack([J[active], -eye[at_lower], eye[at_upper]]).T
-    limit = tolerance * max(1.0, float(np.abs(grad).max()))
+    active = g[:m] >= -tolerance
+    at_lower, at_upper = x - case.lower <= tolerance, case.upper - x <= tolerance
+    columns = np.vstack([J[:m][active], -eye[at_lower], eye[at_upper], J[m:], -J[m:]]).T
     if columns.shape[1] == 0:
-        return bool(np.abs(grad).max() <= limit)
-    size = np.linalg.norm(columns, axis=0)
-    size[size == 0] = 1.0
+        return float(np.abs(grad).max()) / size
+    lengths = np.linalg.norm(columns, axis=0)
+    lengths[lengths == 0] = 1.0
     try:
-        y, _ = nnls(columns / size, -grad, maxiter=50 * columns.shape[1] + 200)
+        y, _ = nnls(columns / lengths, -grad, maxiter=50 * columns.shape[1] + 200)
     except RuntimeError:
-        return False
-    return bool(np.abs(grad + (columns / size) @ y).max() <= limit)
+        return np.inf
+    return float(np.abs(grad + (columns / lengths) @ y).max()) / size
 
 
 def certificate_holds(case: Case, x: Vector, multipliers: Vector, tolerance: float) -> bool:

