@@ -24,7 +24,6 @@ import numpy as np
 
 from benchmarks.provenance import Study, cells, markdown, told
 from gdpa import GDPA, DampedGDPA, Evaluation, Problem, certify, problems
-from gdpa.core.units import Start, start_at
 from gdpa.paper.records.file import Row
 
 PROBLEMS = problems.names("solvable")
@@ -78,11 +77,11 @@ def noisy(problem: Problem, sigma: float, seed: int) -> Problem:
     return replace(problem, evaluate=evaluate)
 
 
-def judge(own: problems.TestProblem, start: Start, x: Any) -> float:
+def judge(own: problems.TestProblem, x: Any) -> float:
     """Return the relative KKT residual of x on the problem without noise; infinity for a point that ran away."""
     if not np.isfinite(x).all() or np.abs(x).max() > 1e8:
         return float("inf")
-    return float(certify(own.problem, x, start=start).relative.worst)
+    return float(certify(own.problem, x).relative.worst)
 
 
 def noise(arguments: argparse.Namespace) -> None:
@@ -144,8 +143,7 @@ def end(task: tuple[str, float, str, int, int]) -> tuple[float, float]:
         average = average + (weight / total) * (state.probe.x - average)
         if r % 100 == 0 and not np.isfinite(state.x).all():
             break
-    start = start_at(own.problem.evaluate(own.x0), own.x0)
-    return judge(own, start, state.x), judge(own, start, average)
+    return judge(own, state.x), judge(own, average)
 
 
 def deterministic(arguments: argparse.Namespace) -> None:
@@ -180,11 +178,10 @@ def steps_to(task: tuple[str, str], tolerance: float = 1e-3, limit: int = 10_000
     title, name = task
     own, method = problems.get(name), SETTINGS[title]
     state = method.init(own.problem, own.x0)
-    start = start_at(state.evaluation, own.x0)
     for r in range(1, limit + 1):
         state = method.update(own.problem, state)
         if r % 100 == 0:
-            residual = judge(own, start, state.x)
+            residual = judge(own, state.x)
             if residual <= tolerance:
                 f, best = (float(own.problem.evaluate(x).objective) for x in (state.x, own.solution))
                 return r, abs(f - best) <= 1e-2 * (1 + abs(best))

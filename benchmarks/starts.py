@@ -16,6 +16,7 @@ import sys  # noqa: E402
 import warnings  # noqa: E402
 from collections.abc import Callable, Iterator  # noqa: E402
 from dataclasses import replace  # noqa: E402
+from functools import partial  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -91,18 +92,18 @@ def policies() -> Iterator[Row]:
         reward, utility = rng.uniform(0, 1, (2, states * actions))
         rho = np.full(states, 1 / states)
         flow = np.repeat(np.eye(states), actions, axis=1) - gamma * T.T
-        top = -linprog(-utility, A_eq=flow, b_eq=rho).fun
+        top = utility @ linprog(-utility, A_eq=flow, b_eq=rho).x
         low = utility @ linprog(-reward, A_eq=flow, b_eq=rho).x
         value = _policy_values(T, (reward, utility), rho, gamma)
         for share in SHARES:
             limit = low + share * (top - low)
-            best = -linprog(-reward, A_ub=-utility[None], b_ub=[-limit], A_eq=flow, b_eq=rho).fun
+            best = reward @ linprog(-reward, A_ub=-utility[None], b_ub=[-limit], A_eq=flow, b_eq=rho).x
             found = gdpa.minimize(
-                lambda x, value=value: -value(x)[0][0],
+                partial(_part, value, 0, 0, -1.0),
                 np.zeros(states * actions),
-                jac=lambda x, value=value: -value(x)[0][1],
+                jac=partial(_part, value, 0, 1, -1.0),
                 constraints=NonlinearConstraint(
-                    lambda x, value=value: value(x)[1][0], limit, np.inf, jac=lambda x, value=value: value(x)[1][1]
+                    partial(_part, value, 1, 0, 1.0), limit, np.inf, jac=partial(_part, value, 1, 1, 1.0)
                 ),
                 tol=1e-5,
                 options={"maxiter": 3000},
@@ -110,6 +111,11 @@ def policies() -> Iterator[Row]:
             gap = max((best + found.fun) / best, (limit - value(found.x)[1][0]) / limit)
             row = {"problem": f"{states} states", "case": f"{share:g}", "gap": gap, "status": int(found.status)}
             yield row | {"success": bool(found.success), "nfev": int(found.nfev)}
+
+
+def _part(value: Callable[[Any], Any], signal: int, order: int, sign: float, x: Any) -> Any:
+    """Return value (order 0) or gradient (order 1) of a signal, with a sign."""
+    return sign * value(x)[signal][order]
 
 
 def _policy_values(T: Any, signals: Any, rho: Any, gamma: float) -> Callable[[Any], list[tuple[float, Any]]]:

@@ -112,8 +112,7 @@ def run(pipe: Connection, solver: str, family: str, n: int) -> None:
     seconds, wall = time.process_time() - clock, time.perf_counter() - wall
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     problem = problem_of(case)
-    start = gdpa.core.units.start_at(problem.evaluate(case.x0), case.x0)
-    certificate = gdpa.certify(problem, x, start=start, snap=SNAP)
+    certificate = gdpa.certify(problem, x, snap=SNAP)
     pipe.send(
         {
             "ended": "by itself",

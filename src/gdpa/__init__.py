@@ -22,7 +22,6 @@ from gdpa.core.certificate import Certificate, Residuals, certify
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem, unit_vector
 from gdpa.core.slack import add_slacks
-from gdpa.core.units import start_at
 from gdpa.files.checkpoints import Checkpoints
 from gdpa.files.receipt import Receipt, load_receipt
 from gdpa.methods import class_names, get_method, method_names, register
@@ -73,7 +72,6 @@ __all__ = [
     "check_derivatives",
     "Certificate",
     "Residuals",
-    "start_at",
     "verify",
     "Verification",
     "Receipt",

@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 
 from gdpa import REALS, Ball, Box, Evaluation, NonNegative, Problem, certify, problems, solve
 from gdpa.base.arrays import to_numpy
-from gdpa.core.certificate import relative_residuals
+from gdpa.core.certificate import certificate_at, relative_residuals
 from gdpa.core.units import (
     MIXED,
     MIXED_ROUNDINGS,
     NEARBY,
     ROUNDINGS,
-    Start,
+    Yardstick,
     asymmetric_direction,
-    nearby_start,
-    start_at,
+    lengths_of,
+    nearby,
+    roundings,
     units_at,
+    yardstick_at,
 )
 
 EPS = 2.0**-52
@@ -29,31 +31,34 @@ EPS = 2.0**-52
 
 
 @pytest.mark.parametrize(
-    ("start", "x", "expected"),
+    ("x", "expected"),
     [
-        ([0.0, 0.0], [1.0, -2.0], [1.0, 2.0]),
-        ([1.0, 5e9], [1.0, 2.0], [1.0, 2.0]),  # wherever the reference point is
-        ([0.0, 7.0], [0.0, 7.0], [7.0, 7.0]),  # a coordinate that is 0 has the largest length
-        ([0.0, 7.0], [1e-8, 7.0], [7.0, 7.0]),  # as has one that is below sqrt(eps) of the largest ...
-        ([0.0, 7.0], [2e-7, 7.0], [2e-7, 7.0]),  # ... and none that is above
-        ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0]),  # nothing is known
-        ([0.0, 0.0], [1e-10, 0.0], [1.0, 1.0]),  # nor if no coordinate is above ZERO
-        ([0.0, 0.0], [1e-9, 0.0], [1e-9, 1e-9]),
-        ([[0.0, 1.0], [0.0, 0.0]], [[0.0, 3.0], [0.0, 0.0]], [[3.0, 3.0], [1.0, 1.0]]),  # each member of a batch
+        ([1.0, -2.0], [1.0, 2.0]),
+        ([0.0, 7.0], [7.0, 7.0]),  # a coordinate that is 0 has the largest length
+        ([1e-8, 7.0], [7.0, 7.0]),  # as has one that is below sqrt(eps) of the largest ...
+        ([2e-7, 7.0], [2e-7, 7.0]),  # ... and none that is above
+        ([0.0, 0.0], [1.0, 1.0]),  # nothing is known
+        ([1e-10, 0.0], [1.0, 1.0]),  # nor if no coordinate is above ZERO
+        ([1e-9, 0.0], [1e-9, 1e-9]),
+        ([[0.0, 3.0], [0.0, 0.0]], [[3.0, 3.0], [1.0, 1.0]]),  # each member of a batch
     ],
 )
-def test_the_length_of_a_coordinate_is_its_size(library, start, x, expected):
-    own = Start(library.array(start), library.array(start))
-    assert to_numpy(own.lengths(library.array(x))).tolist() == expected
+def test_the_length_of_a_coordinate_is_its_size(library, x, expected):
+    assert to_numpy(lengths_of(None, library.array(x))).tolist() == expected
 
 
 @pytest.mark.parametrize(("x_scale", "expected"), [(3.0, [3.0, 3.0]), ([1e-3, 50.0], [1e-3, 50.0])])
 def test_stated_lengths_are_taken(library, x_scale, expected):
-    x = library.array([7.0, 0.0])
-    assert to_numpy(Start(x, x, np.asarray(x_scale)).lengths(x)) == pytest.approx(expected)
+    assert to_numpy(lengths_of(np.asarray(x_scale), library.array([7.0, 0.0]))) == pytest.approx(expected)
 
 
 # Units at a point
+
+
+def units_from(library, x0, there, x, now, values=(9.0, 9.0, 9.0), whole=True):
+    """The units at x with a yardstick at x0 where grad f is ``there`` and g is ``values``."""
+    x0, there, x, values = (library.array(np.asarray(a, dtype=float)) for a in (x0, there, x, values))
+    return units_at(lengths_of(None, x), Yardstick(x0, there, values), x, now, whole=whole)
 
 
 def flat(library, gradient, rows, values=None):
@@ -81,17 +86,16 @@ ROWS = [[0.1, 0.05], [3.0, -1.0], [0.0, 0.0]]
     ],
 )
 def test_the_weights_of_the_coordinates_by_hand(library, there, here, coordinates):
-    units = units_at(Start(library.array(X0), library.array(there)), library.array(X), flat(library, here, ROWS))
+    units = units_from(library, X0, there, X, flat(library, here, ROWS))
     assert to_numpy(units.coordinates) == pytest.approx(coordinates, rel=1e-15)
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_units_of_the_constraints_by_hand(library, whole):
-    start = Start(library.array(X0), library.array([3.0, 8.0]))
-    units = units_at(start, library.array(X), flat(library, [4.0, 0.5], ROWS), whole=whole)
+    units = units_from(library, X0, [3.0, 8.0], X, flat(library, [4.0, 0.5], ROWS), values=[9.0, 9.0, 9.0], whole=whole)
     # n = (0.1 + 0.05 * 2, 3 + 1 * 2, 0) = (0.2, 5, 0)
     assert to_numpy(units.violations) == pytest.approx([5.0, 1.0, 1.0])
-    assert to_numpy(units.slacks) == pytest.approx([5.0, 1.0, 1.0])  # g at the reference point is not known
+    assert to_numpy(units.slacks) == pytest.approx([5.0, 1.0, 1.0])  # g follows its slopes
     assert to_numpy(units.rounding) == pytest.approx([ROUNDINGS * EPS * 0.2, ROUNDINGS * EPS * 5, 0.0])
     # with w = (0.25, 0.5): max(0.025, 0.025), max(0.75, 0.5), 0
     assert to_numpy(units.pushes) == pytest.approx([0.025, 0.75, 0.0])
@@ -107,8 +111,7 @@ def test_the_units_of_the_constraints_by_hand(library, whole):
     ],
 )
 def test_a_slack_is_measured_by_the_slope_as_far_as_g_follows_it(library, values, slacks):
-    start = Start(library.array(X0), library.array([3.0, 8.0]), constraints=library.array(values))
-    units = units_at(start, library.array(X), flat(library, [4.0, 0.5], ROWS))
+    units = units_from(library, X0, [3.0, 8.0], X, flat(library, [4.0, 0.5], ROWS), values=values)
     assert to_numpy(units.slacks) == pytest.approx(slacks)
     assert to_numpy(units.violations) == pytest.approx([5.0, 1.0, 1.0])
 
@@ -121,11 +124,12 @@ def test_a_long_coordinate_is_weighed_up_to_a_bound(library, dtype, eps):
         library.array(0.0, dtype), library.array([], dtype), lambda w, objective=1.0: library.array([1.0, 0.0], dtype)
     )
     bound = min(MIXED, MIXED_ROUNDINGS / eps)
-    units = units_at(Start(0 * x, 0 * x), x, rows)
+    units = units_at(lengths_of(None, x), Yardstick(0 * x, 0 * x, rows.constraints), x, rows)
     assert to_numpy(units.coordinates) == pytest.approx([1.0, min(1e3, bound)], rel=1e-6)
     # ... and by no more than the bound
     x = library.array([1.0, 1e3 * bound], dtype)
-    units = units_at(Start(0 * x, 0 * x, np.array([1.0, 1e3 * bound])), x, rows)
+    lengths = lengths_of(np.array([1.0, 1e3 * bound]), x)
+    units = units_at(lengths, Yardstick(0 * x, 0 * x, rows.constraints), x, rows)
     assert to_numpy(units.coordinates) == pytest.approx([1.0, bound], rel=1e-6)
 
 
@@ -134,17 +138,22 @@ def test_the_rounding_is_that_of_the_precision(library):
     now = Evaluation(
         library.array(0.0, "float32"), library.array([1.0], "float32"), lambda w, objective=1.0: objective + 3 * w
     )
-    units = units_at(Start(x, x), x, now)
+    units = units_at(lengths_of(None, x), Yardstick(x, x, now.constraints), x, now)
     assert float(units.rounding[0]) == pytest.approx(ROUNDINGS * 2.0**-23 * 6)
+    assert to_numpy(roundings(x, now)).tolist() == to_numpy(units.rounding).tolist()
     assert {u.dtype for u in units} == {x.dtype}
 
 
+def test_a_small_coordinate_has_small_roundings(library):
+    # x_1 x_2 - 2 at (1e6, 2e-6): the terms are 2 and 1e6 sqrt(eps) 1e6, not 1e6 1e6
+    now = flat(library, [0.0, 0.0], [[2e-6, 1e6]])
+    units = units_from(library, [1e6, 0.0], [0.0, 0.0], [1e6, 2e-6], now, values=[0.0])
+    assert to_numpy(units.rounding) == pytest.approx([ROUNDINGS * EPS * (2 + 1e12 * EPS**0.5)])
+
+
 def test_without_constraints_there_are_units_of_the_coordinates_alone(library):
-    units = units_at(
-        Start(library.array(X0), library.array([3.0, 8.0])),
-        library.array(X),
-        Evaluation(library.array(0.0), library.array([]), lambda w, objective=1.0: library.array([4.0, 0.5])),
-    )
+    now = Evaluation(library.array(0.0), library.array([]), lambda w, objective=1.0: library.array([4.0, 0.5]))
+    units = units_from(library, X0, [3.0, 8.0], X, now, values=[])
     assert to_numpy(units.coordinates).tolist() == [0.25, 0.5]
     assert [tuple(u.shape) for u in units[1:]] == [(0,)] * 4
 
@@ -159,56 +168,56 @@ def test_the_units_of_a_batch_are_those_of_its_members(library, rng):
 
     now = Evaluation(library.array(np.zeros(3)), library.array(np.zeros((3, 4))), pullback)
     for whole in (True, False):
-        start = Start(library.array(x0), library.array(c0), constraints=library.array(g0))
-        units = units_at(start, library.array(x), now, whole=whole)
+        units = units_from(library, x0, c0, x, now, values=g0, whole=whole)
         for i in range(3):
-            start = Start(library.array(x0[i]), library.array(c0[i]), constraints=library.array(g0[i]))
-            one = units_at(start, library.array(x[i]), flat(library, c[i], J[i]))
+            one = units_from(library, x0[i], c0[i], x[i], flat(library, c[i], J[i]), values=g0[i])
             for member, alone in zip(units, one, strict=True):
                 assert to_numpy(member)[i] == pytest.approx(to_numpy(alone), rel=1e-14)
 
 
-# Starts
+# Yardsticks
 
 
-def test_a_start_records_the_point_the_values_and_the_gradient(library):
-    x0 = library.array(X0)
-    start = start_at(flat(library, [4.0, 0.5], ROWS, [1.0, 2.0, 3.0]), x0, np.array(2.0))
-    assert start.x is x0
-    assert to_numpy(start.constraints).tolist() == [1.0, 2.0, 3.0]
-    assert to_numpy(start.gradient).tolist() == [4.0, 0.5]
-    assert float(start.x_scale) == 2.0
+def test_a_yardstick_records_the_point_the_values_and_the_gradient(library):
+    x = library.array(X0)
+    found = yardstick_at(flat(library, [4.0, 0.5], ROWS, [1.0, 2.0, 3.0]), x)
+    assert found.x is x
+    assert to_numpy(found.constraints).tolist() == [1.0, 2.0, 3.0]
+    assert to_numpy(found.gradient).tolist() == [4.0, 0.5]
+
+
+def yardstick_near(problem, x):
+    return nearby(problem, x, problem.evaluate(x))
 
 
 @pytest.mark.parametrize("domain", [REALS, NonNegative(), Box([0.0, -3.0], [1.0, 5.0]), Ball(3.0)])
-def test_a_point_without_a_start_gets_one_nearby_in_the_set(domain):
+def test_the_yardstick_of_a_certificate_is_nearby_in_the_set(domain):
     problem = Problem(lambda x: Evaluation(x @ x, x, lambda w, objective=1.0: 2 * objective * x + w), domain=domain)
     x = domain.project(np.array([0.5, -2.0]))
-    start = nearby_start(problem, x)
-    assert np.abs(domain.project(start.x) - start.x).max() <= 1e-15
+    found = yardstick_near(problem, x)
+    assert np.abs(domain.project(found.x) - found.x).max() <= 1e-15
     lengths = np.where(x != 0, np.abs(x), np.abs(x).max())
-    assert (np.abs(start.x - x) <= NEARBY * lengths * (1 + 1e-12)).all()
-    assert (start.x != x).any()
-    assert start.gradient.tolist() == (2 * start.x).tolist()
+    assert (np.abs(found.x - x) <= NEARBY * lengths * (1 + 1e-12)).all()
+    assert (found.x != x).any()
+    assert found.gradient.tolist() == (2 * found.x).tolist()
 
 
-def test_a_start_nearby_is_nearer_if_the_gradient_is_not_finite_there():
+def test_the_yardstick_is_nearer_if_the_gradient_is_not_finite_there():
     # sqrt(x - 0.999) has no derivative below 0.999; sin(1) > 0 goes up, so the first coordinate is mirrored.
     def evaluate(x):
         slope = 0.5 / np.sqrt(1.001 - x) if x[0] < 1.001 else np.array([np.nan])
         return Evaluation(x[0], x, lambda w, objective=1.0: objective * slope + w)
 
-    start = nearby_start(Problem(evaluate), np.array([1.0]))
+    found = yardstick_near(Problem(evaluate), np.array([1.0]))
     # a tenth and a hundredth are too far, a thousandth of sin(1) is not
-    assert start.x == pytest.approx([1 + 1e-3 * math.sin(1)])
-    assert np.isfinite(start.gradient).all()
+    assert found.x == pytest.approx([1 + 1e-3 * math.sin(1)])
+    assert np.isfinite(found.gradient).all()
 
 
-def test_without_a_finite_gradient_nearby_the_reference_has_no_sizes():
+def test_without_a_finite_gradient_nearby_the_yardstick_is_x_itself_without_slope():
     nowhere = Problem(lambda x: Evaluation(x[0], x, lambda w, objective=1.0: x * np.nan))
-    start = nearby_start(nowhere, np.ones(1))
-    assert start.gradient.tolist() == [0.0]
-    assert start.constraints is None
+    found = yardstick_near(nowhere, np.ones(1))
+    assert (found.x.tolist(), found.gradient.tolist(), found.constraints.tolist()) == ([1.0], [0.0], [1.0])
 
 
 def test_the_direction_without_symmetry_is_the_sines_of_squares(library):
@@ -319,16 +328,18 @@ def test_the_unit_of_a_single_coordinate_leaves_the_stationarity_in_lengths_and_
     problem, solution, _ = quadratic(seed)
     x, c = solution + shift, 2.0 ** np.array(units)
     other = measured(problem, x=c)
-    start, there = nearby_start(problem, x), nearby_start(other, c * x)
-    assert there.lengths(c * x).tolist() == (c * start.lengths(x)).tolist()
-    changes = there.lengths(c * x) * other.evaluate(c * x).gradient()
-    assert changes.tolist() == (start.lengths(x) * problem.evaluate(x).gradient()).tolist()
-    one, two = units_at(start, x, problem.evaluate(x)), units_at(there, c * x, other.evaluate(c * x))
+    here, there = yardstick_near(problem, x), yardstick_near(other, c * x)
+    lengths, longer = lengths_of(None, x), lengths_of(None, c * x)
+    assert longer.tolist() == (c * lengths).tolist()
+    changes = longer * other.evaluate(c * x).gradient()
+    assert changes.tolist() == (lengths * problem.evaluate(x).gradient()).tolist()
+    one = units_at(lengths, here, x, problem.evaluate(x))
+    two = units_at(longer, there, c * x, other.evaluate(c * x))
     assert two.violations.tolist() == one.violations.tolist()
     assert two.slacks.tolist() == one.slacks.tolist()
     assert two.rounding.tolist() == one.rounding.tolist()
-    largest = max(np.abs(changes).max(), np.abs(there.lengths(c * x) * there.gradient).max())
-    assert (two.coordinates * largest >= there.lengths(c * x) * (1 - 1e-12)).all()
+    largest = max(np.abs(changes).max(), np.abs(longer * there.gradient).max())
+    assert (two.coordinates * largest >= longer * (1 - 1e-12)).all()
 
 
 @given(seed=SEEDS, power=st.integers(-30, 30), shift=st.floats(1e-6, 1.0))
@@ -336,23 +347,23 @@ def test_a_violation_is_never_judged_more_loosely_than_by_its_absolute_value(see
     problem, solution, _ = quadratic(seed)
     own = measured(problem, g=2.0**power)
     certificate = certify(own, solution + shift)
-    units = units_at(certificate.start, certificate.x, own.evaluate(certificate.x))
     violated = np.maximum(certificate.constraints, 0.0)
-    violated[violated <= units.rounding] = 0.0
+    violated[violated <= certificate.units.rounding] = 0.0
     assert certificate.relative.feasibility >= violated.max() * (1 - 1e-12)
-    sizes = np.abs(own.evaluate(certificate.x).jacobian()) @ certificate.start.lengths(certificate.x)
+    sizes = np.abs(own.evaluate(certificate.x).jacobian()) @ certificate.lengths
     if (sizes >= 1).all():  # and it is the absolute value if x changes g by 1 or more
         assert certificate.relative.feasibility == violated.max()
 
 
 @given(seed=SEEDS, power=st.integers(14, 40))
-def test_a_wild_start_does_not_loosen_the_test(seed, power):
-    # Whatever the gradient is at the start, it counts as at most 1.
+def test_a_wild_yardstick_does_not_loosen_the_test(seed, power):
+    # Whatever the gradient is there, it counts as at most 1.
     problem, solution, _ = quadratic(seed)
     x = solution + 1e-3
     now = problem.evaluate(x)
     assume(np.abs(now.gradient()).max() < 1)
-    calm, wild = (certify(problem, x, start=Start(x, size * np.ones(4))) for size in (1.0, 2.0**power))
+    sticks = (Yardstick(x, size * np.ones(4), now.constraints) for size in (1.0, 2.0**power))
+    calm, wild = (certificate_at(problem, x, stick, now) for stick in sticks)
     assert calm.relative == wild.relative
 
 
@@ -362,7 +373,7 @@ def test_slackness_has_no_units_of_its_own(b):
     # n = b, so c |g| = e for b <= 1; w = max(1 / 1, 1 / 1) = 1, r = b and r lambda = 1. The smaller is e.
     e, x, lam = 2.0**-6, np.ones(1), np.array([1 / b])
     now = Evaluation(-x[0], np.array([-b * e]), lambda w, objective=1.0: -objective + b * w)
-    units = units_at(Start(np.zeros(1), -x), x, now)
+    units = units_at(x, Yardstick(np.zeros(1), -x, now.constraints - b), x, now)
     assert relative_residuals(REALS, x, now.pullback(lam), now.constraints, lam, units) == (0.0, 0.0, e)
 
 

@@ -30,7 +30,7 @@ from gdpa import (
 )
 from gdpa.base import stored as registry
 from gdpa.core.detach import detach
-from gdpa.core.units import Start
+from gdpa.core.units import Yardstick
 from gdpa.files import decode, encode, load, register, save
 from gdpa.files.values import DEEPEST
 from tests.stored import assert_same
@@ -55,7 +55,7 @@ VALUES = [
     math.inf, -math.inf, math.nan, struct.unpack("<d", bytes.fromhex("010000000000f4ff"))[0],
     "", "naïve λ\n\0", "\ud800", (), [], {}, (1,), [(), [None]], {"": 1, "class": "State", "array": 0},
     {"class": "State", "fields": {}}, {"tuple": [1]}, {"b": 1, "a": 2}, Status.STALLED, Residuals(1.0, math.nan, 0.0),
-    Start(np.ones(2), np.zeros(2)), Constant(0.1),
+    Yardstick(np.ones(2), np.zeros(2), np.ones(1)), Constant(0.1),
     Power(2.0, -1 / 3), History({"step": np.arange(3), "kkt": np.ones(3)}),
 ]  # fmt: skip
 

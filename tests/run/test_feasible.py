@@ -66,7 +66,7 @@ def test_no_violation_is_left_and_the_certificate_holds(name, of_g, of_x):
     sizes = np.abs(problem.evaluate(result.x).jacobian()[split:]) @ (np.abs(result.x) + np.abs(of_x * own.x0))
     assert (np.abs(g[split:]) <= 1e-13 * sizes).all()
     np.testing.assert_allclose(problem.domain.project(result.x), result.x, rtol=1e-15, atol=1e-15)
-    assert certify(problem, result.x, start=result.certificate.start, snap=0.0).holds(result.tolerance)
+    assert certify(problem, result.x, snap=0.0).holds(result.tolerance)
     assert result.objective == pytest.approx(float(own.problem.evaluate(own.solution).objective), rel=1e-5, abs=1e-5)
 
 

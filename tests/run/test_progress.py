@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdpa import Evaluation, Probe, Problem, Progress, Run, State
-from gdpa.core.units import Start, Units
+from gdpa.core.units import Units, Yardstick
 from gdpa.run.oracle import CountingOracle, Counts
 from gdpa.run.progress import ATTEMPT_GROWTH, ATTEMPT_ROWS, DIVERGED, FIRST_ATTEMPT
 
@@ -29,7 +29,7 @@ def start(x, tolerance=1e-4):
     run = Run(
         algorithm=None,
         state=state,
-        start=Start(x, 0 * x),
+        start=Yardstick(x, 0 * x, one),
         shape=(1, 1, 0),
         units=Units(one, one, one, 0 * one, one),
         next_units=1_000_000,
@@ -131,7 +131,13 @@ def bowl(m=1, cheap=False):
 def walking(oracle, m=1, next_attempt=0):
     x0 = np.array([4.0])
     state = State(step=0, x=x0, multipliers=np.zeros(m), evaluation=None, probe=None)
-    run = Run(algorithm=None, state=state, start=Start(x0, x0), shape=(1, m, 0), next_attempt=next_attempt)
+    run = Run(
+        algorithm=None,
+        state=state,
+        start=Yardstick(x0, x0, x0 - 9 * np.ones(m)),
+        shape=(1, m, 0),
+        next_attempt=next_attempt,
+    )
     return Progress(oracle, run, 1e-6)
 
 

@@ -223,9 +223,7 @@ def test_the_result_does_not_change_with_the_users_start(library):
         pytest.skip("JAX arrays never change")
     x0 = library.array([0.3, 0.4])
     result = solve(disc(library), x0)
-    reference = to_numpy(result.certificate.start.x).tolist()
     x0 += 100
-    assert to_numpy(result.certificate.start.x).tolist() == reference
     assert to_numpy(result.run.start.x).tolist() == [0.3, 0.4]
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-import gdpa
-import gdpa.torch
 from gdpa import from_module
-from gdpa.core.units import Start
+from gdpa.core.certificate import certificate_at
+from gdpa.core.units import Yardstick
 from gdpa.torch import Limits, at_most, certify, choose
 from tests.torch.helpers import NAMES, batch, make, network, terms, train
 
@@ -27,8 +26,9 @@ def test_batches_do_not_matter(sizes):
         assert found.report[name].value == pytest.approx(value.item(), rel=1e-10)
     # the KKT conditions are those of the full-batch problem
     problem = from_module(net, lambda call: (lambda f, g: (f, torch.stack([g[n] for n in NAMES])))(*terms(call, data)))
-    units = Start(torch.zeros_like(problem.x0), torch.ones_like(problem.x0))  # a model has no recorded start
-    wanted = gdpa.certify(problem.problem, problem.x0, start=units)
+    now = problem.problem.evaluate(problem.x0)
+    ones = Yardstick(problem.x0, torch.ones_like(problem.x0), now.constraints)
+    wanted = certificate_at(problem.problem, problem.x0, ones, now)
     assert found.certificate.residuals.stationarity == pytest.approx(wanted.residuals.stationarity, rel=1e-6)
     assert torch.allclose(found.certificate.multipliers, wanted.multipliers, rtol=1e-5, atol=1e-9)
 

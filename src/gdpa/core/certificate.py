@@ -32,7 +32,7 @@ from gdpa.base.typing import Array
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.multipliers import fit
 from gdpa.core.problem import Evaluation, Problem, constraint_name
-from gdpa.core.units import Start, Units, nearby_start, units_at
+from gdpa.core.units import Units, Yardstick, lengths_of, nearby, units_at
 from gdpa.files.receipt import write_receipt
 from gdpa.numerics.sparse.matrix import combined
 
@@ -204,7 +204,7 @@ class Certificate:
             (positive at an upper bound, negative at a lower one).
         residuals: as the paper prints them (absolute).
         relative: without units; what tolerances are compared with. NaN if a value or a derivative is not finite.
-        start: the reference that the units were read off, see `nearby_start`.
+        lengths: the lengths of the coordinates that the units were made of, see `gdpa.core.units.lengths_of`.
         units: the weights that the relative residuals were measured with.
         num_equalities: how many of the last constraints are equalities.
         names: the names of the constraints, if the problem has any.
@@ -218,7 +218,7 @@ class Certificate:
     domain_multipliers: Array
     residuals: Residuals
     relative: Residuals
-    start: Start
+    lengths: Array
     units: Units
     num_equalities: int = 0
     names: tuple[str, ...] | None = None
@@ -228,7 +228,7 @@ class Certificate:
         return constraint_name(self.names, index)
 
     def holds(self, tolerance: float) -> bool:
-        """Tell whether every relative residual is at most ``tolerance`` (False for NaN)."""
+        """Return whether every relative residual is at most ``tolerance`` (False for NaN)."""
         worst = self.relative.worst
         if isinstance(worst, float):
             return worst <= tolerance
@@ -273,28 +273,25 @@ def certify(
     x: Array,
     multipliers: Array | None = None,
     *,
-    start: Start | None = None,
     snap: float | None = None,
     evaluation: Evaluation | None = None,
 ) -> Certificate:
-    r"""Return the KKT certificate of ``x`` with the best multipliers for it.
+    r"""Return the KKT certificate of ``x`` with the best multipliers for it: a function of the problem and x alone.
 
     The multipliers solve, by nonnegative least squares,
 
     .. math::
         \min_{\lambda \ge 0}\; \lVert w\, P_T(-\nabla f - J^T \lambda) \rVert^2 + \sum_i (a_i g_i r_i \lambda_i)^2
 
-    with the weights w, a and r of `units.Units`; those of equalities are free. Two other candidates compete with
-    them: multipliers that treat constraints within `NEARLY_ACTIVE` of active as active, and ``multipliers``, if given.
-    A point nearly on the boundary of X is certified there and as it is, and the better certificate is returned. Each
-    costs one forward pass, and as many backward passes as grad f and J take (one more with ``multipliers``).
+    with the weights w, a and r of `units.Units`; those of equalities are free. A second candidate treats constraints
+    within `NEARLY_ACTIVE` of active as active. A point nearly on the boundary of X is certified there and as it is, and
+    the better certificate is returned. Each costs one forward pass, and as many backward passes as grad f and J take.
+    One more oracle call near x (`gdpa.core.units.nearby`) yields the sizes of the functions.
 
     Args:
         problem: the problem.
         x: any point, of any method.
-        multipliers: a method's own estimate. Above `JACOBIAN_LIMIT` entries of J it is taken as it is.
-        start: the reference for sizes, e.g. ``result.certificate.start``. Default: `nearby_start`, one more oracle
-            call at a tenth of the lengths of ``x`` away.
+        multipliers: those to judge if J has more than `JACOBIAN_LIMIT` entries, which is too many to fit the best ones.
         snap: how near the boundary of X counts as on it; default: the square root of the machine precision.
         evaluation: the oracle call at ``x``, if it has been made.
 
@@ -305,22 +302,18 @@ def certify(
         >>> certificate.multipliers.round(6).tolist(), certificate.holds(1e-8)
         ([0.5], True)
     """
-    if start is None:
-        evaluation = problem.evaluate(x) if evaluation is None else evaluation
-        evaluation.gradient()  # before another point is evaluated: SciPy's functions remember one
-        start = nearby_start(problem, x, evaluation)
 
-    def at(point: Array) -> Certificate:
-        known = None if evaluation is None or some(point != x) else evaluation
-        return _certify_at(problem, point, multipliers, start, known or problem.evaluate(point))
+    def called(point: Array) -> Evaluation:
+        return problem.evaluate(point) if evaluation is None or some(point != x) else evaluation
 
-    snapped = problem.domain.snap(x, machine_eps(x) ** 0.5 if snap is None else snap)
-    certificate = at(snapped)
-    inside = problem.domain.project(x)
+    snapped, inside = problem.domain.snap(x, machine_eps(x) ** 0.5 if snap is None else snap), problem.domain.project(x)
+    now = called(snapped)
+    yardstick = nearby(problem, snapped, now)
+    certificate = certificate_at(problem, snapped, yardstick, now, multipliers)
     if not some(inside != snapped):
         return certificate
     # If g is steep the way to the boundary, however short, may cost more than it gains.
-    return better(at(inside), certificate)
+    return better(certificate_at(problem, inside, yardstick, called(inside), multipliers), certificate)
 
 
 def better(a: Certificate, b: Certificate) -> Certificate:
@@ -329,7 +322,7 @@ def better(a: Certificate, b: Certificate) -> Certificate:
     if isinstance(old, float):
         chosen: Certificate = _pick(old, new, a, b)
         return chosen
-    names = [name for name in vars(b) if name not in ("start", "num_equalities", "names")]
+    names = [name for name in vars(b) if name not in ("num_equalities", "names")]
     return replace(b, **{name: _pick(old, new, getattr(a, name), getattr(b, name)) for name in names})
 
 
@@ -345,13 +338,13 @@ def _pick(old: Any, new: Any, a: Any, b: Any) -> Any:
 
 
 def certificate_from(
-    problem: Problem, start: Start, units: Units, now: Evaluation, x: Array, multipliers: Array, gradient: Array
+    problem: Problem, lengths: Array, units: Units, now: Evaluation, x: Array, multipliers: Array, gradient: Array
 ) -> Certificate:
     """Return the certificate made of quantities that are already known.
 
     Args:
         problem: the problem.
-        start: the reference for sizes.
+        lengths: the lengths of the coordinates.
         units: the weights at ``x``.
         now: f and g at ``x``.
         x: the point.
@@ -368,7 +361,7 @@ def certificate_from(
         domain_multipliers=-gradient - domain.tangent(x, -gradient),
         residuals=absolute_residuals(domain, x, gradient, g, multipliers, p),
         relative=_judged(problem, units, now, x, multipliers, gradient),
-        start=start,
+        lengths=lengths,
         units=units,
         num_equalities=p,
         names=problem.names,
@@ -388,26 +381,36 @@ def _judged(
     return Residuals(*(r + finite for r in relative))
 
 
-def _certify_at(problem: Problem, x: Array, multipliers: Array | None, start: Start, now: Evaluation) -> Certificate:
-    """Return the certificate of exactly this point."""
+def certificate_at(
+    problem: Problem, x: Array, yardstick: Yardstick, now: Evaluation, multipliers: Array | None = None
+) -> Certificate:
+    """Return the certificate of exactly this point of X.
+
+    Args:
+        problem: the problem.
+        x: the point.
+        yardstick: where gradients and constraints have their sizes.
+        now: the oracle call at ``x``.
+        multipliers: those to judge if there are too many to fit.
+    """
     xp, g, p, domain = namespace(x), now.constraints, problem.num_equalities, problem.domain
     m = g.shape[-1]
     whole = m * x.shape[-1] <= JACOBIAN_LIMIT or now.is_sparse
-    units = units_at(start, x, now, whole=whole)
-    candidates = []
-    if multipliers is not None:
-        own = positive_part(multipliers, p)
-        candidates.append((own, now.pullback(own)))
+    lengths = lengths_of(problem.x_scale, x, now)
+    units = units_at(lengths, yardstick, x, now, whole=whole)
     if m == 0:
-        candidates.append((xp.zeros_like(g), now.gradient()))
-    elif multipliers is None or whole:
+        candidates = [(xp.zeros_like(g), now.gradient())]
+    elif multipliers is not None and not whole:
+        own = positive_part(multipliers, p)
+        candidates = [(own, now.pullback(own))]
+    else:
         near, c, J = units.slacks * xp.abs(g) <= NEARLY_ACTIVE, now.gradient(), now.jacobian()
         fitted = [fit(domain, x, c, J, g, p, units)]
         if some(near):
             free = units._replace(slacks=xp.where(near, xp.zeros_like(g), units.slacks))
             fitted.append(fit(domain, x, c, J, g, p, free))
-        candidates += [(multipliers, c + combined(multipliers, J)) for multipliers in fitted]
+        candidates = [(multipliers, c + combined(multipliers, J)) for multipliers in fitted]
     best, *others = ((*one, _judged(problem, units, now, x, *one)) for one in candidates)
     for other in others:
         best = _pick(best[2].worst, other[2].worst, best, other)
-    return certificate_from(problem, start, units, now, x, *best[:2])
+    return certificate_from(problem, lengths, units, now, x, *best[:2])

@@ -2,7 +2,7 @@
 
 Nothing here depends on the unit of f, of any g_i or of x: multiply one by a constant and every relative residual stays.
 The exceptions are deliberate. A violation is never judged more loosely than by its absolute value, the gradient at
-the reference point counts as at most 1, and an x of at most `ZERO` counts as 0.
+the yardstick counts as at most 1, and an x of at most `ZERO` counts as 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import all_finite, every, from_numpy, machine_eps, max_norm, namespace, peak, to_numpy, top, total
+from gdpa.base.arrays import all_finite, every, from_numpy, machine_eps, namespace, peak, to_numpy, top, total
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem, unit_vectors
@@ -25,53 +25,35 @@ MIXED = 1e6
 MIXED_ROUNDINGS = 1e-4
 #: If no coordinate is larger than this, x counts as 0: smaller lengths have to be stated as ``x_scale``.
 ZERO = 2.0**-33
-#: `nearby_start` moves every coordinate by at most this share of its length.
+#: `nearby` moves every coordinate by at most this share of its length.
 NEARBY = 0.1
 #: Up to this many rows of J are worth a backward pass each, to find a length at x = 0.
 FEW_ROWS = 30
 
 
 @stored
-class Start(NamedTuple):
-    """The reference for the sizes of gradient and constraints.
+class Yardstick(NamedTuple):
+    """A point where the functions have a size, because a gradient that vanishes at a solution has none there.
 
-    A certificate takes them from a point near x (`nearby_start`), so it depends on the problem and on x alone. The
-    residuals that the loop shows take them from the start of the run.
+    A certificate takes one near x (`nearby`), so it depends on the problem and on x alone. The residuals that the loop
+    shows take the start of the run.
 
     Attributes:
-        x: the reference point.
-        gradient: grad f at the reference point.
-        x_scale: the length of every coordinate of x as the user states it; None to read it off the points.
-        constraints: the size of g at the reference point; None if it is not known.
+        x: the point.
+        gradient: grad f there.
+        constraints: g there.
     """
 
     x: Array
     gradient: Array
-    x_scale: Array | None = None
-    constraints: Array | None = None
-
-    def lengths(self, x: Array) -> Array:
-        """Return L_j = |x_j|, or ``x_scale``.
-
-        A coordinate of at most sqrt(eps) of the largest one gets the largest one; if all are at most `ZERO` they get 1.
-
-        >>> Start(np.zeros(3), np.zeros(3)).lengths(np.array([1.0, 1e-9, 5.0])).tolist()
-        [1.0, 5.0, 5.0]
-        """
-        xp = namespace(x)
-        if self.x_scale is not None:
-            return from_numpy(to_numpy(self.x_scale), x) + xp.zeros_like(x)
-        lengths = xp.abs(x)
-        longest = _unless_zero(peak(lengths), 1.0, ZERO)
-        telling = lengths > machine_eps(x) ** 0.5 * longest
-        return _where(telling, lengths, longest)
+    constraints: Array
 
 
 @stored
 class Units(NamedTuple):
     r"""The weights that make residuals at one point free of units.
 
-    With the lengths :math:`L_j` of `Start.lengths`, the largest of them L, the reference point :math:`x'`, and
+    With the lengths :math:`L_j` of `lengths_of`, the largest of them L, the point :math:`x'` of the yardstick, and
 
     .. math::
         s &= \max(\lVert \nabla f(x) \rVert_\infty, \min(1, \lVert \nabla f(x') \rVert_\infty)) \\
@@ -88,9 +70,11 @@ class Units(NamedTuple):
             than absolute.
         slacks: :math:`a_i = 1 / \min(1, n_i b_i)`, and 1 if :math:`n_i = 0`: how far from active, with
             :math:`b_i = \min(1, (\lvert g_i(x') - g_i \rvert + \lvert g_i \rvert) / \lvert J_i (x' - x) \rvert)`, the
-            share of its first-order change that :math:`g_i` makes on the way to the reference point :math:`x'`. A slope
+            share of its first-order change that :math:`g_i` makes on the way to :math:`x'`. A slope
             alone is not a unit: sin(1e6 x) - 2 changes by 1e6 to first order and never by more than 2.
-        rounding: :math:`e_i = 10\, \mathrm{eps}\, n_i`: a smaller value of :math:`g_i` is indistinguishable from zero.
+        rounding: :math:`e_i = 10\, \mathrm{eps} \sum_j \lvert \partial_j g_i(x)\, x_j \rvert`: a smaller value of
+            :math:`g_i` is indistinguishable from zero, because its terms have roundings of this size. A coordinate
+            counts as at least sqrt(eps) of the largest one here.
         pushes: :math:`r_i = \max_j w_j \lvert \partial_j g_i \rvert`, so that :math:`r_i \lambda_i` is the share of
             constraint i in the stationarity.
     """
@@ -102,49 +86,65 @@ class Units(NamedTuple):
     pushes: Array
 
 
-def start_at(evaluation: Evaluation, x0: Array, x_scale: Array | None = None) -> Start:
-    """Return the reference from the oracle call at ``x0`` (one backward pass).
+def yardstick_at(now: Evaluation, x: Array) -> Yardstick:
+    """Return the yardstick from the oracle call at ``x`` (one backward pass).
 
     >>> e = Evaluation(np.array(0.0), np.array([-5.0]), lambda w, objective=1.0: np.array([1e-3, 0.0]))
-    >>> start_at(e, np.zeros(2)).gradient.tolist()
+    >>> yardstick_at(e, np.zeros(2)).gradient.tolist()
     [0.001, 0.0]
     """
-    return Start(x0, evaluation.gradient(), x_scale, evaluation.constraints)
+    return Yardstick(x, now.gradient(), now.constraints)
 
 
-def nearby_start(problem: Problem, x: Array, now: Evaluation | None = None) -> Start:
-    """Return the reference for a certificate of ``x``: the sizes at a point of X within `NEARBY` of its lengths.
+def loosest(x: Array, now: Evaluation) -> Yardstick:
+    """Return a yardstick whose units at ``x`` are as loose as any: gradient and constraints of practically any size."""
+    large = 1 / machine_eps(x) ** 2
+    return Yardstick(x, 0 * x + large, 0 * now.constraints + large)
 
-    A gradient that is zero at a solution has no size there. A little away it has. One oracle call.
+
+def nearby(problem: Problem, x: Array, now: Evaluation) -> Yardstick:
+    """Return the yardstick for a certificate of ``x``: a point of X within `NEARBY` of its lengths. One oracle call.
 
     Args:
         problem: the problem.
         x: the point to certify.
-        now: the oracle call at ``x``, if it has been made.
+        now: the oracle call there.
 
     >>> from gdpa import problems
     >>> disc = problems.get("disc-product")
-    >>> nearby_start(disc.problem, disc.solution).x.round(3).tolist()
+    >>> nearby(disc.problem, disc.solution, disc.problem.evaluate(disc.solution)).x.round(3).tolist()
     [1.084, 0.924]
     """
-    x_scale = problem.x_scale
-    if x_scale is None and x.ndim == 1 and is_zero(x):
-        x_scale = length_at_zero(now or problem.evaluate(x), x)
-    lengths = Start(x, x, x_scale).lengths(x)
-    shift, share = asymmetric_direction(x), NEARBY
-    while True:
+    now.gradient()  # before another point is evaluated: SciPy's functions remember one
+    lengths, shift, share = lengths_of(problem.x_scale, x, now), asymmetric_direction(x), NEARBY
+    while share >= NEARBY / 1000:
         point = problem.domain.project(x + share * lengths * shift)
-        start = start_at(problem.evaluate(point), point, x_scale)
-        if all_finite(start.gradient, start.constraints):
-            return start
+        yardstick = yardstick_at(problem.evaluate(point), point)
+        if all_finite(yardstick.gradient, yardstick.constraints):
+            return yardstick
         share /= 10
-        if share < NEARBY / 1000:  # no point near x has sizes
-            return Start(x, 0 * x, x_scale)
+    return Yardstick(x, 0 * x, now.constraints)  # no point near x has sizes
 
 
-def is_zero(x: Array) -> bool:
-    """Return whether x has no size of its own."""
-    return float(max_norm(x)) <= ZERO
+def lengths_of(x_scale: Array | None, x: Array, now: Evaluation | None = None) -> Array:
+    """Return L_j = |x_j|, or ``x_scale``.
+
+    A coordinate of at most sqrt(eps) of the largest one gets the largest one. If all are at most `ZERO`, they get
+    `length_at_zero` (1 in a batch, and without the oracle call ``now`` at x).
+
+    >>> lengths_of(None, np.array([1.0, 1e-9, 5.0])).tolist()
+    [1.0, 5.0, 5.0]
+    """
+    xp = namespace(x)
+    if x_scale is not None:
+        return from_numpy(to_numpy(x_scale), x) + xp.zeros_like(x)
+    lengths = xp.abs(x)
+    longest = peak(lengths)
+    at_zero = 1.0
+    if now is not None and isinstance(longest, float) and longest <= ZERO:
+        at_zero = length_at_zero(now, x)
+    longest = _unless_zero(longest, at_zero, ZERO)
+    return _where(lengths > machine_eps(x) ** 0.5 * longest, lengths, longest)
 
 
 def length_at_zero(now: Evaluation, x: Array) -> float:
@@ -167,12 +167,6 @@ def length_at_zero(now: Evaluation, x: Array) -> float:
     distances = g[slopes > 0] / slopes[slopes > 0]
     distances = distances[distances > ZERO]
     return float(distances.min()) if distances.size else 1.0
-
-
-def loosest_start(x: Array, now: Evaluation, x_scale: Array | None = None) -> Start:
-    """Return a reference whose units at ``x`` are as loose as any: gradient and constraints of practically any size."""
-    large = 1 / machine_eps(x) ** 2
-    return Start(x, 0 * x + large, x_scale, 0 * now.constraints + large)
 
 
 def asymmetric_direction(x: Array) -> Array:
@@ -207,42 +201,70 @@ def _size(here: Any, there: Any, cap: Any) -> Any:
     return _unless_zero(xp.maximum(here, xp.minimum(cap + 0 * there, there)), cap)
 
 
-def units_at(start: Start, x: Array, now: Evaluation, whole: bool = True) -> Units:
+def units_at(lengths: Array, yardstick: Yardstick, x: Array, now: Evaluation, whole: bool = True) -> Units:
     """Return the units at ``x`` from the oracle call there: grad f and J (row by row unless ``whole``).
 
+    Args:
+        lengths: L, from `lengths_of`.
+        yardstick: where gradients and constraints have their sizes.
+        x: the point.
+        now: the oracle call there.
+        whole: whether J fits into memory.
+
     >>> e = Evaluation(np.array(0.0), np.array([-5.0]), lambda w, objective=1.0: objective * np.array([4.0]) + 2 * w)
-    >>> [u.tolist() for u in units_at(Start(np.zeros(1), np.ones(1)), np.ones(1), e)[:2]]
+    >>> [u.tolist() for u in units_at(np.ones(1), Yardstick(np.zeros(1), np.ones(1), -np.ones(1)), np.ones(1), e)[:2]]
     [[0.25], [1.0]]
     """
     xp, eps = namespace(x), machine_eps(x)
-    lengths, here, there = start.lengths(x), xp.abs(now.gradient()), xp.abs(start.gradient)
+    here, there = xp.abs(now.gradient()), xp.abs(yardstick.gradient)
     s = _size(peak(here), peak(there), 1.0)
     S = _size(peak(here * lengths), peak(there * lengths), peak(lengths))
     weights = xp.maximum(1 / s, xp.minimum(lengths / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
     if now.constraints.shape[-1] == 0:
         empty = xp.zeros_like(now.constraints)
         return Units(weights, empty, empty, empty, empty)
-    away = start.x - x
+    away, sizes = yardstick.x - x, _sizes(x)
     if whole:
         J = now.jacobian()
         if isinstance(J, SparseMatrix):
-            changes, pushes, slopes = absolute(J) @ lengths, row_sizes(J * weights), J @ away
+            slopes, pushes, J = J @ away, row_sizes(J * weights), absolute(J)
+            changes, terms = J @ lengths, J @ sizes
         else:
             slopes = total(J * away[..., None, :])
             J = xp.abs(J)
-            changes, pushes = total(J * lengths[..., None, :]), top(J * weights[..., None, :])
+            changes, terms = (total(J * vector[..., None, :]) for vector in (lengths, sizes))
+            pushes = top(J * weights[..., None, :])
     else:
-        sizes = []
+        rows = []
         for unit in unit_vectors(now.constraints):  # one row at a time: J does not fit
             row = now.pullback(unit, objective=0.0)
             size = xp.abs(row)
-            sizes.append((total(size * lengths), top(size * weights), total(row * away)))
-        changes, pushes, slopes = (xp.stack(column, axis=-1) for column in zip(*sizes, strict=True))
+            rows.append((total(size * lengths), total(size * sizes), top(size * weights), total(row * away)))
+        changes, terms, pushes, slopes = (xp.stack(column, axis=-1) for column in zip(*rows, strict=True))
     one = 1.0 if xp is np else xp.ones_like(changes)
     n = _where(changes > 0, changes, one)
-    share = one if start.constraints is None else _linear_share(start.constraints, now.constraints, slopes)
+    share = _linear_share(yardstick.constraints, now.constraints, slopes)
     violations, slacks = 1 / xp.minimum(n, one), 1 / xp.minimum(n * share, one)
-    return Units(weights, violations, slacks, ROUNDINGS * eps * changes, pushes)
+    return Units(weights, violations, slacks, ROUNDINGS * eps * terms, pushes)
+
+
+def roundings(x: Array, now: Evaluation) -> Array:
+    """Return `Units.rounding` at ``x`` from the oracle call there, with J whole.
+
+    >>> e = Evaluation(np.array(0.0), np.zeros(1), None, lambda: np.array([[2.0, 0.0]]))
+    >>> (roundings(np.array([3.0, 1e3]), e) / np.finfo(float).eps).tolist()
+    [60.0]
+    """
+    J, sizes = now.jacobian(), _sizes(x)
+    terms = absolute(J) @ sizes if isinstance(J, SparseMatrix) else total(abs(J) * sizes[..., None, :])
+    return ROUNDINGS * machine_eps(x) * terms
+
+
+def _sizes(x: Array) -> Array:
+    """Return |x_j|, at least sqrt(eps) of the largest."""
+    xp = namespace(x)
+    sizes = xp.abs(x)
+    return xp.maximum(sizes, 0 * sizes + machine_eps(x) ** 0.5 * xp.max(sizes, axis=-1, keepdims=True))
 
 
 def _linear_share(there: Array, here: Array, slopes: Array) -> Array:

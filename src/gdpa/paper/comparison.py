@@ -18,7 +18,6 @@ from gdpa.base.arrays import norm
 from gdpa.base.status import Status
 from gdpa.core.certificate import Certificate, certify, violation
 from gdpa.core.problem import Problem
-from gdpa.core.units import start_at
 from gdpa.methods.base import State
 from gdpa.methods.baselines.iqrc import IQRCState
 from gdpa.paper.base import Log, Section, Settings, Unit, Verdict
@@ -212,7 +211,6 @@ class _Judge:
         self._case, self._log, self._clock, self._budget = case.judge, log, clock, budget
         self._problem, x0 = case.judge.problem, case.x0.double()
         start = self._problem.evaluate(x0)
-        self._start = start_at(start, x0)
         #: f and ||g_+|| at the start.
         self.start = {
             "objective": float(start.objective),
@@ -236,7 +234,7 @@ class _Judge:
         x = (state.center if isinstance(state, IQRCState) else state.x).double()
         if step == self._done or not bool(torch.isfinite(x).all()):
             return
-        certificate = certify(self._problem, x, state.multipliers.double(), start=self._start)
+        certificate = certify(self._problem, x, state.multipliers.double())
         worst = float(certificate.relative.worst)
         if not math.isfinite(worst):
             return

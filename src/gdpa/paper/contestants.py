@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import Any
 
 from gdpa.base.typing import Array
-from gdpa.core.certificate import certify
 from gdpa.core.problem import Problem
 from gdpa.methods import get_method
 from gdpa.methods.nested import Accelerated, FixedMomentum
@@ -141,7 +140,7 @@ def search(
 ) -> list[dict[str, Any]]:
     """Try each candidate for ``calls`` oracle calls; return them with their KKT residuals (None: diverged), best first.
 
-    The residual is the largest relative one of the best point of the run, recomputed by `certify`. Calls and not
+    The residual is the largest relative one of the certificate of the run. Calls and not
     seconds are counted, so that the outcome is the same on every machine.
 
     Args:
@@ -156,7 +155,7 @@ def search(
     for index, constants in enumerate(candidates):
         note(index)
         result = solve(problem, x0, build(method, constants), stop=MaxOracleCalls(calls), record=0)
-        certificate = certify(problem, result.x, result.multipliers, start=result.certificate.start)
+        certificate = result.certificate
         worst = float(certificate.relative.worst)
         tried.append({"constants": dict(constants), "kkt": worst if worst == worst else None})
     return sorted(tried, key=lambda one: float("inf") if one["kkt"] is None else one["kkt"])

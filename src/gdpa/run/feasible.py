@@ -13,7 +13,7 @@ from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, certify
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.core.units import Start, units_at
+from gdpa.core.units import roundings
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
 from gdpa.numerics.sparse.matrix import SparseMatrix, diagonal, row_sizes
@@ -111,14 +111,14 @@ def restore(problem: Problem, certificate: Certificate) -> tuple[Certificate, Re
         >>> bool(near.constraints[0] > 1e-6), bool(exact.constraints[0] <= 0), exact.holds(1e-6), done.reached
         (True, True, True, True)
     """
-    first = _at(problem, certificate.start, certificate.x)
+    first = _at(problem, certificate.x)
     best = first
-    for held in (True, False):
+    for held in (False,) if isinstance(problem.domain, Reals) else (True, False):
         point = first
         for _ in range(ROUNDS):
             if point.excess <= 0 or not np.isfinite(point.excess):
                 break
-            point = _at(problem, certificate.start, _step(problem, certificate, point, held))
+            point = _at(problem, _step(problem, certificate, point, held))
             best = point if point.excess < best.excess else best
         if best.excess <= 0:
             break
@@ -128,17 +128,16 @@ def restore(problem: Problem, certificate: Certificate) -> tuple[Certificate, Re
             problem,
             best.x,
             certificate.multipliers,
-            start=certificate.start,
             snap=_snap(best.x),  # the usual one would undo the step
             evaluation=best.now,
         )
     return certificate, Restored(first.violation, best.violation, reached)
 
 
-def _at(problem: Problem, start: Start, x: Array) -> _Point:
+def _at(problem: Problem, x: Array) -> _Point:
     """Evaluate a point. Its excess is at most 0 if it is feasible, at most 1 if it is so to rounding."""
     now = problem.evaluate(x)
-    g, e = (np.asarray(to_numpy(a), dtype=float) for a in (now.constraints, units_at(start, x, now).rounding))
+    g, e = (np.asarray(to_numpy(a), dtype=float) for a in (now.constraints, roundings(x, now)))
     split = len(g) - problem.num_equalities
     violations = np.concatenate([g[:split], np.abs(g[split:])])
     e = np.maximum(e, np.finfo(float).tiny)
@@ -153,8 +152,7 @@ def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool)
     x, now, domain = point.x, point.now, problem.domain
     if isinstance(now.jacobian(), SparseMatrix) and isinstance(domain, (Reals, Box)):
         return _sparse_step(problem, certificate, point, held)
-    units = units_at(certificate.start, x, now)
-    g, J, z, e = (np.asarray(to_numpy(a), dtype=float) for a in (now.constraints, now.jacobian(), x, units.rounding))
+    g, J, z, e = (np.asarray(to_numpy(a), dtype=float) for a in (now.constraints, now.jacobian(), x, roundings(x, now)))
     v = -np.asarray(to_numpy(certificate.gradient), dtype=float)
     sizes = np.abs(J).max(axis=1, keepdims=True)
     h = 1e-6 * np.abs(v).max() / np.where(sizes > 0, sizes, 1.0)
@@ -163,7 +161,7 @@ def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool)
         J = (domain.tangent(np.broadcast_to(z, J.shape), v + h * J) - domain.tangent(z, v)) / h
     lengths = np.ones_like(z)
     if isinstance(domain, (Reals, Box)):
-        lengths = np.asarray(to_numpy(certificate.start.lengths(x)), dtype=float)
+        lengths = np.asarray(to_numpy(certificate.lengths), dtype=float)
     rows = J * lengths
     units_of_rows = np.linalg.norm(rows, axis=1)
     units_of_rows[units_of_rows == 0] = 1.0
@@ -178,8 +176,7 @@ def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool)
 def _sparse_step(problem: Problem, certificate: Certificate, point: _Point, held: bool) -> Array:
     """Return the next point if J is sparse."""
     x, now, domain = point.x, point.now, problem.domain
-    g, J, e = now.constraints, now.jacobian(), units_at(certificate.start, x, now).rounding
-    lengths = certificate.start.lengths(x)
+    g, J, e, lengths = now.constraints, now.jacobian(), roundings(x, now), certificate.lengths
     if held:
         v = -certificate.gradient
         J = J * ((domain.tangent(x, v) != 0) | (v == 0))

@@ -278,7 +278,8 @@ def _certify_measured(progress: Progress, last: Probe | State) -> Certificate:
         probe = Probe(x, last.multipliers, f, g, nan)
         units = Units(xp.ones_like(x), *(xp.ones_like(g) for _ in range(4)))
     now = Evaluation(probe.objective, probe.constraints, _refuse_pullback)
-    return certificate_from(progress.problem, run.start, units, now, probe.x, probe.multipliers, probe.gradient)
+    lengths = namespace(probe.x).abs(probe.x)
+    return certificate_from(progress.problem, lengths, units, now, probe.x, probe.multipliers, probe.gradient)
 
 
 def _refuse_pullback(w: Array, objective: Any = 1.0) -> Array:

@@ -15,7 +15,7 @@ from gdpa.base.sets import Box
 from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.problem import Problem
-from gdpa.core.units import Start
+from gdpa.core.units import lengths_of
 from gdpa.run.observers import finish
 from gdpa.run.oracle import CountingOracle, Counts
 from gdpa.run.progress import Progress
@@ -26,7 +26,7 @@ def starts(problem: Problem, x0: Array, count: int, seed: Any = 0, x_scale: Any 
     """Yield ``x0`` and ``count - 1`` random points of X.
 
     A coordinate with two finite bounds is drawn uniformly between them. The others are drawn around x0 from a normal
-    distribution whose deviation is their length (``x_scale``, or what `gdpa.core.units.Start` reads off x0), and the
+    distribution whose deviation is their length (``x_scale``, or by `gdpa.core.units.lengths_of`), and the
     point is projected on X.
 
     >>> from gdpa import problems
@@ -36,7 +36,7 @@ def starts(problem: Problem, x0: Array, count: int, seed: Any = 0, x_scale: Any 
     """
     rng = np.random.default_rng(seed)
     here = np.asarray(to_numpy(x0), dtype=np.float64)
-    lengths = Start(here, here, x_scale).lengths(here)
+    lengths = lengths_of(x_scale, here)
     lower, upper = (np.full(here.shape, side) for side in (-np.inf, np.inf))
     if isinstance(problem.domain, Box):
         lower, upper = (side + np.zeros(here.shape) for side in (problem.domain.lower, problem.domain.upper))

@@ -16,12 +16,13 @@ from gdpa.core.certificate import (
     Certificate,
     Residuals,
     absolute_residuals,
+    certificate_at,
     certify,
     relative_residuals,
     violation,
 )
 from gdpa.core.detach import detach
-from gdpa.core.units import Start, Units, loosest_start, units_at
+from gdpa.core.units import Units, Yardstick, lengths_of, loosest, units_at
 from gdpa.methods.base import Probe, State
 from gdpa.run.oracle import CountingOracle
 from gdpa.run.result import History
@@ -97,7 +98,7 @@ class Run:
 
     algorithm: Any
     state: State
-    start: Start
+    start: Yardstick
     shape: tuple[int, int, int]
     tolerance: float | None = None
     values: tuple[Array, Array] | None = None
@@ -218,7 +219,7 @@ class Progress:
         """Measure the units at the probe if that is free, else at geometrically spaced steps."""
         run, now = self.run, probe.evaluation
         if now is not None and now.knows_derivatives:
-            run.units = units_at(run.start, probe.x, now)
+            run.units = units_at(lengths_of(self.problem.x_scale, probe.x, now), run.start, probe.x, now)
             return
         if run.units is not None and run.step < run.next_units:
             return
@@ -228,7 +229,8 @@ class Progress:
         if run.units is not None and m > ATTEMPT_ROWS and not now.has_cheap_jacobian:
             return  # m backward passes: once is enough
         run.next_units = 2 * run.step
-        run.units = units_at(run.start, probe.x, now, whole=m * d <= JACOBIAN_LIMIT or now.is_sparse)
+        lengths, whole = lengths_of(self.problem.x_scale, probe.x, now), m * d <= JACOBIAN_LIMIT or now.is_sparse
+        run.units = units_at(lengths, run.start, probe.x, now, whole=whole)
         if run.best is not None:
             run.best_kkt = self._measure(run.best).worst
 
@@ -313,9 +315,9 @@ class Progress:
             return True
         if not largest(top(violation(now.constraints, self.problem.num_equalities))) <= tolerance:
             return False
-        start = loosest_start(point.x, now, self.problem.x_scale)
-        loosest = certify(self.problem, point.x, point.multipliers, start=start, evaluation=now)
-        return loosest.holds(MARGIN * tolerance)
+        x = point.x
+        certificate = certificate_at(self.problem, x, loosest(x, now), now, point.multipliers)
+        return certificate.holds(MARGIN * tolerance)
 
     def certify(self, point: Probe | State) -> Certificate:
         """Return the certificate of a point; the last one is kept and not computed twice."""

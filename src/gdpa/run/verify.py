@@ -15,7 +15,7 @@ from gdpa.base.checks import is_number
 from gdpa.base.text import number, vector
 from gdpa.core.certificate import JACOBIAN_LIMIT, Certificate, certificate_from
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.core.units import ROUNDINGS, nearby_start, units_at
+from gdpa.core.units import ROUNDINGS, lengths_of, nearby, units_at
 from gdpa.files.receipt import Receipt, load_receipt
 from gdpa.run.result import constraint_rows, text_table
 from gdpa.run.solve import default_tolerance
@@ -106,10 +106,10 @@ def verify(problem: Any, receipt: str | os.PathLike[str] | Receipt, *, tolerance
             f"the receipt has {m} and {receipt.equalities}"
         )
         return Verification(receipt, None, given, (other,))
-    start = nearby_start(problem, x, now)
-    units = units_at(start, x, now, whole=m * x.shape[-1] <= JACOBIAN_LIMIT)
+    lengths, whole = lengths_of(problem.x_scale, x, now), m * x.shape[-1] <= JACOBIAN_LIMIT
+    units = units_at(lengths, nearby(problem, x, now), x, now, whole=whole)
     gradient = now.pullback(receipt.multipliers)
-    certificate = certificate_from(problem, start, units, now, x, receipt.multipliers, gradient)
+    certificate = certificate_from(problem, lengths, units, now, x, receipt.multipliers, gradient)
     findings = [*_other_values(problem, receipt, certificate, now), *_outside(problem, receipt)]
     if not certificate.holds(given):
         worst = certificate.relative.worst
@@ -123,7 +123,7 @@ def _other_values(problem: Problem, receipt: Receipt, certificate: Certificate, 
     findings = []
     if problem.names != receipt.names:
         findings.append(f"the constraints are called {_brief(problem.names)}; the receipt has {_brief(receipt.names)}")
-    lengths, rounding = (to_numpy(a) for a in (certificate.start.lengths(certificate.x), certificate.units.rounding))
+    lengths, rounding = to_numpy(certificate.lengths), to_numpy(certificate.units.rounding)
     terms = np.sum(np.abs(to_numpy(now.gradient())) * lengths, axis=-1, keepdims=True)
     eps = MOST_ROUNDINGS * float(np.finfo(lengths.dtype).eps)
     for name, value, recorded, allowed in (

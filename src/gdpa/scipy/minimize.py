@@ -100,7 +100,8 @@ def minimize(
             takes it; a summary follows), ``check`` (raise if `check_derivatives` finds derivatives at ``x0`` that
             differences contradict), ``x_scale`` (the lengths of the variables, see `gdpa.core.units`), ``multipliers0``
             (those to begin with, ordered as ``multipliers`` of the result), ``feasible`` (whether an answer is moved to
-            the nearest point that is feasible to rounding, see `gdpa.run.feasible`; default True), ``eps`` and
+            the nearest point that is feasible to rounding, see `gdpa.run.feasible`; default True, but a start that is
+            certified stays), ``eps`` and
             ``finite_diff_rel_step`` (absolute and relative step of differences), ``best_of`` and ``seed`` (several
             starts, see `gdpa.solve`; ``maxfev`` limits them together),
             ``checkpoint``, ``every``, ``keep`` and ``resume`` (saves on the way and before SIGTERM, see `gdpa.solve`),
@@ -241,7 +242,7 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
     except OutOfCallsError:
         status = Status.MAX_ORACLE_CALLS
         return _known(canonical, bounded, best, status, status.value, steps)
-    if settings.feasible and result.success:
+    if settings.feasible and result.success and result.steps:  # a start that is certified stays as it is
         try:
             certificate, done = restore(canonical.problem, result.certificate)
         except OutOfCallsError:

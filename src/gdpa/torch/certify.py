@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-import gdpa.core.certificate
+from gdpa.base.arrays import machine_eps
 from gdpa.base.sets import REALS
-from gdpa.core.certificate import Certificate
+from gdpa.core.certificate import Certificate, certificate_at
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.core.units import Start
+from gdpa.core.units import Yardstick
 from gdpa.torch.confidence import NewData, estimate, judge
 from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.limits import Limits, at_most, equal_to
@@ -127,8 +127,10 @@ def certify(
             domain = REALS if optimizer is None else optimizer.domain_of(whole.params)
             problem = Problem(whole.evaluate, roster.size, roster.num_equalities, domain)
             point = whole.point()
-            start = Start(torch.zeros_like(point), torch.ones_like(point))  # gradients count as at least 1
-            certificate = gdpa.core.certificate.certify(problem, point, lam, start=start)
+            point = domain.snap(point, machine_eps(point) ** 0.5)
+            now = problem.evaluate(point)
+            yardstick = Yardstick(point, torch.ones_like(point), now.constraints)  # gradients count as at least 1
+            certificate = certificate_at(problem, point, yardstick, now, lam)
     finally:
         model.train(training)
     shown = lam if certificate is None else certificate.multipliers

@@ -14,7 +14,7 @@ import numpy as np
 from gdpa.base.arrays import norm
 from gdpa.core.certificate import absolute_residuals, relative_residuals, violation
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.core.units import units_at
+from gdpa.core.units import lengths_of, units_at
 from gdpa.methods.gdpa import GDPA
 from gdpa.oracles import library as problems
 from gdpa.oracles.library import TestProblem
@@ -119,7 +119,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         gradient = now.pullback(lam)
         residuals = absolute_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam)
         g, predicted = now.constraints[rows], AugmentedLagrangian(expected, beta, config["tau"]).residual_violation()
-        units = units_at(progress.start, state.x, now)
+        units = units_at(lengths_of(None, state.x, now), progress.start, state.x, now)
         relative = relative_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam, units)
         last.update(
             step=state.step,
