@@ -33,17 +33,73 @@ settings.load_profile("gdpa")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: The tests of over `SLOW` seconds of processor time, without their parameters; ``pytest --write-slow`` writes it.
+SLOW_LIST = Path(__file__).parent / "slow.txt"
+SLOW = 0.25
 #: Modules and helpers by which a test file starts processes.
 STARTS_PROCESSES = re.compile(r"\b(?:subprocess|multiprocessing|kill_loop|run_units|CliRunner|import ranks)\b")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-slow", action="store_true", help=f"write the tests of over {SLOW} s to {SLOW_LIST.name}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of a file that starts processes."""
+    """Mark the tests of a file that starts processes, those that JAX compiles for, and those of the list."""
     files = {item.path for item in items if item.path.is_relative_to(Path(__file__).parent)}
     starting = {path for path in files if STARTS_PROCESSES.search(path.read_text(encoding="utf-8"))}
+    slow = set(SLOW_LIST.read_text(encoding="utf-8").splitlines())
     for item in items:
         if item.path in starting:
             item.add_marker(pytest.mark.process)
+        if without_parameters(item.nodeid) in slow or "jax" in item.nodeid:
+            item.add_marker(pytest.mark.slow)
+
+
+def without_parameters(name: str) -> str:
+    return name.partition("[")[0]
+
+
+def processor_time() -> float:
+    """Return the processor time of this process and of those it has started and waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    before = processor_time()
+    item.user_properties.append(("started", before))
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    started = dict(item.user_properties)["started"]
+    report = yield
+    report.user_properties = [("seconds", processor_time() - started)]
+    return report
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--write-slow") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SlowList())
+
+
+class SlowList:
+    """Collects the processor time of the tests and writes the names of the slow ones; the list keeps the others."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name, seconds = without_parameters(report.nodeid), dict(report.user_properties).get("seconds", 0.0)
+        if "jax" not in report.nodeid:
+            self.seconds[name] = max(self.seconds.get(name, 0.0), seconds)
+
+    def pytest_sessionfinish(self) -> None:
+        known = set(SLOW_LIST.read_text(encoding="utf-8").splitlines()) - set(self.seconds)
+        slow = {name for name, seconds in self.seconds.items() if seconds > SLOW}
+        SLOW_LIST.write_text("".join(f"{name}\n" for name in sorted(known | slow)), encoding="utf-8")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -149,7 +149,9 @@ def test_the_independent_certificate_tells_right_from_wrong():
     assert not success.is_kkt(pushed, np.array([1.01]), np.ones(1))
 
 
-@pytest.mark.parametrize("kind", signals.PROGRAMS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.campaign] * (kind != "solve")) for kind in signals.PROGRAMS]
+)
 def test_sigterm_saves_and_the_run_continues_to_the_same_end(kind, tmp_path):
     row = signals.run_batch(kind, 99, 2, tmp_path)
     assert row["ok"], row["note"]
@@ -160,6 +162,7 @@ def test_every_interrupt_of_minimize_gives_a_result(tmp_path):
     assert row["ok"], row
 
 
+@pytest.mark.campaign
 def test_a_killed_rank_is_replaced_and_the_end_is_that_of_an_undisturbed_run(tmp_path, capsys):
     """A start under torchrun that fails is tried again, and reported."""
     for attempt in range(3):
@@ -171,6 +174,7 @@ def test_a_killed_rank_is_replaced_and_the_end_is_that_of_an_undisturbed_run(tmp
     assert row["ok"], row["note"]
 
 
+@pytest.mark.campaign
 def test_a_frozen_rank_is_named_and_the_others_end(tmp_path):
     row = ranks.freeze_rank(99, tmp_path)
     assert row["ok"], row["note"]

@@ -10,7 +10,7 @@ needs_tests = pytest.mark.skipif(
 
 
 @needs_tests
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize(("name", "applying", "failing"), [("constrained", 290, 11), ("general", 350, 15)])
 def test_scipys_own_tests(name, applying, failing):
     outcomes = run(name)
