@@ -80,7 +80,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"y must hold samples of at least two classes with positive weight, got one class: {self.classes_}"
             )
-        return X[kept], targets, weights[kept], kept
+        return X if len(kept) == len(weights) else X[kept], targets, weights[kept], kept  # X may be larger than memory
 
     def _network(self, outputs: int) -> Network:
         return Network((self.n_features_in_, *map(int, self.hidden), outputs))

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
+from gdpa.base.checks import check_count
 from gdpa.base.status import Status
 from gdpa.base.typing import Vector
 from gdpa.run.result import Result
@@ -60,6 +61,10 @@ class NeymanPearsonClassifier(LimitedClassifier):
         tol: the relative KKT tolerance of the solver.
         max_iter: the most steps of each run of the solver.
         random_state: of the held-out split and of the first weights of a network.
+        engine: None trains in this process. "local", "ray", "torch" or an engine of `gdpa.sharded` trains with the
+            samples in ``shards`` parts, each in its worker. If X is a float64 array mapped by
+            ``numpy.load(path, mmap_mode="r")``, no process holds all of it: workers read their rows in chunks.
+        shards: how many parts.
 
     Attributes:
         classes_: the labels.
@@ -102,6 +107,8 @@ class NeymanPearsonClassifier(LimitedClassifier):
         tol: float = 1e-4,
         max_iter: int = 2000,
         random_state: Any = None,
+        engine: Any = None,
+        shards: int = 8,
     ) -> None:
         self.priority = priority
         self.thresholds = thresholds
@@ -114,6 +121,8 @@ class NeymanPearsonClassifier(LimitedClassifier):
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
+        self.engine = engine
+        self.shards = shards
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> NeymanPearsonClassifier:
         """Train on X of shape (n, features), dense or sparse, and labels y of shape (n,).
@@ -122,11 +131,13 @@ class NeymanPearsonClassifier(LimitedClassifier):
             X, y: the training data.
             sample_weight: weights of the samples within the mean of their class; only ratios within a class count.
         """
+        given = X
         X, targets, weights, _ = self._begin(X, y, sample_weight)
+        X = given if isinstance(given, np.memmap) and given.shape == X.shape and given.dtype == X.dtype else X
         task = self._task()
         rng = check_random_state(self.random_state)
         held = self._held_out(task, targets, weights, rng)
-        rates = self._rates(task, X[~held], targets[~held], weights[~held])
+        rates = self._rates(task, X[~held] if held.any() else X, targets[~held], weights[~held])
         result, steps = self._fit_at(task, rates, rates.network.start(rng))
         self._keep(rates.network, result, steps)
         scores = rates.network.scores(result.x, X)
@@ -239,9 +250,11 @@ class NeymanPearsonClassifier(LimitedClassifier):
 
     def _rates(self, task: _Task, X: Matrix, targets: Vector, weights: Vector) -> RateProblem:
         k = len(self.classes_)
-        return RateProblem(
+        check_count(1, shards=self.shards)
+        own = X if self.engine is None else np.empty((len(targets), 0))
+        rates = RateProblem(
             network=self._network(k),
-            cells=cells_of(X, targets, weights, targets, k),
+            cells=cells_of(own, targets, weights, targets, k),
             loss=pairwise_sigmoid,
             rate=pairwise_sigmoid,
             objective=np.eye(k)[task.priority],
@@ -250,6 +263,11 @@ class NeymanPearsonClassifier(LimitedClassifier):
             bounds=task.limits,
             names=tuple(f"class {self.classes_[j]}" for j in task.others),
         )
+        if self.engine is None:
+            return rates
+        from gdpa.sklearn.sharded import in_shards
+
+        return in_shards(rates, X, self.engine, self.shards)
 
     def _fit_at(self, task: _Task, rates: RateProblem, x0: Vector) -> tuple[Result, int]:
         """Solve the training problem; tighten it while confusions that no cut can undo exceed the thresholds."""

@@ -153,6 +153,13 @@ class RateProblem:
         """The problem in the flat parameters x."""
         return Problem(self.evaluate, num_constraints=len(self.names), names=self.names)
 
+    def penalty(self, x: Vector) -> tuple[float, Vector]:
+        """Return (regularizer/2) sum ||W||^2 and its gradient."""
+        gradient = self.regularizer * x
+        for _, bias in self.network.layers(gradient):
+            bias[:] = 0.0
+        return float(gradient @ x) / 2, gradient
+
     def evaluate(self, x: Vector) -> Evaluation:
         point = _Point(self, x)
         f = np.asarray(self.objective @ self.cells.means(point.losses[0]) + point.penalty[0])
@@ -177,11 +184,8 @@ class _Point:
 
     @cached_property
     def penalty(self) -> tuple[float, Vector]:
-        """(regularizer/2) sum ||W||^2 and its gradient."""
-        gradient = self._owner.regularizer * self._x
-        for _, bias in self._owner.network.layers(gradient):
-            bias[:] = 0.0
-        return float(gradient @ self._x) / 2, gradient
+        """The penalty and its gradient."""
+        return self._owner.penalty(self._x)
 
     @cached_property
     def cell_gradients(self) -> Vector:
