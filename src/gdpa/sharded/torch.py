@@ -7,10 +7,12 @@ of autograd: a rank computes its sums and its gradient first, then they are exch
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +29,8 @@ from gdpa.sharded.shard import Recipe, ShardError, add, make
 
 #: The numbers before the sums in a message: failed, seconds, signal, checksum of x.
 HEADER = 4
+#: Seconds that a rank waits for the others at its end; one that failed does not come.
+LEAVING = 10.0
 
 
 class Torch(Engine):
@@ -183,6 +187,15 @@ def _connect(backend: str, limit: timedelta) -> None:
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if alone else "0"
     own = dist.PrefixStore(f"gdpa-{start}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=limit)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """Leave with the other ranks: gloo may abort a rank whose peer is gone."""
+    with suppress(Exception):
+        dist.monitored_barrier(timeout=timedelta(seconds=LEAVING))
+    with suppress(Exception):
+        dist.destroy_process_group()
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, ShardError | None]:
