@@ -35,7 +35,7 @@ from gdpa.sharded.module import ModuleShard
 
 ENGINES = ("local", "ray", "torch")
 SHARDS = (1, 2, 4)
-TOLERANCE = 1e-9
+TOLERANCE = 1e-10
 #: Parameters of the test of overhead: 1 MB of x in float64.
 WIDE = 131_072
 #: Seconds after which a job of ranks is taken for lost.
@@ -166,7 +166,12 @@ def resumed(engine: Any, at: int, folder: str) -> dict[str, Any]:
     return {"x": result.x.tolist(), "restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"])}
 
 
-PARTS = {"solve": solve_case, "step": step_cost, "break-even": break_even, "resumed": resumed}
+PARTS: dict[str, Callable[..., Any]] = {
+    "solve": solve_case,
+    "step": step_cost,
+    "break-even": break_even,
+    "resumed": resumed,
+}
 
 
 def ask(engine: str, part: str, *arguments: Any, ranks: int = 2, options: tuple[str, ...] = ()) -> Any:

@@ -43,7 +43,10 @@ class Ray(Engine):
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             ray.init(address=self._address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         actor = ray.remote(**self._options)(_Holder)
-        self._actors: list[Any] = [actor.remote(recipe, index) for index, recipe in enumerate(recipes)]
+        # A restarted actor reads its recipe again. This object holds the reference, inside a list that Ray leaves as it
+        # is, so that the recipe stays in the object store.
+        self._recipes = [[ray.put(recipe)] for recipe in recipes]
+        self._actors: list[Any] = [actor.remote(recipe, index) for index, recipe in enumerate(self._recipes)]
 
     def ask(self, question: str, *arguments: Any) -> list[Any]:
         sent = [self._share(argument) for argument in arguments]
@@ -94,12 +97,13 @@ class Ray(Engine):
 class _Holder:
     """The actor: makes its shard when it is asked first, and again after a restart."""
 
-    def __init__(self, recipe: Recipe, index: int) -> None:
+    def __init__(self, recipe: list[Any], index: int) -> None:
         self._recipe, self._index = recipe, index
         self._shard: Shard | None = None
 
     def ask(self, question: str, *arguments: Any) -> Any:
-        self._shard = make(self._recipe, self._index) if self._shard is None else self._shard
+        if self._shard is None:
+            self._shard = make(ray.get(self._recipe[0]), self._index)
         if question == "look":
             return look(self._shard, self._index, *arguments)
         return answer(self._shard, self._index, question, *arguments)
