@@ -121,6 +121,12 @@ def certificate(results: Path) -> Tables:
     return {"table.md": summary(rows_of(results, "certificate", ("picture",)))}
 
 
+def disc(results: Path) -> Tables:
+    from benchmarks.disc import STUDY, table
+
+    return {"table.md": table(rows_of(results, "disc", STUDY.names))}
+
+
 def fair_adult(results: Path) -> Tables:
     from benchmarks.fair_adult import STUDY, table
 
@@ -216,6 +222,17 @@ STUDIES: dict[str, Declared] = {
             "benchmarks/certificate_pictures.py",
         ),
         certificate,
+    ),
+    "disc": Declared(
+        (
+            "src/gdpa/core/lagrangian.py",
+            "src/gdpa/methods/gdpa.py",
+            "src/gdpa/methods/baselines/ppl.py",
+            "src/gdpa/methods/baselines/prox_linear.py",
+            "src/gdpa/methods/baselines/switching_subgradient.py",
+            "benchmarks/disc.py",
+        ),
+        disc,
     ),
     "ablation": Declared((*CORE, "benchmarks/ablation.py", "benchmarks/ablation_cases.py"), ablation),
     "confidence": Declared((*TORCH, "benchmarks/confidence.py"), confidence),

@@ -1,10 +1,12 @@
-"""Two steps of every method against arithmetic worked by hand, and GDPA's limits against GDPA.
+"""Two or three steps of every method against arithmetic worked by hand, and GDPA's limits against GDPA.
 
 The problem is min (x - 2)^2 / 2 subject to x - 1 <= 0 from x = 2: grad f = x - 2, g = x - 1, J = 1.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from math import log
 from typing import Any
 
@@ -16,8 +18,11 @@ from gdpa import (
     GDPA,
     IPPP,
     IQRC,
+    LIPAL,
     PDD,
+    PPL,
     Constant,
+    DirectionalDecomposition,
     HiBSA,
     IALMLi,
     IALMSahin,
@@ -25,6 +30,7 @@ from gdpa import (
     Penalty,
     ProximalADMM,
     SmoothedGDA,
+    SwitchingSubgradient,
     from_functions,
     problems,
 )
@@ -44,17 +50,17 @@ def problem(num_equalities: int = 0) -> Any:
     )
 
 
-def two_steps(method: Any, x0: float = 2.0, num_equalities: int = 0) -> list[Any]:
+def two_steps(method: Any, x0: float = 2.0, num_equalities: int = 0, steps: int = 2) -> list[Any]:
     given = problem(num_equalities)
     states = [method.init(given, np.array([x0]))]
-    for _ in range(2):
+    for _ in range(steps):
         states.append(method.update(given, states[-1]))
     return states[1:]
 
 
-def check(states: list[Any], x: list[float], multipliers: list[float]) -> None:
-    assert [float(s.x[0]) for s in states] == pytest.approx(x, abs=1e-15)
-    assert [float(s.multipliers[0]) for s in states] == pytest.approx(multipliers, abs=1e-15)
+def check(states: list[Any], x: list[float], multipliers: list[float], within: float = 1e-15) -> None:
+    assert [float(s.x[0]) for s in states] == pytest.approx(x, abs=within)
+    assert [float(s.multipliers[0]) for s in states] == pytest.approx(multipliers, abs=within)
 
 
 def test_gdpa() -> None:
@@ -73,6 +79,59 @@ def test_linearized_alm() -> None:
     # 1: q = 1;               x = 1.5;                           lambda = 0.5
     # 2: q = 0.5 + 0.5 = 1;   x = 1.5 - (-0.5 + 1)/2 = 1.25;     lambda = 0.5 + 0.25
     check(two_steps(LinearizedALM(HALF, ONE)), [1.5, 1.25], [0.5, 0.75])
+
+
+def test_ppl() -> None:
+    # rho = 1/(1 + 1) = 1/2, gain = delta/(1 + (w - mu)^2), delta = 1/2, 1/4, 1/8.
+    # 1: w = 1/2;                   x = 2 - (0 + 1/2)/2 = 1.75;                 mu = 0 + (1/2)/(5/4) (1/2) = 0.2
+    # 2: w = 0.2 + 0.375 = 0.575;   x = 1.75 - (-0.25 + 0.575)/2 = 1.5875;      mu = 0.2 + 0.25/1.140625 (0.375)
+    # 3: w = mu + 0.29375 = mu + c; x = 1.5875 - (-0.4125 + w)/2;               mu = mu + 0.125/(1 + c^2) c
+    second = 0.2 + 0.25 / 1.140625 * 0.375
+    x = [1.75, 1.5875, 1.5875 - (second + 0.29375 - 0.4125) / 2]
+    mu = [0.2, second, second + 0.125 / (1 + 0.29375**2) * 0.29375]
+    check(two_steps(PPL(eta=0.5, alpha=1.0, beta=1.0, delta=0.5, decay=0.5), steps=3), x, mu)
+
+
+def test_switching_subgradient() -> None:
+    # 1: g = 1 > 0.1, Polyak: x = 2 - 1 = 1;   pushed 1, pulled 0
+    # 2: g = 0, on f: x = 1 + 1/2 = 1.5;       pulled 1/2: lambda = 1/(1/2)
+    # 3: g = 1/2, Polyak: x = 1;               pushed 3/2: lambda = (3/2)/(1/2)
+    method = SwitchingSubgradient(HALF, Constant(0.1), memory=1.0)
+    check(two_steps(method, steps=3), [1.0, 1.5, 1.0], [0.0, 2.0, 3.0])
+
+
+def test_lipal() -> None:
+    # (1/beta + eta) w = (1 - tau) lambda/beta + g - eta grad f with beta = 1, eta = tau = 1/2; x = x - (grad f + w)/2.
+    # 1: 1.5 w = 0 + 1 - 0;                   w = 2/3;     x = 2 - 1/3 = 5/3
+    # 2: 1.5 w = 1/3 + 2/3 + 1/6 = 7/6;       w = 7/9;     x = 5/3 - (-1/3 + 7/9)/2 = 13/9
+    # 3: 1.5 w = 7/18 + 4/9 + 5/18 = 10/9;    w = 20/27;   x = 13/9 - (-5/9 + 20/27)/2 = 73/54
+    # g is linear, so lambda = lambda/2 + g(x) each time, as GDPA's.
+    states = two_steps(LIPAL(ONE, tau=0.5, eta=0.5), steps=3)
+    check(states, [5 / 3, 13 / 9, 73 / 54], [2 / 3, 7 / 9, 20 / 27], within=1e-11)
+    for before, after in pairwise(states):
+        assert after.multipliers == pytest.approx(before.multipliers / 2 + after.x - 1)
+
+
+def test_directional_decomposition() -> None:
+    # From 2: w = g - grad f = 1 each time, s = -(grad f + 1) = 1 - x = -1, -1/2, -1/4; half of it is taken.
+    check(two_steps(DirectionalDecomposition(eta=0.5), steps=3), [1.5, 1.25, 1.125], [1.0, 1.0, 1.0], within=1e-11)
+    # From -4, g + s = -5 + 6 > 0 asks for w = 1, s = 5. A merit step of length 1 then reaches x = 1.
+    check(two_steps(DirectionalDecomposition(), x0=-4.0), [1.0, 1.0], [1.0, 1.0], within=1e-11)
+
+
+#: Members of the family without a bias, and methods of linearized constraints. A switching method has no fixed point.
+UNBIASED = [PPL(), PPL(decay=0.999), LinearizedALM(), LIPAL(tau=0.0), DirectionalDecomposition()]
+
+
+@pytest.mark.parametrize("method", UNBIASED, ids=repr)
+@pytest.mark.parametrize("name", ["disc-product", "HS14", "HS43"])
+def test_KKT_points_are_fixed_points(method: Any, name: str) -> None:
+    known = problems.get(name)
+    state = method.init(known.problem, known.solution)
+    state = replace(state, multipliers=known.multipliers)
+    after = method.update(known.problem, state)
+    np.testing.assert_allclose(after.x, known.solution, atol=1e-7)
+    np.testing.assert_allclose(after.multipliers, known.multipliers, atol=1e-6)
 
 
 def test_gda() -> None:

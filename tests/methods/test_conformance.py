@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gdpa import (
+    REALS,
     Ball,
     Box,
     KKTBelow,
@@ -32,6 +33,7 @@ from tests.methods.linear_problems import linear_problems
 from tests.stored import through_a_file
 
 SIX = ("disc-product", "disc-square", "HS10", "HS12", "HS43", "box-corner", "portfolio")
+OPEN = ("disc-product", "disc-square", "HS10", "HS12", "HS14", "HS43")  # X is the whole space
 LINEAR = ("least-norm", "product", "active-bound", "quartic", "indefinite-qp", "HS76-slack")
 
 
@@ -43,6 +45,7 @@ class Row:
     fixed: constants with which every update is one forward and one backward pass.
     rejects: name of a bad problem -> the message expected.
     probes: how many of 60 updates yield a probe, at least.
+    backwards: backward passes of an update with fixed constants.
     """
 
     problems: tuple[str, ...]
@@ -51,9 +54,11 @@ class Row:
     fixed: dict[str, Any] = dataclasses.field(default_factory=dict)
     rejects: dict[str, str] = dataclasses.field(default_factory=dict)
     probes: int = 60
+    backwards: int = 1
 
 
 NESTED = {"batch": "a batch of problems"}
+WHOLE_SPACE = {"simplex": "X is Simplex and the method's model is for the whole space"}
 INNER = FixedMomentum(0.01, 0.1)
 TABLE = {
     "adaptive-gdpa": Row(
@@ -83,6 +88,13 @@ TABLE = {
     "smoothed-gda": Row(SIX, fixed={"step": 0.01}),
     "penalty": Row(("disc-product", "disc-square", "HS11", "HS22", "HS43", "portfolio"), 1e-2, fixed={"alpha": 0.01}),
     "linearized-alm": Row(SIX, fixed={"alpha": 0.01}),
+    "ppl": Row(SIX, fixed={"eta": 0.01}),
+    "switching-subgradient": Row(
+        ("disc-product", "disc-square", "HS11", "HS12", "HS22"), 1e-2, probes=20,
+        rejects={**NESTED, "equality": "2 constraints are equalities", "none": "has no constraints"},
+    ),
+    "lipal": Row(OPEN, fixed={"eta": 0.01}, rejects={**NESTED, **WHOLE_SPACE}, backwards=2),
+    "directional-decomposition": Row(OPEN, fixed={"eta": 0.01}, rejects={**NESTED, **WHOLE_SPACE}, backwards=2),
 }  # fmt: skip
 ALL = pytest.mark.parametrize("name", TABLE)
 
@@ -162,11 +174,13 @@ def test_a_fixed_step_costs_one_forward_and_one_backward(name: str) -> None:
     unused = 0 if state.evaluation is not None else 1
     assert oracle.method.forwards - at_start.forwards == 100 - unused
     # IQRC pulls back its multipliers at the end of an outer iteration.
-    assert oracle.method.backwards - at_start.backwards == backwards + (state.outer if name == "iqrc" else 0)
+    assert oracle.method.backwards - at_start.backwards == TABLE[name].backwards * backwards + (
+        state.outer if name == "iqrc" else 0
+    )
     assert oracle.measuring == Counts()
 
 
-BACKTRACKING = ["proximal-admm", "gda", "hibsa", "smoothed-gda", "penalty", "linearized-alm"]
+BACKTRACKING = ["proximal-admm", "gda", "hibsa", "smoothed-gda", "penalty", "linearized-alm", "ppl"]
 
 
 @pytest.mark.parametrize("name", [*BACKTRACKING, "ialm-sahin", "ialm-li", "ippp", "pdd"])
@@ -271,9 +285,10 @@ def test_every_array_library_gives_the_same_iterates(name: str, other: str) -> N
         return np.ones((1, 2)) if linear else np.array([2 * x, [1.0, 0.0]])
 
     method = get_method(name).tuned()
+    domain = REALS if "simplex" in TABLE[name].rejects and not linear else Box(-5.0, 5.0)
     runs = []
     for library in (Library("numpy"), Library(other)):
-        problem = library.problem(formulas, gradient, jacobian, num_equalities=int(linear), domain=Box(-5.0, 5.0))
+        problem = library.problem(formulas, gradient, jacobian, num_equalities=int(linear), domain=domain)
         state = method.init(problem, library.array([0.5, 1.5]))
         # JAX dispatches slowly, and AdaptiveGDPA has converged to rounding after seven steps.
         for _ in range(7 if name == "adaptive-gdpa" else 30 if other == "torch" else 12):
@@ -284,7 +299,7 @@ def test_every_array_library_gives_the_same_iterates(name: str, other: str) -> N
     np.testing.assert_allclose(to_numpy(theirs.multipliers), ours.multipliers, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["gda", "hibsa", "smoothed-gda", "penalty", "linearized-alm"])
+@pytest.mark.parametrize("name", ["gda", "hibsa", "smoothed-gda", "penalty", "linearized-alm", "ppl"])
 def test_a_batch_is_its_members(name: str) -> None:
     """Leading axes are independent problems, each with its own backtracked step."""
     from gdpa import Evaluation, Problem
@@ -314,7 +329,7 @@ def test_a_batch_is_its_members(name: str) -> None:
 
 
 def test_domains_that_are_products_of_boxes_pass_and_balls_do_not() -> None:
-    from gdpa import REALS, Product, ProximalADMM
+    from gdpa import Product, ProximalADMM
 
     row = np.ones((1, 2))
 

@@ -107,6 +107,8 @@ LONG: dict[str, dict[str, Any]] = {
     "smoothed-gda": {"step": STEP},
     "penalty": {"alpha": Constant(STEP)},
     "linearized-alm": {"alpha": Constant(STEP)},
+    "ppl": {"eta": STEP},
+    "switching-subgradient": {"eta": Constant(STEP)},
 }
 
 

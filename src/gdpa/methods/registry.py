@@ -26,6 +26,10 @@ _METHODS: dict[str, str | type[Any]] = {
     "smoothed-gda": "gdpa.methods.baselines.minmax:SmoothedGDA",
     "penalty": "gdpa.methods.gdpa:Penalty",
     "linearized-alm": "gdpa.methods.gdpa:LinearizedALM",
+    "ppl": "gdpa.methods.baselines.ppl:PPL",
+    "switching-subgradient": "gdpa.methods.baselines.switching_subgradient:SwitchingSubgradient",
+    "lipal": "gdpa.methods.baselines.prox_linear:LIPAL",
+    "directional-decomposition": "gdpa.methods.baselines.prox_linear:DirectionalDecomposition",
 }
 
 if TYPE_CHECKING:  # the types of gdpa.GDA, gdpa.IPPP, ... for type checkers and editors
@@ -38,7 +42,11 @@ if TYPE_CHECKING:  # the types of gdpa.GDA, gdpa.IPPP, ... for type checkers and
     from gdpa.methods.baselines.minmax import HiBSA as HiBSA
     from gdpa.methods.baselines.minmax import SmoothedGDA as SmoothedGDA
     from gdpa.methods.baselines.pdd import PDD as PDD
+    from gdpa.methods.baselines.ppl import PPL as PPL
+    from gdpa.methods.baselines.prox_linear import LIPAL as LIPAL
+    from gdpa.methods.baselines.prox_linear import DirectionalDecomposition as DirectionalDecomposition
     from gdpa.methods.baselines.proximal_admm import ProximalADMM as ProximalADMM
+    from gdpa.methods.baselines.switching_subgradient import SwitchingSubgradient as SwitchingSubgradient
     from gdpa.methods.damped_gdpa import DampedGDPA as DampedGDPA
     from gdpa.methods.gdpa import GDPA as GDPA
     from gdpa.methods.gdpa import LinearizedALM as LinearizedALM
