@@ -4,25 +4,35 @@
 readings, `EnergyBudget` is the problem, `prune` makes a smaller dense network, and `compress` does all of it.
 """
 
-from gdpa.paper.applications.energy_budget.budgeted import EnergyBudget, smooth_count
-from gdpa.paper.applications.energy_budget.chain import Chain
-from gdpa.paper.applications.energy_budget.counting import (
+from gdpa.paper.applications.energy_budget.budget import (
+    EnergyBudget,
+    EnergyFit,
+    EnergyModel,
+    fit_energy,
+    sample_widths,
+    smooth_count,
+)
+from gdpa.paper.applications.energy_budget.compress import (
+    Batches,
+    Compressed,
+    OverBudgetError,
+    Pruned,
+    compress,
+    fit_widths,
+    measure_model,
+    prune,
+    prune_by_norm,
+    train,
+    train_within,
+)
+from gdpa.paper.applications.energy_budget.network import (
+    Chain,
     Costs,
     CountedEnergy,
     LayerCost,
     MeasuredEnergy,
     count_layers,
     rapl_counter,
-)
-from gdpa.paper.applications.energy_budget.model import EnergyFit, EnergyModel, fit_energy, sample_widths
-from gdpa.paper.applications.energy_budget.pruning import OverBudgetError, Pruned, fit_widths, prune, prune_by_norm
-from gdpa.paper.applications.energy_budget.training import (
-    Batches,
-    Compressed,
-    compress,
-    measure_model,
-    train,
-    train_within,
 )
 
 __all__ = [

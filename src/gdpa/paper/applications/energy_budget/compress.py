@@ -1,22 +1,28 @@
-"""Training, compressing and fine-tuning: the loops around the problem."""
+"""Training, pruning and fine-tuning: from a network to a smaller dense one inside its energy budget."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import nn
 
-from gdpa.paper.applications.energy_budget.budgeted import SMOOTHING, EnergyBudget
-from gdpa.paper.applications.energy_budget.chain import Chain
-from gdpa.paper.applications.energy_budget.counting import Meter
-from gdpa.paper.applications.energy_budget.model import EnergyModel, fit_energy, sample_widths
-from gdpa.paper.applications.energy_budget.pruning import OverBudgetError, Pruned, prune
+from gdpa.paper.applications.energy_budget.budget import (
+    SMOOTHING,
+    EnergyBudget,
+    EnergyModel,
+    fit_energy,
+    sample_widths,
+)
+from gdpa.paper.applications.energy_budget.network import Chain, Meter
 from gdpa.torch import ConstrainedOptimizer, constrain
 
+#: Rounds of rescaling the limit of psi by the meter's reading. psi is right to a few percent, so few are needed.
+ROUNDS = 10
 #: Networks measured to fit psi; a chain of L layers has L + 1 coefficients.
 MEASUREMENTS = 200
 #: Of the multipliers. The constraints are known exactly at every step, so it may be larger than for sampled ones.
@@ -25,8 +31,110 @@ DUAL_RATE = 3.0
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+class OverBudgetError(RuntimeError):
+    """No choice of widths that was tried is inside the budget on the meter."""
+
+
+class Pruned(NamedTuple):
+    """A smaller dense network.
+
+    Attributes:
+        network: the network.
+        widths: its hidden widths.
+        energy: the meter's reading, at most the budget.
+        model_energy: psi of its widths.
+        keep: the channels of the full network that are left, by hidden width.
+    """
+
+    network: nn.Sequential
+    widths: tuple[int, ...]
+    energy: float
+    model_energy: float
+    keep: tuple[torch.Tensor, ...]
+
+
+def prune(budgeted: EnergyBudget, meter: Meter) -> Pruned:
+    """Cut the channels that training made small and return a dense network whose measured energy is in the budget.
+
+    Of every width the channels with the largest norms stay. How many: phi_d of every width, rounded, and scaled
+    alike to fill the budget, because training leaves phi_d a little above or below it. psi makes this choice and the
+    meter checks it: the limit given to psi is rescaled until the measured energy is inside the budget and close to it.
+
+    Args:
+        budgeted: the network after training.
+        meter: the true energy of a network, see `Meter`.
+
+    Raises:
+        OverBudgetError: if the meter exceeds the budget for every choice tried.
+    """
+    chain, model = budgeted.chain, budgeted.model
+    with torch.no_grad():
+        scores = chain.squared_norms()
+        wanted = budgeted.counts().tolist()
+    return prune_by_norm(chain, scores, meter, budgeted.limit, lambda bound: fit_widths(model, bound, wanted), model)
+
+
+def prune_by_norm(
+    chain: Chain,
+    scores: Sequence[torch.Tensor],
+    meter: Meter,
+    limit: float,
+    choose: Callable[[float], Sequence[int]],
+    model: EnergyModel,
+) -> Pruned:
+    """Keep the channels with the largest scores; ``choose(limit)`` returns how many of each width.
+
+    The limit given to ``choose`` is rescaled by the meter's reading of its choice, until that is within ``limit``.
+    """
+    order = [torch.argsort(score, descending=True, stable=True) for score in scores]
+    best: Pruned | None = None
+    bound, low, high = limit, 0.0, math.inf  # of the limit given to psi: too low leaves space, too high exceeds
+    for _ in range(ROUNDS):
+        widths = tuple(choose(bound))
+        keep = tuple(places[:width].sort().values for places, width in zip(order, widths, strict=True))
+        network = chain.narrow(keep)
+        energy = meter(network)
+        if energy <= limit:
+            low = bound
+            if best is None or energy > best.energy:
+                best = Pruned(network, widths, energy, float(model(np.asarray(widths, dtype=float))), keep)
+        else:
+            high = bound
+        bound *= limit / energy
+        if not low < bound < high:
+            bound = (low + high) / 2 if high < math.inf else 1.02 * low
+    if best is None:
+        raise OverBudgetError(f"no widths tried are inside the budget of {limit:.4g}; raise it, or fit psi again")
+    return best
+
+
+def fit_widths(model: EnergyModel, limit: float, wanted: Sequence[float]) -> tuple[int, ...]:
+    """Return whole widths that fill the budget ``limit`` of psi in the proportions of ``wanted``, channel by channel.
+
+    While psi is above the limit, the width that is largest beside ``wanted`` loses a channel; while another channel
+    fits, the width that is smallest beside ``wanted`` gets it.
+
+    >>> psi = EnergyModel((0.0, 1.0, 8.0, 1.0), full=(10, 10))
+    >>> fit_widths(psi, 10.0, [3.0, 6.0]), fit_widths(psi, 2.5, [3.0, 6.0]), fit_widths(psi, 0.5, [3.0, 6.0])
+    ((10, 10), (3, 6), (1, 2))
+    """
+    shares = np.maximum(np.asarray(wanted, dtype=float), 1.0)
+    widths = np.clip(np.round(shares), 1, model.full)
+    while float(model(widths)) > limit and widths.max() > 1:
+        widths[np.argmax(np.where(widths > 1, (widths - 0.5) / shares, -np.inf))] -= 1
+
+    def fits(u: int) -> bool:
+        more = widths.copy()
+        more[u] += 1
+        return widths[u] < model.full[u] and float(model(more)) <= limit
+
+    while places := [u for u in range(len(widths)) if fits(u)]:
+        widths[min(places, key=lambda u: (widths[u] + 0.5) / shares[u])] += 1
+    return tuple(int(width) for width in widths)
+
+
 class Loader(Protocol):
-    """What is trained on: batches (inputs, targets), a known number of them; a torch DataLoader is one."""
+    """Batches (inputs, targets), a known number of them, such as a torch DataLoader."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -70,15 +178,13 @@ def train(
 ) -> None:
     """Train a network by Adam with a cosine decay of the step to 0; ``watch`` gets the share of steps done."""
     optimizer = torch.optim.Adam(network.parameters(), lr, fused=True)
-    steps = epochs * len(data)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: (1 + math.cos(math.pi * k / max(steps, 1))) / 2)
-    for step, (inputs, targets) in enumerate(_epochs(data, epochs)):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(epochs * len(data), 1))
+    for inputs, targets in _batches(data, epochs, watch):
         optimizer.zero_grad()
         value: Any = loss(network(inputs), targets)
         value.backward()
         optimizer.step()
         schedule.step()
-        watch((step + 1) / steps)
 
 
 def train_within(
@@ -105,14 +211,12 @@ def train_within(
     """
     base = torch.optim.Adam(budgeted.parameter_groups(lr, shares_lr), fused=True)
     optimizer = constrain(base, budgeted.names, dual_rate, rule="damped", average=False)
-    steps = epochs * len(data)
-    for step, (inputs, targets) in enumerate(_epochs(data, epochs)):
+    for inputs, targets in _batches(data, epochs, watch):
         optimizer.zero_grad()
         outputs, g = budgeted(inputs)
         value: Any = optimizer.lagrangian(loss(outputs, targets), g)
         value.backward()
         optimizer.step()
-        watch((step + 1) / steps)
     return optimizer
 
 
@@ -125,7 +229,7 @@ def measure_model(network: nn.Sequential, meter: Meter, *, count: int = MEASUREM
 
 
 class Compressed(NamedTuple):
-    """What `compress` returns.
+    """The result of `compress`.
 
     Attributes:
         pruned: the smaller dense network, fine-tuned, with its widths and its energy.
@@ -196,6 +300,9 @@ def compress(
     return Compressed(pruned._replace(energy=energy), budgeted, prices)
 
 
-def _epochs(data: Iterable[Any], epochs: int) -> Iterator[Any]:
-    for _ in range(epochs):
-        yield from data
+def _batches(data: Loader, epochs: int, watch: Callable[[float], None]) -> Iterator[Any]:
+    """Yield the batches of all epochs; ``watch`` gets the share of them that is done."""
+    for epoch in range(epochs):
+        for k, batch in enumerate(data, 1):
+            yield batch
+            watch((epoch * len(data) + k) / (epochs * len(data)))
