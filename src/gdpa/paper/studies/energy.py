@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,26 +142,26 @@ class _Run:
         self.unit, self.log, self.config = unit, log, unit.config
         log.progress(0.0, "preparing the data")
         self.data = _load(self.config["images"], lambda text: log.progress(0.0, text))
-        self.full = Chain(build(unit.setting)).widths
         self.meter = CountedEnergy(torch.zeros(1, 1, 28, 28))
         torch.manual_seed(unit.seed)
         self.dense = build(unit.setting)
         self.dense_energy = self.meter(self.dense)
+        chain = Chain(self.dense)
+        self.full = chain.widths
         sampled = sample_widths(self.full, MEASUREMENTS)
-        energies = [self.meter(build(unit.setting, widths)) for widths in sampled]
-        fit = fit_energy(sampled, energies, self.full)
-        self.model: EnergyModel = fit.model
-        self.fit_error = fit.error
-        torch.manual_seed(unit.seed)  # sampling has drawn weights
-        self.dense = build(unit.setting)
+        self.model, self.fit_error = fit_energy(sampled, [self.meter(chain.of_widths(w)) for w in sampled], self.full)
 
     def batches(self) -> Batches:
         """Return batches that every training of the unit sees in the same order."""
         return Batches(*self.data.train, size=min(BATCH, len(self.data.train[1])), seed=self.unit.seed)
 
+    def note(self, words: str) -> Callable[[float], None]:
+        """Return a function that reports the share done of a training."""
+        return lambda done: self.log.progress(done, words)
+
     def trained(self, network: nn.Sequential, epochs: int, rate: float, note: str) -> nn.Sequential:
         """Train and return a network."""
-        train(network, self.batches(), epochs=epochs, lr=rate, watch=lambda done: self.log.progress(done, note))
+        train(network, self.batches(), epochs=epochs, lr=rate, watch=self.note(note))
         return network
 
     def gdpa(self, limit: float) -> Iterator[_Found]:
@@ -169,13 +169,8 @@ class _Run:
         _, under, after = self.config["epochs"]
         for rate in self.config["rates"]:
             budgeted = EnergyBudget(copy.deepcopy(self.dense), self.model, limit)
-            optimizer = train_within(
-                budgeted,
-                self.batches(),
-                epochs=under,
-                lr=rate,
-                watch=lambda done: self.log.progress(done, "under the budget"),
-            )
+            watch = self.note("under the budget")
+            optimizer = train_within(budgeted, self.batches(), epochs=under, lr=rate, watch=watch)
             pruned = prune(budgeted, self.meter)
             extra = {
                 "before fine-tuning": accuracy(pruned.network, self.data.test),
@@ -208,64 +203,57 @@ class _Run:
         widths = prune_by_norm(
             chain, scores, self.meter, limit, lambda bound: fit_widths(self.model, bound, self.full), self.model
         ).widths
-        for rate in self.config["rates"]:
-            yield _Found(f"step {rate:g}", self.scratch(widths, rate), {})
+        return self.from_scratch(widths)
 
-    def scratch(self, widths: Sequence[int], rate: float) -> nn.Sequential:
-        """Train fresh weights at these widths for as many epochs as the whole of another method."""
-        torch.manual_seed(self.unit.seed)
-        return self.trained(build(self.unit.setting, widths), sum(self.config["epochs"]), rate, "from scratch")
+    def from_scratch(self, widths: Sequence[int]) -> Iterator[_Found]:
+        """Train fresh weights at these widths for as many epochs as the whole of another method, at every rate."""
+        for rate in self.config["rates"]:
+            torch.manual_seed(self.unit.seed)
+            network = build(self.unit.setting, widths)
+            yield _Found(f"step {rate:g}", self.trained(network, sum(self.config["epochs"]), rate, "from scratch"), {})
 
     def judge(self, method: str, budget: float, found: _Found) -> dict[str, Any]:
-        """Return one row: what the network costs and how well it classifies."""
-        layers = count_layers(found.network, self.meter.example)
+        """Return one row: the cost and the accuracy of a network."""
+        energy = self.meter(found.network) / self.dense_energy
+        choice = {"method": method, "budget": budget, "variant": found.variant, "energy": energy}
+        return {**choice, **self.describe(found.network)}
+
+    def describe(self, network: nn.Sequential) -> dict[str, Any]:
+        """Return the size and the accuracy of a network."""
         return {
-            "method": method,
-            "budget": budget,
-            "variant": found.variant,
-            "widths": "-".join(map(str, Chain(found.network).widths)),
-            "energy": self.meter(found.network) / self.dense_energy,
-            "parameters": sum(p.numel() for p in found.network.parameters()),
-            "macs": sum(layer.macs for layer in layers),
-            "validation": accuracy(found.network, self.data.validation),
-            "test": accuracy(found.network, self.data.test),
+            "widths": "-".join(map(str, Chain(network).widths)),
+            "parameters": sum(p.numel() for p in network.parameters()),
+            "macs": sum(layer.macs for layer in count_layers(network, self.meter.example)),
+            "validation": accuracy(network, self.data.validation),
+            "test": accuracy(network, self.data.test),
         }
 
 
 def run(unit: Unit, log: Log) -> Mapping[str, Any]:
     """Run one method through all budgets and return its chosen networks beside the dense one."""
     work = _Run(unit, log)
-    first, *_ = unit.config["epochs"]
     makers = {GDPA: work.gdpa, MAGNITUDE: work.magnitude, UNIFORM: work.uniform}
-    work.trained(work.dense, first, DENSE_RATE, "dense")
+    work.trained(work.dense, unit.config["epochs"][0], DENSE_RATE, "dense")
     chosen: list[dict[str, Any]] = []
+
+    def best(method: str, budget: float, variants: Iterable[_Found]) -> tuple[dict[str, Any], _Found]:
+        """Log every variant and return the first that is best on the held-out images."""
+        judged = []
+        for found in variants:
+            judged.append((work.judge(method, budget, found), found))
+            log.row(**judged[-1][0])
+        return max(judged, key=lambda pair: pair[0]["validation"])
+
     for budget in unit.config["budgets"]:
-        best: tuple[dict[str, Any], _Found] | None = None
-        for found in makers[unit.method](budget * work.dense_energy):
-            row = work.judge(unit.method, budget, found)
-            log.row(**row)
-            if best is None or row["validation"] > best[0]["validation"]:
-                best = row, found
-        assert best is not None
-        row, found = best
+        row, found = best(unit.method, budget, makers[unit.method](budget * work.dense_energy))
         seconds = _seconds([work.dense, found.network], work.data.test[0][:TIMED_IMAGES])
         chosen.append({**row, **found.extra, "seconds": seconds[1], "dense seconds": seconds[0]})
         if unit.method == GDPA:
-            widths = Chain(found.network).widths
-            rivals = [_Found(f"step {rate:g}", work.scratch(widths, rate), {}) for rate in unit.config["rates"]]
-            others = [work.judge(SCRATCH, budget, one) for one in rivals]
-            for other in others:
-                log.row(**other)
-            chosen.append(max(others, key=lambda other: other["validation"]))
-    layers = count_layers(work.dense, work.meter.example)
+            chosen.append(best(SCRATCH, budget, work.from_scratch(Chain(found.network).widths))[0])
     dense = {
-        "widths": "-".join(map(str, work.full)),
+        **work.describe(work.dense),
         "energy_joules": work.dense_energy,
-        "parameters": sum(p.numel() for p in work.dense.parameters()),
-        "macs": sum(layer.macs for layer in layers),
-        "test": accuracy(work.dense, work.data.test),
-        "validation": accuracy(work.dense, work.data.validation),
-        "layers": [{"name": layer.name, "macs": layer.macs, "words": layer.words} for layer in layers],
+        "layers": [layer._asdict() for layer in count_layers(work.dense, work.meter.example)],
     }
     return {"dense": dense, "chosen": chosen, "fit_error": work.fit_error, "psi": list(work.model.coefficients)}
 
