@@ -82,7 +82,7 @@ def test_a_unit_fails_with_the_one_it_needs(toy, tmp_path):
     second, first = pair("raise")
     folder, events = begin(tmp_path, [second, first]), []
     assert run_units(folder, [second, first], events.append) == [first, second]
-    assert events[-1].note == f"it needs the record {first.name}, which there is not"
+    assert events[-1].note == f"it requires the record {first.name}, which does not exist"
     mended = pair()  # another configuration, another record
     assert run_units(folder, [*mended], lambda event: None) == []
 

@@ -1,7 +1,11 @@
-"""One HTML file that opens offline: the claims with our verdicts, then each experiment with its curves and tables."""
+"""The report, one HTML file that opens offline: the claims with our verdicts, then experiments with curves and tables.
+
+The tables and verdicts of an experiment are also written as Markdown, for the documentation to include.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from html import escape
@@ -14,7 +18,6 @@ from gdpa.paper.base import OutputError, Section, Table, UsageError, Verdict
 from gdpa.paper.figures.chart import Chart
 from gdpa.paper.figures.interactive import head, to_html
 from gdpa.paper.figures.static import save
-from gdpa.paper.markdown import WORDS, show, to_markdown
 from gdpa.paper.records.folder import Folder, Record
 from gdpa.paper.records.provenance import commit_named, versions_named
 
@@ -36,6 +39,7 @@ td.holds { color: #00785A; } td.fails { color: #B34700; }
 figure { margin: 1.5rem 0; } figcaption { font-size: 0.92rem; }
 """
 
+WORDS = {True: "Holds", False: "Does not hold", None: "Not clear-cut"}
 #: The class of a verdict in the style sheet.
 KINDS = {True: "holds", False: "fails", None: ""}
 
@@ -166,20 +170,11 @@ def _chart(folder: Folder, name: str, chart: Chart) -> str:
 
 def _table(experiment: str, table: Table) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in table.head)
-    rows = "\n".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
+    rows = "\n".join(f"<tr>{''.join(f'<td>{escape(show(cell))}</td>' for cell in row)}</tr>" for row in table.rows)
     return (
         f'{_heading(experiment, table.caption)}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
-
-
-def _cell(value: Any) -> str:
-    """Format a table's cell.
-
-    >>> _cell(0.00012345), _cell(None), _cell("a < b"), _cell(10.0)
-    ('1.23e-04', '', 'a &lt; b', '10')
-    """
-    return escape(show(value))
 
 
 def _verdicts(experiment: str, section: Section) -> list[str]:
@@ -205,3 +200,74 @@ def _origin(records: list[Record]) -> str:
         f"{len(records)} units, {seconds:.0f} s in all; commit {', '.join(commits)}; {versions_named(about)}; "
         f"{machine}; last record {about['time']}."
     )
+
+
+def show(value: Any) -> str:
+    """Return a table's cell as text.
+
+    >>> show(0.00012345), show(None), show("a < b"), show(10.0), show(float("nan"))
+    ('1.23e-04', '', 'a < b', '10', '–')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "–"
+        return f"{value:.2e}" if value and (abs(value) < 1e-3 or abs(value) >= 1e5) else f"{value:.4g}"
+    return str(value)
+
+
+def escape_markdown(text: str) -> str:
+    """Return the text on one line and without HTML: what looks like a tag or an entity is shown as it is written.
+
+    >>> escape_markdown("<script>alert(1)</script> for x < 1 &amp; g <= 0")
+    '&lt;script>alert(1)&lt;/script> for x < 1 &amp;amp; g <= 0'
+    """
+    text = re.sub(r"&(?=#?\w+;)", "&amp;", " ".join(text.split()))
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+
+
+def code(text: str) -> str:
+    """Return the text as inline code, whatever backticks are in it.
+
+    >>> code("gdpa report out"), code("a `b` c")
+    ('`gdpa report out`', '`` a `b` c ``')
+    """
+    text = " ".join(text.split())
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if len(fence) > 1 else f"`{text}`"
+
+
+def to_markdown(section: Section, command: str, origin: str) -> str:
+    """Return the section's words, tables and verdicts, with the command that makes them.
+
+    >>> print(to_markdown(Section("Two runs.", (), (Table("T", ("a", "b"), ((1, 0.5),)),), ()), "gdpa x", "Linux"))
+    Two runs.
+    <BLANKLINE>
+    Command: `gdpa x`. Linux
+    <BLANKLINE>
+    **T**
+    <BLANKLINE>
+    | a | b |
+    |---|---|
+    | 1 | 0.5 |
+    <BLANKLINE>
+    """
+    blocks = [escape_markdown(section.introduction), f"Command: {code(command)}. {escape_markdown(origin)}".rstrip()]
+    for table in section.tables:
+        if table.rows:
+            blocks += [f"**{escape_markdown(table.caption)}**", _markdown_table(table)]
+    blocks += [_markdown_verdict(verdict) for verdict in section.verdicts]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    rows = [table.head, ["---"] * len(table.head), *table.rows]
+    cells = [[escape_markdown(show(cell)).replace("|", "\\|") for cell in row] for row in rows]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    lines[1] = "|" + "---|" * len(table.head)
+    return "\n".join(lines)
+
+
+def _markdown_verdict(verdict: Verdict) -> str:
+    return f"**{WORDS[verdict.holds]}: {escape_markdown(verdict.claim)}** {escape_markdown(verdict.words)}"

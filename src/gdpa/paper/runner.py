@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from gdpa.paper import EXPERIMENTS, get
 from gdpa.paper.base import ExperimentError, Unit
-from gdpa.paper.records.folder import Folder, Rows, about
+from gdpa.paper.records.folder import Columns, Folder, about
 
 #: Seconds between two notes on a unit's progress.
 INTERVAL = 0.1
@@ -87,18 +87,25 @@ def run_units(
         if unit.after is not None and folder.finished(unit.after):
             ready.append(unit)
         elif unit.after is not None:
-            note(Event("failed", unit, note=f"it needs the record {unit.after.name}, which there is not"))
+            note(Event("failed", unit, note=f"it requires the record {unit.after.name}, which does not exist"))
     run(ready)
     return failed
 
 
 class _Log:
-    """What a unit reports to: rows go to its record, progress to the listener."""
+    """The log of a unit: rows go to its record, by column, progress to the listener."""
 
     def __init__(self, folder: Folder, unit: Unit, emit: Listener) -> None:
         self._folder, self._unit, self._emit, self._next = folder, unit, emit, 0.0
-        self.rows = Rows()
-        self.row = self.rows.row
+        self.columns: Columns = {}
+
+    def row(self, **columns: float | int | str) -> None:
+        if not self.columns:
+            self.columns = {name: [] for name in columns}
+        elif tuple(columns) != tuple(self.columns):
+            raise ValueError(f"a row has the columns {tuple(columns)}, the rows before have {tuple(self.columns)}")
+        for name, value in columns.items():
+            self.columns[name].append(value)
 
     def progress(self, fraction: float, note: str = "") -> None:
         now = time.monotonic()
@@ -120,7 +127,7 @@ def _run_one(folder: Folder, unit: Unit, emit: Listener) -> None:
             summary = get(unit.experiment).run(unit, log)
         seconds = time.perf_counter() - clock
         origin = {"seconds": round(seconds, 3), **about(folder.command)}
-        folder.finish(unit, summary, log.rows.columns, origin)
+        folder.finish(unit, summary, log.columns, origin)
         complaint.unlink(missing_ok=True)
         with suppress(OSError):  # other complaints are still there
             complaint.parent.rmdir()

@@ -10,7 +10,7 @@ import torch
 
 from gdpa import GDPA, MaxSteps, certify, solve
 from gdpa.core.problem import row_by_row
-from gdpa.paper.applications.images import select
+from gdpa.paper.applications.by_class import select
 from gdpa.paper.applications.neyman_pearson import neyman_pearson
 from gdpa.run.oracle import CountingOracle, Counts
 

@@ -14,8 +14,7 @@ import torch
 from gdpa.base.checks import is_count
 from gdpa.base.typing import Array
 from gdpa.core.problem import Problem
-from gdpa.paper.applications.by_class import ByClass, as_thresholds, check_prioritized, check_reduction
-from gdpa.paper.applications.images import select
+from gdpa.paper.applications.by_class import ByClass, as_thresholds, check_prioritized, check_reduction, select
 
 Tensor = torch.Tensor
 

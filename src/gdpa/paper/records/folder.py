@@ -182,22 +182,6 @@ class Folder:
         return {row["hash"]: row for row in self.file(experiment).rows() if row.get("experiment") == experiment}
 
 
-class Rows:
-    """The rows of one unit as they come, kept by column."""
-
-    def __init__(self) -> None:
-        self.columns: Columns = {}
-
-    def row(self, **columns: float | int | str) -> None:
-        """Add one row; every row has the columns of the first."""
-        if not self.columns:
-            self.columns = {name: [] for name in columns}
-        elif tuple(columns) != tuple(self.columns):
-            raise ValueError(f"a row has the columns {tuple(columns)}, the rows before have {tuple(self.columns)}")
-        for name, value in columns.items():
-            self.columns[name].append(value)
-
-
 def _check(row: Row) -> None:
     """Raise ValueError if a line is neither a whole record of a unit, nor a plan, nor of another kind of study."""
     if "plan" in row:
@@ -227,4 +211,4 @@ def _record(row: Row) -> Record:
         raise ValueError(f"an entry has the wrong type ({error})") from error
 
 
-__all__ = ["Columns", "Folder", "Record", "Rows", "about", "versions"]
+__all__ = ["Columns", "Folder", "Record", "about", "versions"]

@@ -9,8 +9,7 @@ from gdpa.paper.theory.conditions import (
     tau_bound,
     vartheta,
 )
-from gdpa.paper.theory.constants import Constants, estimate_constants, regularity
-from gdpa.paper.theory.trajectory import Trajectory
+from gdpa.paper.theory.constants import Constants, Trajectory, estimate_constants, regularity
 
 __all__ = [
     "Condition",

@@ -14,8 +14,7 @@ import numpy as np
 
 from gdpa.base.typing import Vector
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.paper.theory.constants import Constants
-from gdpa.paper.theory.trajectory import Trajectory
+from gdpa.paper.theory.constants import Constants, Trajectory
 
 
 def tau_bound(constants: Constants) -> float:

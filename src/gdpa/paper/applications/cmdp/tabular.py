@@ -94,8 +94,8 @@ class TabularCMDP:
         discount: float = 0.99,
         start: Any = None,
     ) -> TabularCMDP:
-        """Read ``env.unwrapped.P`` (FrozenLake, CliffWalking, Taxi): see `environments.from_gymnasium`."""
-        from gdpa.paper.applications.cmdp.environments import from_gymnasium
+        """Read ``env.unwrapped.P`` (FrozenLake, CliffWalking, Taxi): see `instances.from_gymnasium`."""
+        from gdpa.paper.applications.cmdp.instances import from_gymnasium
 
         return from_gymnasium(env, costs, budgets, discount, start)
 
