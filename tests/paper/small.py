@@ -11,6 +11,8 @@ from gdpa.__main__ import main
 from gdpa.paper import comparison, report
 from gdpa.paper.data.images import Images
 
+SIZE = comparison.Size(images=5, budget=1000.0, pilot_images=3, pilot_calls=8)
+
 
 def toy_images(*args, **options) -> Images:
     """Digits that a linear classifier can tell apart: each lights up its own pixels."""
@@ -27,7 +29,7 @@ def toy_images(*args, **options) -> Images:
 
 
 if __name__ != "tests.paper.small":  # as a program, or as what a worker of that program begins with
-    comparison.QUICK = comparison.Size(5, 1000.0, 3, 8)
+    comparison.QUICK = SIZE
     comparison.load = toy_images
     report.write_report = lambda folder: folder.path
 

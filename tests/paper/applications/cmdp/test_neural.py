@@ -135,19 +135,9 @@ def test_training_repeats_with_its_seed():
     assert str(first) != str(other)
 
 
-def test_the_example_runs_at_toy_size(tmp_path):
-    script = Path(__file__).parents[4] / "examples" / "safe_cartpole.py"
-    command = [sys.executable, str(script), "--updates", "12", "--seeds", "1", "--out", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
-    assert {"records.jsonl", "learning-curves.png"} <= {path.name for path in tmp_path.iterdir()}
-    rows = RecordFile(tmp_path / "records.jsonl").rows()
-    assert [row["method"] for row in rows] == ["GDPA", "plain policy gradient"]
-    assert len(rows[0]["columns"]["update"]) == 12
-
-
 def test_the_example_ends_on_a_signal_and_continues(tmp_path):
     script = Path(__file__).parents[4] / "examples" / "safe_cartpole.py"
-    command = [sys.executable, str(script), "--updates", "6", "--seeds", "2", "--out", str(tmp_path)]
+    command = [sys.executable, str(script), "--updates", "4", "--seeds", "2", "--out", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         first = process.stdout.readline()  # one run is over, and others follow
         process.send_signal(signal.SIGTERM)
@@ -159,7 +149,11 @@ def test_the_example_ends_on_a_signal_and_continues(tmp_path):
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     rows = RecordFile(tmp_path / "records.jsonl").rows()
     assert rows[: len(finished)] == finished
-    assert [row["seed"] for row in rows] == [0, 1] * 2
+    assert [(row["method"], row["seed"]) for row in rows] == [
+        (method, seed) for method in ("GDPA", "plain policy gradient") for seed in (0, 1)
+    ]
+    assert len(rows[0]["columns"]["update"]) == 4
+    assert (tmp_path / "learning-curves.png").is_file()
 
 
 def test_costs_of_the_wrong_length():
