@@ -78,7 +78,8 @@ except ImportError as error:
     print(error)
 """
     wanted = [
-        f"{what} needs {library}, which is not installed; install it with: pip install 'gdpa[{extra}]'"
+        f"{what} needs {library}, which is not installed; install it with: "
+        f"pip install {library} (or pip install -e '.[{extra}]' in a checkout of gdpa)"
         for what, (library, extra) in ASKED.items()
     ]
     assert run(code) == [*wanted, wanted[0]]

@@ -14,7 +14,7 @@ def main() -> None:
             raise
         sys.stderr.write(
             f"the command line of gdpa needs {error.name}, which is not installed; "
-            "install it with: pip install 'gdpa[experiments]'\n"
+            "install it with: pip install -e '.[experiments]' in a checkout of gdpa\n"
         )
         sys.exit(2)
     app()

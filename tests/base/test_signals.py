@@ -193,8 +193,8 @@ def test_minimize_saves_and_resumes(tmp_path):
     assert (rest.success, rest.nit, rest.x.tobytes()) == (True, straight.nit, straight.x.tobytes())
 
 
-@pytest.mark.parametrize("door", ["solve", "minimize"])
-def test_b11_a_handler_that_raises_does_not_cost_the_result(door):
+@pytest.mark.parametrize("entry", ["solve", "minimize"])
+def test_b11_a_handler_that_raises_does_not_cost_the_result(entry):
     class StopNowError(Exception):
         pass
 
@@ -212,16 +212,16 @@ def test_b11_a_handler_that_raises_does_not_cost_the_result(door):
     def gradient(x):
         return np.array([2 * (x[0] - 2), 2 * x[1]])
 
-    doors = {
+    entries = {
         "solve": lambda: solve(from_functions(fun, gradient=gradient), np.ones(2), GDPA(), stop=MaxSteps(100)),
         "minimize": lambda: minimize(fun, [0.3, 0.4], jac=gradient, method="gdpa", options={"maxiter": 100}),
     }
     before = signal.signal(INT, stop)
     try:
         with pytest.raises(StopNowError) as raised:
-            doors[door]()
+            entries[entry]()
     finally:
         signal.signal(INT, before)
     partial = raised.value.partial_result
-    assert (partial.steps if door == "solve" else partial.nit) < 100
+    assert (partial.steps if entry == "solve" else partial.nit) < 100
     assert np.isfinite(partial.x).all()

@@ -247,7 +247,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, capsys):
     assert run_main(monkeypatch, "versions") == 2
     complaint = capsys.readouterr().err
     assert complaint.startswith("the command line of gdpa needs typer")
-    assert complaint.strip().endswith("pip install 'gdpa[experiments]'")
+    assert complaint.strip().endswith("pip install -e '.[experiments]' in a checkout of gdpa")
 
 
 def test_a_broken_installation_of_gdpa_itself_is_not_called_a_missing_library(monkeypatch):
@@ -261,4 +261,4 @@ def test_a_library_missing_later_is_named_too(cli, tmp_path, monkeypatch):
     for name in ("gdpa.paper.report", "gdpa.paper.figures.interactive"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     result = cli(*RATE, "--out", tmp_path)
-    assert (result.exit_code, "pip install 'gdpa[experiments]'" in result.stderr) == (2, True)
+    assert (result.exit_code, "pip install -e '.[experiments]'" in result.stderr) == (2, True)

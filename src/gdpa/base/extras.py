@@ -20,15 +20,29 @@ EXTRAS = {
 }
 
 
+#: The name of a library on the package index, if it is not the name under which it is imported.
+DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+
+
+def how_to_install(library: str) -> str:
+    """Return the command that installs an optional library, alone or with the extra of a checkout.
+
+    >>> how_to_install("sklearn")
+    "pip install scikit-learn (or pip install -e '.[sklearn]' in a checkout of gdpa)"
+    """
+    name = DISTRIBUTIONS.get(library, library)
+    return f"pip install {name} (or pip install -e '.[{EXTRAS[library]}]' in a checkout of gdpa)"
+
+
 @contextmanager
 def needed_by(what: str) -> Iterator[None]:
-    """Say which extra to install if an import inside fails for an optional library.
+    """Name the command that installs an optional library if an import inside fails for it.
 
-    >>> with needed_by("from_torch"):
+    >>> with needed_by("from_torch"):  # doctest: +ELLIPSIS
     ...     raise ModuleNotFoundError("No module named 'torch'", name="torch")
     Traceback (most recent call last):
     ...
-    ModuleNotFoundError: from_torch needs torch, which is not installed; install it with: pip install 'gdpa[torch]'
+    ModuleNotFoundError: from_torch needs torch, which is not installed; install it with: pip install torch (or ...
     """
     try:
         yield
@@ -37,6 +51,6 @@ def needed_by(what: str) -> Iterator[None]:
         if library not in EXTRAS:
             raise
         raise ModuleNotFoundError(
-            f"{what} needs {library}, which is not installed; install it with: pip install 'gdpa[{EXTRAS[library]}]'",
+            f"{what} needs {library}, which is not installed; install it with: {how_to_install(library)}",
             name=error.name,
         ) from error

@@ -50,7 +50,7 @@ def _exit_codes(kept: str = "") -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "gdpa":
             raise
-        _complain(f"this needs {error.name}, which is not installed; install it with: pip install 'gdpa[experiments]'")
+        _complain(f"this needs {error.name}, which is not installed; install it with: pip install -e '.[experiments]'")
         raise typer.Exit(UsageError.exit_code) from error
     except KeyboardInterrupt as error:
         word, code = ("terminated", TERMINATED) if isinstance(error, Terminated) else ("interrupted", INTERRUPTED)

@@ -1,12 +1,12 @@
 """Classifiers for scikit-learn whose errors and rates stay within limits, trained by `gdpa.solve`.
 
-Needs the extra ``sklearn``: ``pip install gdpa[sklearn]``.
+Needs scikit-learn, the extra ``sklearn``: ``pip install -e '.[sklearn]'`` in a checkout.
 """
 
 try:
     import sklearn as _sklearn  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("gdpa.sklearn needs scikit-learn; install it by pip install 'gdpa[sklearn]'") from error
+    raise ModuleNotFoundError("gdpa.sklearn needs scikit-learn; install it with: pip install scikit-learn") from error
 
 from gdpa.sklearn.constrained import ConstrainedClassifier
 from gdpa.sklearn.estimator import UnmetLimitWarning
