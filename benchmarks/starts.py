@@ -138,8 +138,69 @@ def _policy_values(T: Any, signals: Any, rho: Any, gamma: float) -> Callable[[An
     return at
 
 
+def limits() -> Iterator[Row]:
+    """Thirty-three limits one after the other, each from the result before it, and each on its own."""
+    for name, (x0, arguments, grid) in _families().items():
+        before = None
+        for index, limit in enumerate(grid):
+            given = arguments(limit)
+            cold = gdpa.minimize(x0=x0, **given)
+            warm = cold if before is None else gdpa.minimize(after=before, **given)
+            before = warm
+            same = abs(warm.fun - cold.fun) <= 1e-4 * max(1.0, abs(cold.fun))
+            row = {"problem": name, "case": str(index), "cold": int(cold.nfev), "after": int(warm.nfev)}
+            yield row | {"success": bool(cold.success and warm.success), "same": bool(same)}
+
+
+def _families() -> dict[str, tuple[Any, Callable[[Any], dict[str, Any]], Any]]:
+    """Return a start, the arguments of `minimize` for a limit, and the limits of three problems."""
+    from scipy.optimize import NonlinearConstraint, rosen, rosen_der
+
+    rng = np.random.default_rng(0)
+    negative = np.hstack([rng.normal(size=(300, 20)), np.ones((300, 1))])
+    positive = np.hstack([rng.normal(size=(200, 20)) + 0.35, np.ones((200, 1))])
+
+    def loss(w: Any, A: Any, sign: float) -> Any:
+        return np.logaddexp(0.0, sign * (A @ w)).mean()
+
+    def slope(w: Any, A: Any, sign: float) -> Any:
+        return sign * (1 / (1 + np.exp(-sign * (A @ w)))) @ A / len(A)
+
+    def neyman_pearson(limit: float) -> dict[str, Any]:
+        row = NonlinearConstraint(
+            lambda w: loss(w, negative, 1.0), -np.inf, limit, jac=lambda w: slope(w, negative, 1.0)
+        )
+        return {"fun": lambda w: loss(w, positive, -1.0), "jac": lambda w: slope(w, positive, -1.0), "constraints": row}
+
+    def ring(limit: float) -> dict[str, Any]:
+        row = NonlinearConstraint(lambda x: x @ x, limit - 0.5, limit, jac=lambda x: 2 * x)
+        return {"fun": rosen, "jac": rosen_der, "constraints": row}
+
+    center, A = rng.normal(size=15), rng.normal(size=(15, 15)) / 4
+    H = A @ A.T + np.eye(15)
+
+    def two(limit: tuple[float, float]) -> dict[str, Any]:
+        rows = NonlinearConstraint(
+            lambda x: np.array([x @ x, np.logaddexp.reduce(x)]),
+            -np.inf,
+            np.array(limit),
+            jac=lambda x: np.stack([2 * x, np.exp(x - np.logaddexp.reduce(x))]),
+        )
+        return {
+            "fun": lambda x: float((x - center) @ H @ (x - center) / 2 + 0.1 * ((x - center) ** 4).sum()),
+            "jac": lambda x: H @ (x - center) + 0.4 * (x - center) ** 3,
+            "constraints": rows,
+        }
+
+    return {
+        "Neyman-Pearson": (np.zeros(21), neyman_pearson, np.linspace(0.65, 0.3, 33)),
+        "ring": (np.full(10, 0.3), ring, np.linspace(9.0, 2.0, 33)),
+        "two limits": (np.zeros(15), two, list(zip(np.linspace(9, 4, 33), np.linspace(2.9, 3.1, 33), strict=True))),
+    }
+
+
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
-    "far": far, "solution": solution, "restart": restart, "policies": policies,
+    "far": far, "solution": solution, "restart": restart, "policies": policies, "limits": limits,
 }  # fmt: skip
 
 
@@ -170,6 +231,13 @@ def table(rows: list[Row]) -> str:
         gaps, claims = [r["gap"] for r in found], sum(r["status"] == 4 for r in found)
         cell = f"median gap {np.median(gaps):.0e}, largest {max(gaps):.0e}, {claims} called infeasible"
         lines.append([f"{len(found)} softmax policies from zero", cell])
+    for name in dict.fromkeys(r["problem"] for r in parts["limits"]):
+        found = [r for r in parts["limits"] if r["problem"] == name][1:]  # the first one has no result before it
+        cold, warm = (sum(r[key] for r in found) for key in ("cold", "after"))
+        failed, other = (sum(not r[key] for r in found) for key in ("success", "same"))
+        cell = f"{warm / cold:.2f} ({warm / len(found):.1f} of {cold / len(found):.1f}), {failed} not solved"
+        cell += f", {other} at another minimum" if other else ""
+        lines.append([f"{name}, {len(found)} limits: evaluations with `after` over cold", cell])
     text = markdown(["measure", "gdpa.minimize"], lines)
     origin = told(rows)
     return f"{text}\n\n{origin}" if origin else text

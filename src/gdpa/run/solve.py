@@ -71,6 +71,7 @@ def solve(
     record: int = 1,
     check_every: int = 1,
     multipliers0: Array | None = None,
+    after: Result | None = None,
     x_scale: Array | None = None,
     run: Run | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -99,6 +100,8 @@ def solve(
         check_every: measure residuals and ask the stop rules every ``check_every`` steps only (worth raising on a GPU,
             where each look waits for the device).
         multipliers0: the multipliers to begin with, e.g. those of a similar problem; default zero.
+        after: the result of a problem of the same shape with other limits or other data. The run begins at its ``x``
+            (or at ``x0``) with its method, units, curvature, penalty and multipliers; the point alone is worth little.
         x_scale: the length of every coordinate of x, or one for all, if the start does not tell; see `gdpa.core.units`.
         run: continue this run (``result.run`` or `load_run`) instead of starting at ``x0``.
         checkpoint: save the run on the way, to files with this stem or in this folder: at the start, every ``every``
@@ -127,7 +130,14 @@ def solve(
         >>> result = solve(hs.problem, hs.x0)
         >>> result.success, result.x.round(3).tolist()
         (True, [2.0, 3.0])
+        >>> solve(hs.problem, after=result).steps
+        0
     """
+    if after is not None:
+        others = {"run": run, "multipliers0": multipliers0, "resume": resume or None}
+        x0, algorithm = _read_after(
+            after, x0, algorithm, best_of, [name for name, v in others.items() if v is not None]
+        )
     if not isinstance(problem, Problem) and isinstance(problem, WithStart):
         x0, problem = (problem.x0 if x0 is None and run is None else x0), problem.problem
     if not isinstance(problem, Problem):
@@ -168,7 +178,7 @@ def solve(
     if run is None:
         if place is not None:
             x0, multipliers0 = place.to_host(x0), place.to_host(multipliers0)
-        run = _begin(oracle, x0, method, multipliers0, None if place is None else place.device)
+        run = _begin(oracle, x0, method, multipliers0, after, None if place is None else place.device)
     else:
         if x0 is not None or (multipliers0 is not None and not resume):
             raise ValueError("give x0 or run, not both: a run brings its own point and multipliers")
@@ -208,19 +218,24 @@ def solve(
 
 
 def _begin(
-    oracle: CountingOracle, x0: Array | None, algorithm: Algorithm[Any], multipliers0: Any, device: str | None
+    oracle: CountingOracle,
+    x0: Array | None,
+    algorithm: Algorithm[Any],
+    multipliers0: Any,
+    after: Result | None,
+    device: str | None,
 ) -> Run:
     """Return the run before its first update."""
     x = check_start(oracle.problem, x0)
     clock = oracle.job.clock()
-    state = algorithm.init(oracle.problem, x)
+    state = algorithm.init(oracle.problem, x) if after is None else _carried(oracle.problem, x, algorithm, after)
     seconds = oracle.job.clock() - clock
     with oracle.off_account():
         now = state.evaluation or oracle.problem.evaluate(state.x)
         _check_finite(oracle.problem, now)
         start = yardstick_at(now, state.x)
         if multipliers0 is not None:
-            state = _with_multipliers(algorithm, oracle, state, multipliers0)
+            state = _with_multipliers(algorithm, oracle.problem, state, multipliers0)
     return Run(
         algorithm=algorithm,
         state=state,
@@ -233,6 +248,42 @@ def _begin(
         caution=trust(NO_TROUBLE, algorithm, state),
         device=device,
     )
+
+
+def _read_after(after: Any, x0: Any, algorithm: Any, best_of: int, others: list[str]) -> tuple[Any, Any]:
+    """Return the start and the method of a run that goes on after another problem."""
+    if not isinstance(after, Result):
+        raise TypeError(
+            f"after must be the Result of gdpa.solve, got {type(after).__name__}; give one, or leave it out"
+        )
+    if others or best_of != 1:
+        names = " and ".join(others or ["best_of"])
+        raise ValueError(f"after starts one new run with its own multipliers: give it without {names}")
+    if algorithm is not None and as_algorithm("algorithm", algorithm) != after.algorithm:
+        raise ValueError(
+            f"after is a result of {after.algorithm!r}, which {algorithm!r} cannot take over; leave algorithm out"
+        )
+    return (after.x if x0 is None else x0), after.algorithm
+
+
+def _carried(problem: Problem, x: Array, algorithm: Any, after: Result) -> State:
+    """Return the first state at x with the knowledge of another run, or raise if its problem has another shape."""
+    d, m, p = after.run.shape
+    known, like = problem.num_constraints, after.state.x
+    if (x.shape[-1], m if known is None else known, problem.num_equalities) != (d, m, p):
+        raise ValueError(
+            f"after belongs to a problem with {d} variables and {m} constraints, {p} of them equalities; this one has "
+            f"{x.shape[-1]}, {known} and {problem.num_equalities}: solve it without after"
+        )
+    if type(x) is not type(like) or x.shape != like.shape or x.dtype != like.dtype:
+        raise TypeError(
+            f"after has points of {type(like).__name__} {like.dtype} and shape {tuple(like.shape)}, x0 is "
+            f"{type(x).__name__} {x.dtype} of shape {tuple(x.shape)}; convert x0, or solve without after"
+        )
+    if hasattr(algorithm, "carry"):
+        found: State = algorithm.carry(problem, x, after.state)
+        return found
+    return _with_multipliers(algorithm, problem, algorithm.init(problem, x), after.multipliers)
 
 
 def _continue(oracle: CountingOracle, run: Run, algorithm: Any) -> Run:
@@ -319,9 +370,9 @@ def check_start(problem: Problem, x0: Array | None) -> Array:
     return problem.domain.project(own_copy(x0))
 
 
-def _with_multipliers(algorithm: Any, oracle: CountingOracle, state: State, multipliers0: Any) -> State:
+def _with_multipliers(algorithm: Any, problem: Problem, state: State, multipliers0: Any) -> State:
     """Return the first state with the user's multipliers."""
-    like, p = state.multipliers, oracle.problem.num_equalities
+    like, p = state.multipliers, problem.num_equalities
     given = multipliers0 if is_floating(multipliers0) else from_numpy(np.asarray(multipliers0, dtype=float), like)
     if given.shape != like.shape or not all_finite(given):
         raise ValueError(
@@ -329,7 +380,7 @@ def _with_multipliers(algorithm: Any, oracle: CountingOracle, state: State, mult
         )
     multipliers = positive_part(given, p)
     warm = getattr(algorithm, "with_multipliers", None)
-    return replace(state, multipliers=multipliers) if warm is None else warm(oracle.problem, state, multipliers)
+    return replace(state, multipliers=multipliers) if warm is None else warm(problem, state, multipliers)
 
 
 def _check_finite(problem: Problem, evaluation: Evaluation) -> None:

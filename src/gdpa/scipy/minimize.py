@@ -60,7 +60,7 @@ _FIXED = "All independent variables were fixed by bounds"
 @finishing_the_step
 def minimize(
     fun: Callable[..., Any],
-    x0: Any,
+    x0: Any = None,
     args: Any = (),
     method: str | Algorithm[Any] | None = None,
     jac: Any = None,
@@ -71,6 +71,7 @@ def minimize(
     tol: float | None = None,
     callback: Callable[..., Any] | None = None,
     options: dict[str, Any] | None = None,
+    after: Any = None,
     **more_options: Any,
 ) -> OptimizeResult:
     """Minimize ``fun(x, *args)`` under bounds and constraints, called as `scipy.optimize.minimize` is.
@@ -79,7 +80,8 @@ def minimize(
 
     Args:
         fun: the objective, ``fun(x, *args)`` -> number; with ``jac=True`` -> (number, gradient).
-        x0: the start; lists and integers become floats, a point outside the bounds is projected on them.
+        x0: the start; lists and integers become floats, a point outside the bounds is projected on them. None is
+            ``after.x``.
         args: further arguments of ``fun`` and ``jac``.
         method: the name of a method, see `gdpa.methods.method_names`, or a method such as ``gdpa.GDPA(tau=0.05)``.
             None is "adaptive-gdpa".
@@ -109,6 +111,8 @@ def minimize(
             by differences), and the parameters of the method (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without
             ``tol``, the smallest of SciPy's ``ftol``, ``gtol`` and ``xtol`` is the tolerance. Further options of
             SciPy's methods have no effect; an unknown name raises.
+        after: the result of `minimize` for a problem of the same shape with other limits or other data. The run begins
+            with its units, curvature, penalty and multipliers; see `gdpa.solve`.
         **more_options: options given by name, which is how SciPy hands them to a custom method.
 
     Returns:
@@ -136,6 +140,14 @@ def minimize(
         ...                  options={"alpha": 0.1, "beta": 5.0, "tau": 0.05}, tol=1e-2)
         >>> found.success, found.x[0].round(2), found.v[0].round(1)
         (True, np.float64(1.0), array([1.]))
+
+        Limits one after the other.
+
+        >>> def within(radius):
+        ...     return NonlinearConstraint(lambda x: x @ x, -np.inf, radius**2, jac=lambda x: 2 * x)
+        >>> first = minimize(lambda x: (x[0] - 2) ** 2 + x[1] ** 2, [0.5, 0.5], constraints=within(1.0))
+        >>> minimize(lambda x: (x[0] - 2) ** 2 + x[1] ** 2, constraints=within(1.1), after=first).x[0].round(3)
+        np.float64(1.1)
     """
     if options is not None and not isinstance(options, dict):
         raise TypeError(f"options must be a dict, got {options!r}")
@@ -148,7 +160,8 @@ def minimize(
     if hessp is not None:
         warnings.warn("gdpa.minimize does not use Hessian information (hessp)", RuntimeWarning, stacklevel=2)
 
-    start = _start(x0)
+    before = after if after is None else _native(after)
+    start = _start(after.x if x0 is None and after is not None else x0)
     domain = read_bounds(bounds, start.shape[0])
     blocks = read_constraints(constraints, start.shape[0])
     objective = Block("fun", fun, _derivative(jac), args if isinstance(args, tuple) else (args,), size=1)
@@ -161,7 +174,7 @@ def minimize(
     if settings.check and not (report := check_derivatives(canonical.problem, canonical.x0)).ok:
         raise ValueError(f"at x0 the derivatives are wrong; correct them, or leave the option check out. {report}")
     bounded = bounds is not None
-    found = _without_steps(canonical, bounded) or _run(canonical, algorithm, settings, callback, bounded)
+    found = _without_steps(canonical, bounded) or _run(canonical, algorithm, settings, callback, bounded, before)
     if settings.disp:
         if found.status == STATUS_CODES[Status.MAX_STEPS]:
             from scipy.optimize import OptimizeWarning
@@ -200,7 +213,9 @@ def _without_steps(canonical: Canonical, bounded: bool) -> Any:
     return None
 
 
-def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bounded: bool) -> Any:
+def _run(
+    canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bounded: bool, after: Result | None
+) -> Any:
     """Solve, and say the result in SciPy's words."""
     objective = canonical.blocks[0]
     rules: list[StopRule] = [_Polished(settings.tolerance, settings.polish), MaxSteps(settings.maxiter)]
@@ -233,6 +248,7 @@ def _run(canonical: Canonical, algorithm: Any, settings: Any, callback: Any, bou
             tolerance=settings.tolerance,
             observers=observers,
             multipliers0=multipliers0,
+            after=after,
             x_scale=x_scale,
             best_of=settings.best_of,
             seed=settings.seed,
@@ -272,7 +288,19 @@ class _Polished:
         return Status.CONVERGED if progress.step >= self._end or progress.kkt <= self._goal else None
 
 
+def _native(after: Any) -> Result:
+    """Return the native result of a result of `minimize`."""
+    native = getattr(after, "result", after)
+    if not isinstance(native, Result):
+        raise TypeError(
+            f"after must be a result of gdpa.minimize that made a step, got {type(after).__name__}; leave it out"
+        )
+    return native
+
+
 def _start(x0: Any) -> Vector:
+    if x0 is None:
+        raise TypeError("x0 is missing: give a start, or after=result")
     start = np.atleast_1d(np.asarray(x0))
     if start.dtype.kind not in "biuf":
         raise TypeError(f"x0 must be real numbers, got dtype {start.dtype}")

@@ -153,6 +153,35 @@ class AdaptiveGDPA(Method):
         state = state.phase.renew(scaled, state)
         return state.phase.plan(self, scaled, state)
 
+    def carry(self, problem: Problem, x0: Array, before: AdaptiveState) -> AdaptiveState:
+        """Return the first state at x0 with units, curvature, penalty and multipliers of a run on a similar problem.
+
+        A penalty that had been raised begins as usual, and the multipliers are not perturbed. If the other run ended in
+        another phase, its curvature belongs to another function: then its multipliers alone are taken.
+        """
+        state = self.init(problem, x0)
+        if state.multipliers.shape != before.multipliers.shape:
+            raise ValueError(
+                f"the problem has {state.multipliers.shape[-1]} constraints and the earlier one had "
+                f"{before.multipliers.shape[-1]}: solve it without its result"
+            )
+        if before.phase.restores or type(before.phase) is not type(state.phase):
+            return self.with_multipliers(problem, state, before.multipliers)
+        now, scaled = state.evaluation or problem.evaluate(state.x), ScaledProblem(problem, before.scaling)
+        F = before.lagrangian.with_multipliers(before.lagrangian.multipliers, math.inf)
+        call = ScaledEvaluation(now, before.scaling, state.x)
+        state = state.replaced(
+            scaling=before.scaling,
+            lagrangian=F._replace(beta=min(F.beta, float(self.beta))),
+            multipliers=before.multipliers,
+            curvature=before.curvature,
+            hessian=None,
+            reference=Reference(call.objective[None], call.constraints[None, :]),
+        )
+        state = enter_sqp(scaled, state) if isinstance(state.phase, SQP) else state.phase.renew(scaled, state)
+        state = state.replaced(curvature=before.curvature)
+        return state.phase.plan(self, scaled, state)
+
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
         old, scaled = state.replaced(step=state.step + 1, probe=None), ScaledProblem(problem, state.scaling)
