@@ -25,6 +25,7 @@ AT_HOME = {
     "oracles/torch_device.py": {"torch"},
     "oracles/torch_rows.py": {"torch"},
     "oracles/jax.py": {"jax"},
+    "scipy/report.py": {"scipy"},
     "sharded/module.py": {"torch"},
     "sharded/ray.py": {"ray"},
     "sharded/torch.py": {"torch"},

@@ -1,11 +1,12 @@
 """What is printed about constraints, against points whose values are known by hand."""
 
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
-from gdpa import GDPA, Evaluation, MaxSteps, Problem, Status, certify, from_functions, minimize, solve
+from gdpa import GDPA, Evaluation, MaxSteps, Problem, Status, certify, from_functions, minimize, problems, solve
 from gdpa.base.text import number, vector
 from gdpa.run.result import MOST_ROWS, constraint_rows, html_table, most_violated, text_table
 
@@ -185,3 +186,11 @@ def test_vectors_read_well(values, text):
 def test_vectors_of_every_library_read_alike(library):
     assert vector(library.array([1.0, 2.5], "float32")) == "[1, 2.5]"
     assert vector(library.array(2.5)) == number(2.5) == "2.5"
+
+
+def test_b17_names_cannot_draw_on_the_terminal():
+    hs = problems.get("HS12")
+    problem = replace(hs.problem, names=("limit\n\x1b[2K\x1b[1Aa verdict of its own",))
+    shown = repr(solve(problem, hs.x0)) + solve(problem, hs.x0)._repr_html_()
+    assert "\x1b" not in shown
+    assert r"limit\n\x1b[2K" in shown

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 import gdpa.methods
 from gdpa import Status, minimize
-from gdpa.scipy.minimize import STATUS_CODES
+from gdpa.scipy.report import STATUS_CODES
 
 # alpha beta ||J||^2 stays of order 1; the small tau makes the residual violation tau lambda / beta small early.
 STEPS = {"alpha": 0.05, "beta": 5.0, "tau": 0.02, "maxiter": 20_000}
@@ -439,8 +439,10 @@ BAD_BEFORE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"tol": "x"}, ValueError, "tol must be a positive number, got 'x'"),
     ({"callback": 3}, TypeError, "callback must be callable, got 3"),
     ({"options": 3}, TypeError, "options must be a dict, got 3"),
-    ({"options": {"alfa": 1}}, ValueError, r"unknown options \['alfa'\]; GDPA knows maxiter, maxfev, disp"),
-    ({"options": {"tau": 1.5}}, ValueError, "tau must lie strictly between 0 and 1, got 1.5"),
+    ({"constraint": {"type": "ineq"}}, TypeError, "minimize has no argument 'constraint'; did you mean 'constraints'"),
+    ({"method": "adaptve"}, ValueError, "method 'adaptve' is unknown; did you mean 'adaptive-gdpa'"),
+    ({"constraints": np.sum}, TypeError, r"write {'type': 'ineq', 'fun': your function} for fun\(x\) >= 0"),
+    ({"options": {"tau": 1.5}}, ValueError, r"tau must lie in \[0, 1\], got 1.5"),
     ({"options": {"alpha": 0.0}}, ValueError, "alpha|initial"),
     ({"options": {"maxiter": -1}}, ValueError, "maxiter must be a nonnegative number, got -1"),
     ({"options": {"maxfev": np.nan}}, ValueError, "maxfev must be a nonnegative number, got nan"),
@@ -569,7 +571,7 @@ def test_options_by_scipys_names():
     assert minimize(square, [3.0], tol=np.float32(1e-3), options={"ftol": 1e-9}).result.tolerance == np.float32(1e-3)
     assert minimize(square, [3.0], tol=1e-3, options={"catol": 1e-5}).result.tolerance == 1e-5
     assert minimize(square, [3.0]).result.tolerance == 1e-6
-    with pytest.warns(OptimizeWarning, match=r"does not use the options \['rhobeg'\]"):
+    with pytest.warns(OptimizeWarning, match="ignores the unknown options 'rhobeg'$"):
         minimize(square, [3.0], options={"rhobeg": 1.0, "workers": 2})
     assert minimize(lambda x: np.sum(x**4), [3.0, 1.0], options={"maxiter": 2.9}).nit == 2
     assert minimize(square, [3.0], options={"maxiter": np.inf, "maxfev": np.inf}).success
@@ -619,7 +621,7 @@ def test_a_callback_of_two_arguments_gets_the_state_and_may_say_stop():
     assert [(nit, niter) for _, _, nit, niter in seen] == [(1, 1), (2, 2)]
     assert all(x == state for x, state, _, _ in seen)
     assert (found.nit, found.niter, found.nhev, found.status) == (2, 2, 0, 99)
-    assert found.message.startswith("`callback` raised `StopIteration`")
+    assert found.message.startswith("`callback` raised `StopIteration` or returned True. ")
     minimize(square, [3.0], callback=lambda xk, *rest, scale=1: seen.append(rest))
     assert seen[-1] == ()
 
@@ -737,3 +739,43 @@ def test_a_warm_start_with_the_multipliers_of_the_result_succeeds_at_once():
     np.testing.assert_allclose(again.multipliers, first.multipliers, atol=1e-6)
     with pytest.raises(ValueError, match=r"multipliers0 must have 8 entries, .* got shape \(2,\)"):
         minimize(fun, first.x, **call, options={"multipliers0": [1.0, 2.0]})
+
+
+def test_a_warning_points_to_the_users_line_and_suggests_a_name():
+    with pytest.warns(OptimizeWarning, match="unknown options 'alfa'; did you mean 'alpha'") as seen:
+        minimize(square, [3.0], method="gdpa", options={"alfa": 0.1, "maxiter": 1})
+    with pytest.warns(RuntimeWarning, match="hessp") as more:
+        scipy.optimize.minimize(square, [3.0], method=minimize, hessp=lambda x, p: p)
+    assert {seen[0].filename, more[0].filename} == {__file__}
+
+
+def test_a_matrix_of_constraint_values_is_refused_with_a_remedy():
+    matrix = {"type": "ineq", "fun": lambda x: np.ones((2, 2))}
+    with pytest.raises(ValueError, match=r"must return a vector, got shape \(2, 2\); flatten it with \.ravel\(\)"):
+        minimize(square, [3.0], constraints=matrix)
+
+
+def test_a_result_prints_each_entry_once():
+    text = repr(minimize(square, [3.0]))
+    assert text.count("Relative residuals") == 1
+    assert " nit:" in text
+    assert "niter:" not in text
+
+
+def test_n11_the_multiplier_of_an_equality_has_the_sign_that_its_entry_documents():
+    equality = {"type": "eq", "fun": lambda x: x[0] + x[1] - 1, "jac": lambda x: np.ones((1, 2))}
+    found = minimize(lambda x: x @ x, [3.0, 0.0], jac=lambda x: 2 * x, constraints=equality)
+    grad, J = found.grad, np.ones((1, 2))
+    np.testing.assert_allclose(grad + J.T @ found.v[0], 0, atol=1e-5)
+    np.testing.assert_allclose(grad - J.T @ found.multipliers, 0, atol=1e-5)
+    np.testing.assert_allclose(found.result.multipliers, found.v[0])
+
+
+def test_b18_a_jacobian_that_is_not_finite_is_not_called_the_gradient():
+    def jacobian(x):
+        return np.array([[2 * x[0] if x[0] > 2.5 else np.nan]])
+
+    inner = {"type": "ineq", "fun": lambda x: 1 - x @ x, "jac": lambda x: -jacobian(x)}
+    found = minimize(square, [3.0], jac=lambda x: 2 * x, constraints=inner, method="gdpa", options={"alpha": 0.2})
+    assert found.status == STATUS_CODES[Status.INVALID_NUMBER]
+    assert "The Jacobian of the constraints is not finite" in found.message

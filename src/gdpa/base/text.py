@@ -1,7 +1,11 @@
-"""Numbers as people read them."""
+"""Numbers, names and warnings as people read them."""
 
 from __future__ import annotations
 
+import difflib
+import sys
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +13,7 @@ import numpy as np
 from gdpa.base.arrays import to_numpy
 from gdpa.base.typing import Array
 
-#: Smaller numbers are what is left of an underflow; they print as 0.
+#: Smaller numbers are remainders of an underflow; they print as 0.
 SMALLEST = 1e-99
 #: Longer vectors are cut short, with this many numbers at either end.
 LONGEST, ENDS = 8, 3
@@ -47,3 +51,30 @@ def vector(values: Array, digits: int = 6) -> str:
 
 def _ends(length: int) -> Any:
     return np.arange(length) if length <= LONGEST else np.r_[:ENDS, length - ENDS : length]
+
+
+def suggest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
+    """Return "; did you mean ...?" if one of ``names`` is like ``name``, else "".
+
+    >>> suggest("adaptve-gdpa", ["gdpa", "adaptive-gdpa"]), suggest("x", ["gdpa"])
+    ("; did you mean 'adaptive-gdpa'?", '')
+    """
+    near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=likeness)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def make_printable(text: str) -> str:
+    r"""Return a text in which control characters, such as newlines and escape codes, are spelled out.
+
+    >>> make_printable("a\x1b[31m\nb")
+    'a\\x1b[31m\\nb'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warn, and let the warning point to the first line outside the library and SciPy."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("gdpa", "scipy"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)

@@ -19,6 +19,7 @@ import numpy as np
 from gdpa.base.arrays import namespace, to_numpy, zeros_like
 from gdpa.base.checks import is_count
 from gdpa.base.sets import REALS, ConvexSet
+from gdpa.base.text import make_printable
 from gdpa.base.typing import Array, Pullback
 from gdpa.numerics.sparse.matrix import SparseMatrix, is_sparse, read
 
@@ -223,12 +224,12 @@ class Problem:
 
 
 def constraint_name(names: tuple[str, ...] | None, index: int) -> str:
-    """Return the name of constraint ``index``, or a stand-in if there are no names.
+    r"""Return the name of constraint ``index`` for people, control characters spelled out, or a stand-in.
 
-    >>> constraint_name(("disc", "half"), 1), constraint_name(None, 1)
-    ('half', 'g[1]')
+    >>> constraint_name(("disc", "half\n"), 1), constraint_name(None, 1)
+    ('half\\n', 'g[1]')
     """
-    return names[index] if names is not None else f"g[{index}]"
+    return make_printable(names[index]) if names is not None else f"g[{index}]"
 
 
 @runtime_checkable

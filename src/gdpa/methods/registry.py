@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from gdpa.base import stored
+from gdpa.base.text import suggest
 from gdpa.methods.base import Algorithm
 
 #: name -> "module:Class" or the class itself. The first is the default.
@@ -92,7 +93,7 @@ def get_method(name: str) -> type[Any]:
         raise TypeError(f"method must be a name, got {name!r}; there are {', '.join(_METHODS)}")
     found = _METHODS.get(name.lower())
     if found is None:
-        raise ValueError(f"method {name!r} is unknown; there are {', '.join(_METHODS)}")
+        raise ValueError(f"method {name!r} is unknown{suggest(name, _METHODS)}; there are {', '.join(_METHODS)}")
     if isinstance(found, str):
         module, _, attribute = found.partition(":")
         found = _METHODS[name.lower()] = getattr(import_module(module), attribute)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdpa.base.arrays import machine_eps
+from gdpa.base.text import warn_user
 from gdpa.base.typing import Vector
 
 #: The schemes by the names SciPy gives them.
@@ -206,11 +206,10 @@ def _look_again(
         row = int(np.argmax(blind))
         entry = f"value {row} of {name}" if len(at) > 1 else name
         reason = "is rounded to a few digits" if coarse[row] else "changes by less than its rounding"
-        warnings.warn(
+        warn_user(
             f"no derivative of {entry} can be seen: it {reason} around {at[row]:.6g}, so differences are all noise; "
             "return more digits, subtract a constant, or pass the derivative",
             FiniteDifferenceWarning,
-            stacklevel=3,
         )
 
 

@@ -1,8 +1,8 @@
 """SciPy's constraint objects as one `Problem`: g(x) <= 0 first, equalities last, bounds as the set X.
 
-Values of one point are remembered, and one selection of rows says it all::
+The rows of g are selected from the values of all constraints::
 
-    g = sign * (c[index] - side)       c = the values of all blocks, one after another
+    g = sign * (c[index] - side)       c = the values of all constraints, one after another
 
 A component with two finite sides gives two rows (sign +1 at its upper side, -1 at its lower), one with equal sides
 gives an equality row, one with none gives no row.
@@ -11,23 +11,26 @@ gives an equality row, one with none gives no row.
 from __future__ import annotations
 
 import math
-import warnings
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from gdpa.base.arrays import machine_eps, some
+from gdpa.base.arrays import some
 from gdpa.base.sets import REALS, Box, ConvexSet
+from gdpa.base.text import warn_user
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.numerics.sparse.matrix import FEW_COLUMNS, Pattern, SparseMatrix, is_sparse, read
-from gdpa.scipy.blocks import Block, Frame, LinearBlock
+from gdpa.scipy.functions import Frame, Function
 
-#: What the remembered points may take, in numbers stored.
+#: The most numbers that remembered points may hold.
 _MEMORY = 2**23
 
 
@@ -75,65 +78,66 @@ def _side(value: Any, default: float) -> float:
     return default if value is None else float(np.asarray(value, dtype=float).item())
 
 
-def read_constraints(constraints: Any, dimension: int) -> list[Block]:
-    """Return one block for each SciPy constraint: ``NonlinearConstraint``, ``LinearConstraint`` or a dict.
+def read_constraints(constraints: Any, dimension: int) -> list[Function]:
+    """Return one function for each SciPy constraint: ``NonlinearConstraint``, ``LinearConstraint`` or a dict.
 
-    >>> blocks = read_constraints({"type": "ineq", "fun": lambda x: x[0]}, 1)
-    >>> blocks[0].lower, blocks[0].upper
+    >>> functions = read_constraints({"type": "ineq", "fun": lambda x: x[0]}, 1)
+    >>> functions[0].lower, functions[0].upper
     (0.0, inf)
     """
     from scipy.optimize import LinearConstraint, NonlinearConstraint
 
     if constraints is None:
         return []
-    if isinstance(constraints, (Mapping, NonlinearConstraint, LinearConstraint)):
-        blocks = [_read("constraints", constraints, dimension)]
+    if isinstance(constraints, (Mapping, NonlinearConstraint, LinearConstraint)) or callable(constraints):
+        functions = [_read("constraints", constraints, dimension)]
     else:
         try:
             listed = list(constraints)
         except TypeError:
             raise TypeError(f"constraints must be a SciPy constraint or a list of them, got {constraints!r}") from None
-        blocks = [_read(f"constraints[{i}]", constraint, dimension) for i, constraint in enumerate(listed)]
-    for block in blocks:
-        _check_sides(block)
-    return blocks
+        functions = [_read(f"constraints[{i}]", constraint, dimension) for i, constraint in enumerate(listed)]
+    for function in functions:
+        _check_sides(function)
+    return functions
 
 
-def _read(name: str, constraint: Any, dimension: int) -> Block:
+def _read(name: str, constraint: Any, dimension: int) -> Function:
     from scipy.optimize import BFGS, LinearConstraint, NonlinearConstraint, OptimizeWarning
 
     if isinstance(constraint, Mapping):
         return _read_dict(name, constraint)
     if not isinstance(constraint, (NonlinearConstraint, LinearConstraint)):
+        remedy = "bounds on x go to the argument bounds"
+        if callable(constraint):
+            remedy = "write {'type': 'ineq', 'fun': your function} for fun(x) >= 0, or 'eq' for fun(x) = 0"
         raise TypeError(
-            f"{name} must be a NonlinearConstraint, a LinearConstraint or a dict, got {constraint!r}; "
-            "bounds on x go to the argument bounds"
+            f"{name} must be a NonlinearConstraint, a LinearConstraint or a dict, got {constraint!r}; {remedy}"
         )
     ignored = ["keep_feasible"] if np.any(constraint.keep_feasible) else []
-    block: Block
     if isinstance(constraint, LinearConstraint):
-        matrix = _read_matrix(name, constraint.A, dimension)
-        block = LinearBlock(f"{name}.A", matrix, constraint.lb, constraint.ub)
+        A = _read_matrix(name, constraint.A, dimension)
+        sides = {"lower": constraint.lb, "upper": constraint.ub, "size": A.shape[0]}
+        function = Function(f"{name}.A", A.__matmul__, lambda x: A, matrix=A, **sides)
     else:
         sparsity: Any = constraint.finite_diff_jac_sparsity
         if sparsity is not None and isinstance(constraint.jac, str):
             sparsity = read(sparsity, f"{name}.finite_diff_jac_sparsity").pattern
         if constraint.hess is not None and not isinstance(constraint.hess, BFGS) and dimension <= FEW_COLUMNS:
             ignored.append("hess")
-        block = Block(
+        function = Function(
             f"{name}.fun",
             constraint.fun,
             constraint.jac,
-            (),
-            constraint.lb,
-            constraint.ub,
-            constraint.finite_diff_rel_step,
+            lower=constraint.lb,
+            upper=constraint.ub,
+            relative_step=constraint.finite_diff_rel_step,
             sparsity=sparsity if isinstance(sparsity, Pattern) else None,
             hess=constraint.hess if callable(constraint.hess) else None,
         )
     if ignored:
-        warnings.warn(f"{name}: {', '.join(ignored)} has no effect in gdpa.minimize", OptimizeWarning, stacklevel=5)
-    return block
+        warn_user(f"{name}: {', '.join(ignored)} has no effect in gdpa.minimize", OptimizeWarning)
+    return function
 
 
 def _read_matrix(name: str, A: Any, dimension: int) -> Any:
@@ -153,13 +157,13 @@ def _read_matrix(name: str, A: Any, dimension: int) -> Any:
     return matrix
 
 
-def _read_dict(name: str, constraint: Mapping[str, Any]) -> Block:
+def _read_dict(name: str, constraint: Mapping[str, Any]) -> Function:
     unknown = set(constraint) - {"type", "fun", "jac", "args"}
     if unknown:
         from scipy.optimize import OptimizeWarning
 
         text = f"{name}: the keys {sorted(unknown)} have no effect; a dict constraint has type, fun, jac, args"
-        warnings.warn(text, OptimizeWarning, stacklevel=6)
+        warn_user(text, OptimizeWarning)
     kind = str(constraint.get("type", "")).lower()
     if kind not in ("ineq", "eq"):
         raise ValueError(f"{name}['type'] must be 'ineq' (fun >= 0) or 'eq' (fun = 0), got {constraint.get('type')!r}")
@@ -167,110 +171,112 @@ def _read_dict(name: str, constraint: Mapping[str, Any]) -> Block:
         raise ValueError(
             f"{name} has no 'fun'; give the function whose value must be {'>' if kind == 'ineq' else ''}= 0"
         )
-    args = constraint.get("args", ())
-    return Block(
-        f"{name}['fun']",
-        constraint["fun"],
-        constraint.get("jac") or "2-point",
-        args if isinstance(args, tuple) else (args,),
-        0.0,
-        np.inf if kind == "ineq" else 0.0,
-    )
+    jac, args = constraint.get("jac") or "2-point", as_tuple(constraint.get("args", ()))
+    upper = np.inf if kind == "ineq" else 0.0
+    return Function(f"{name}['fun']", constraint["fun"], jac, args, lower=0.0, upper=upper)
 
 
-def _check_sides(block: Block) -> None:
+def as_tuple(args: Any) -> tuple[Any, ...]:
+    """Return further arguments of a function as a tuple; SciPy takes a single one, too."""
+    return args if isinstance(args, tuple) else (args,)
+
+
+def _check_sides(function: Function) -> None:
     try:
-        lower, upper = np.broadcast_arrays(np.asarray(block.lower, dtype=float), np.asarray(block.upper, dtype=float))
+        lower, upper = np.broadcast_arrays(
+            np.asarray(function.lower, dtype=float), np.asarray(function.upper, dtype=float)
+        )
     except ValueError as error:
-        raise ValueError(f"lb and ub of {block.name} do not fit each other: {error}") from None
+        raise ValueError(f"lb and ub of {function.name} do not fit each other: {error}") from None
     bad = np.isnan(lower) | np.isnan(upper) | (lower > upper) | np.isposinf(lower) | np.isneginf(upper)
     if bad.any():
         i = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        raise ValueError(f"lb <= c(x) <= ub of {block.name} leaves no value: lb={lower[i]}, ub={upper[i]}")
+        raise ValueError(f"lb <= c(x) <= ub of {function.name} leaves no value: lb={lower[i]}, ub={upper[i]}")
     if lower.ndim > 1:
-        raise ValueError(f"lb and ub of {block.name} have shape {lower.shape}, expected a number or one per value")
-    block.lower, block.upper = (lower, upper) if lower.ndim else (float(lower), float(upper))
+        raise ValueError(f"lb and ub of {function.name} have shape {lower.shape}, expected a number or one per value")
+    function.lower, function.upper = (lower, upper) if lower.ndim else (float(lower), float(upper))
 
 
-def _key(x: Vector) -> bytes:
-    """Return what a point is found by; -0.0 and 0.0 are one point."""
-    return (x + 0.0).tobytes()
-
-
-def _joined(parts: list[Vector]) -> Vector:
+def _join(parts: list[Vector]) -> Vector:
     """Return the parts one after another."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.zeros(0)
 
 
-class _Point:
-    """What is known at one x: the value and the derivative of every block, each computed once."""
+class Point:
+    """The value and the derivative of every function at one x, each computed once."""
 
-    def __init__(self, blocks: list[Block], x: Vector, domain: ConvexSet, frame: Frame) -> None:
-        self.x, self._blocks, self._domain, self._frame = np.array(x), blocks, domain, frame
-        pairs = [block.value(self.x) for block in blocks]
-        self.values = [value for value, _ in pairs]
-        self._slopes = [slope for _, slope in pairs]
+    def __init__(self, canonical: Canonical, x: Vector) -> None:
+        self.x, self._canonical = np.array(x), canonical
+        self.values: list[Vector] = []
+        self._slopes: list[Any] = []
+        for function in canonical.functions:
+            value, slope = function.value(self.x)
+            self.values.append(value)
+            self._slopes.append(slope)
 
     def full_slope(self, i: int) -> Any:
-        """Return the derivative of block ``i`` with a column for every variable."""
+        """Return the derivative of function ``i`` with a column for every variable."""
         slope = self._slopes[i]
         if slope is None:
-            slope = self._slopes[i] = self._blocks[i].slope(self.x, self.values[i], self._domain)
+            function = self._canonical.functions[i]
+            slope = self._slopes[i] = function.slope(self.x, self.values[i], self._canonical.domain)
         return slope
 
     def slope(self, i: int) -> Any:
-        """Return the derivative of block ``i`` with a column for every free variable."""
-        slope = self.full_slope(i)
-        if self._frame.is_whole:
-            return slope
-        return slope.restricted(self._frame.free) if isinstance(slope, SparseMatrix) else slope[:, self._frame.free]
+        """Return the derivative of function ``i`` with a column for every free variable."""
+        slope, frame = self._slopes[i], self._canonical.frame
+        return slope if slope is not None and frame.is_whole else frame.restrict(self.full_slope(i))
 
     @property
     def is_sparse(self) -> bool:
         """Whether the derivative of a constraint is known to be sparse."""
         return any(isinstance(slope, SparseMatrix) for slope in self._slopes[1:])
 
-    def is_finite(self, i: int) -> bool:
-        """Tell whether the derivative of block ``i`` is finite."""
-        slope = self.slope(i)
-        return bool(np.isfinite(slope.data if isinstance(slope, SparseMatrix) else slope).all())
+    def find_not_finite(self) -> str:
+        """Return which function or derivative is not finite, as half a sentence; "" if all are."""
+        for i, function in enumerate(self._canonical.functions):
+            if not np.isfinite(self.values[i]).all():
+                return f"{function.name} is {self.values[i] if i else self.values[0][0]}"
+            slope = self.slope(i)
+            if not np.isfinite(slope.data if isinstance(slope, SparseMatrix) else slope).all():
+                return f"the derivative of {function.name} is not finite"
+        return ""
 
 
 class Canonical:
-    """The problem of an objective block and constraint blocks on a set X, started at ``x0``.
+    """The problem of an objective and constraint functions on a set X, started at ``x0``.
 
     Variables that a box fixes (lower = upper) are not variables of the problem; `frame` puts them back.
-    Functions are called at points of X only: what a method passes by a rounding is put back first.
+    Functions are called at points of X only: a method may pass its boundary by a rounding.
     Calls every function once, at ``x0``: only its values tell how many rows a constraint with scalar sides has.
-    User functions are never called twice at one point: the last points are remembered, and those told to `keep`.
+    User functions are never called twice at one point: the last points are remembered, and those of oracle calls that
+    somebody still holds.
     """
 
-    def __init__(self, objective: Block, constraints: list[Block], domain: ConvexSet, x0: Vector) -> None:
-        self.blocks = [objective, *constraints]
+    def __init__(self, objective: Function, constraints: list[Function], domain: ConvexSet, x0: Vector) -> None:
+        self.functions = [objective, *constraints]
         x0 = domain.project(x0)
         fixed = domain.lower == domain.upper if isinstance(domain, Box) else np.zeros(x0.shape, dtype=bool)
         self.frame = Frame(x0, ~fixed)
+        for function in self.functions:
+            function.frame = self.frame
         if isinstance(domain, Box) and fixed.any():
             x0, domain = x0[~fixed], Box(domain.lower[~fixed], domain.upper[~fixed])
-            for block in self.blocks:
-                block.frame = self.frame
         self.domain, self.x0 = domain, x0
         self.attach_hessian: Callable[[Vector, Evaluation], None] | None = None  # to an oracle call
-        self._points: OrderedDict[bytes, _Point] = OrderedDict()
-        self._kept: dict[bytes, _Point] = {}
-        self._to_keep = x0
-        self._limit = 4
+        self._held: WeakValueDictionary[bytes, Point] = WeakValueDictionary()
+        self._recent: deque[Point] = deque(maxlen=4)
         start = self._start = self.point(x0)
         sizes = [value.shape[0] for value in start.values[1:]]
-        self._limit = int(min(64, max(4, _MEMORY // ((1 + sum(sizes)) * (1 + x0.shape[0])))))
+        self._recent = deque(maxlen=int(min(64, max(4, _MEMORY // ((1 + sum(sizes)) * (1 + x0.shape[0]))))))
         self._ends = list(accumulate(sizes, initial=0))
         self.lower, self.upper = np.zeros(sum(sizes)), np.zeros(sum(sizes))
-        for block, (first, last) in zip(constraints, pairwise(self._ends), strict=True):
+        for function, (first, last) in zip(constraints, pairwise(self._ends), strict=True):
             try:
-                self.lower[first:last], self.upper[first:last] = block.lower, block.upper
+                self.lower[first:last], self.upper[first:last] = function.lower, function.upper
             except ValueError:
                 raise ValueError(
-                    f"lb and ub of {block.name} have shape {np.shape(block.lower)} for {last - first} values"
+                    f"lb and ub of {function.name} have shape {np.shape(function.lower)} for {last - first} values"
                 ) from None
         rows = [
             (2, i, 1.0, upper) if lower == upper else (1, i, sign, side)
@@ -278,7 +284,7 @@ class Canonical:
             for sign, side in ((1.0, upper), (-1.0, lower))
             if math.isfinite(side) and not (lower == upper and sign < 0)
         ]
-        rows.sort(key=lambda row: row[0])  # stable: inequalities in the order given, then equalities
+        rows.sort(key=itemgetter(0))  # stable: inequalities in the order given, then equalities
         self.index = np.array([i for _, i, _, _ in rows], dtype=int)
         self.sign = np.array([sign for _, _, sign, _ in rows])
         self.side = np.array([side for _, _, _, side in rows])
@@ -291,37 +297,24 @@ class Canonical:
         )
 
     def _row_name(self, kind: int, i: int, sign: float) -> str:
-        block = bisect_right(self._ends, i) - 1
+        k = bisect_right(self._ends, i) - 1
         side = "=" if kind == 2 else "<= ub" if sign > 0 else ">= lb"
-        return f"{self.blocks[1 + block].name}[{i - self._ends[block]}] {side}"
+        return f"{self.functions[1 + k].name}[{i - self._ends[k]}] {side}"
 
-    def point(self, x: Vector) -> _Point:
-        """Return what is known at ``x``, calling the functions only if it is new."""
+    def point(self, x: Vector) -> Point:
+        """Return the values at ``x``, calling the functions only if it is new."""
         x = self.domain.project(x)
-        key = _key(x)
-        found = self._points.pop(key, None) or self._kept.get(key)
+        key = (x + 0.0).tobytes()  # -0.0 and 0.0 are one point
+        found = self._held.get(key)
         if found is None:
-            found = _Point(self.blocks, x, self.domain, self.frame)
-        self._points[key] = found
-        if len(self._points) > self._limit:
-            self._forget_one()
+            found = self._held[key] = Point(self, x)
+        if not self._recent or self._recent[-1] is not found:
+            self._recent.append(found)
         return found
-
-    def keep(self, x: Vector) -> None:
-        """Remember this point, if known, until told otherwise, and where it is snapped to for a certificate."""
-        self._to_keep = x
-
-    def _forget_one(self) -> None:
-        """Forget the point that was asked for least recently, unless it is to be kept."""
-        key, point = self._points.popitem(last=False)
-        x = self._to_keep
-        wanted = {_key(self.domain.project(x)), _key(self.domain.snap(x, machine_eps(x) ** 0.5))}
-        kept = {**self._kept, key: point}
-        self._kept = {key: kept[key] for key in wanted if key in kept}
 
     def _evaluate(self, x: Vector) -> Evaluation:
         point = self.point(x)
-        g = self.sign * (self.values(point)[self.index] - self.side)
+        g = self.sign * (_join(point.values[1:])[self.index] - self.side)
 
         def pullback(w: Vector, objective: Any = 1.0) -> Vector:
             out: Vector = objective * point.slope(0)[0] if objective != 0 else np.zeros_like(x)
@@ -332,44 +325,36 @@ class Canonical:
             return out
 
         sparse = self.frame.x.shape[0] > FEW_COLUMNS and self._start.is_sparse
-        now = Evaluation(point.values[0][0], g, pullback, lambda: self._jacobian(point), sparse=sparse)
+        now = Evaluation(point.values[0][0], g, pullback, partial(self._jacobian, point), sparse=sparse)
         if self.attach_hessian is not None:
             self.attach_hessian(x, now)
         return now
 
-    def _jacobian(self, point: _Point) -> Any:
-        slopes = [point.slope(i) for i in range(1, len(self.blocks))]
+    def _jacobian(self, point: Point) -> Any:
+        slopes = [point.slope(i) for i in range(1, len(self.functions))]
         if any(isinstance(slope, SparseMatrix) for slope in slopes):
             from scipy.sparse import vstack
 
             stacked: Any = vstack([read(slope).csr for slope in slopes], format="csr")
             return self.sign[:, None] * read(stacked[self.index])
-        J = _joined(slopes) if slopes else np.zeros((0, point.x.shape[0]))
+        J = _join(slopes) if slopes else np.zeros((0, point.x.shape[0]))
         matrix: Vector = self.sign[:, None] * J[self.index]
         return matrix
-
-    def values(self, point: _Point) -> Vector:
-        """Return the values of all constraints at a point, one after another."""
-        return _joined(point.values[1:]) if len(point.values) > 1 else np.zeros(0)
 
     def split(self, multipliers: Vector) -> list[Vector]:
         """Return the net multipliers, one array per constraint: positive at an upper side, negative at a lower."""
         net = np.bincount(self.index, self.sign * multipliers, minlength=self._ends[-1])
         return [net[first:last] for first, last in pairwise(self._ends)]
 
-    def slsqp_order(self, multipliers: Vector) -> Vector:
-        """Return the multipliers as SLSQP's result has them: grad f - sum m grad c = 0, equalities first.
-
-        Of the inequalities of a constraint those at lower sides come first, and constraints that have equalities too
-        come last.
-        """
-        order, inequality = self._slsqp_rows()
-        signed: Vector = np.where(inequality, multipliers, -multipliers)[order]
+    def to_slsqp(self, multipliers: Vector) -> Vector:
+        """Return the multipliers as SLSQP's result has them: grad f - sum m grad c = 0, equalities first."""
+        order, sign = self._slsqp_rows()
+        signed: Vector = (sign * multipliers)[order]
         return signed
 
-    def from_slsqp_order(self, multipliers: Vector) -> Vector:
-        """Return the multipliers of the rows from those that `slsqp_order` gives."""
-        order, inequality = self._slsqp_rows()
+    def from_slsqp(self, multipliers: Vector) -> Vector:
+        """Return the multipliers of the rows, the inverse of `to_slsqp`."""
+        order, sign = self._slsqp_rows()
         if multipliers.shape != order.shape:
             raise ValueError(
                 f"multipliers0 must have {order.shape[0]} entries, as result.multipliers of this problem has; "
@@ -377,19 +362,23 @@ class Canonical:
             )
         rows = np.empty_like(multipliers)
         rows[order] = multipliers
-        signed: Vector = np.where(inequality, rows, -rows)
+        signed: Vector = sign * rows
         return signed
 
     def _slsqp_rows(self) -> tuple[Vector, Vector]:
-        """Return the places of the rows in SLSQP's order, and which rows are inequalities."""
+        """Return the places of the rows in SLSQP's order, and the sign of each: -1 for equalities.
+
+        Of the inequalities of a constraint the lower sides come first; constraints with equalities, too, come last.
+        """
         inequality = np.arange(len(self.index)) < len(self.index) - self.problem.num_equalities
         block = np.searchsorted(self._ends, self.index, side="right")
         mixed = np.isin(block, block[~inequality]) if self.problem.num_equalities else ~inequality
-        return np.lexsort((self.index, self.sign > 0, block, mixed, inequality)), inequality
+        order = np.lexsort((self.index, self.sign > 0, block, mixed, inequality))
+        return order, np.where(inequality, 1.0, -1.0)
 
-    def violation(self, point: _Point) -> float:
+    def violation(self, point: Point) -> float:
         """Return the largest amount by which a side is passed at a point."""
-        c = self.values(point)
-        has_lower, has_upper = np.isfinite(self.lower), np.isfinite(self.upper)
-        passed = [self.lower[has_lower] - c[has_lower], c[has_upper] - self.upper[has_upper]]
-        return float(np.max(np.concatenate(passed), initial=0.0))
+        c = _join(point.values[1:])
+        below, above = np.isfinite(self.lower), np.isfinite(self.upper)
+        passed = _join([self.lower[below] - c[below], c[above] - self.upper[above]])
+        return float(np.max(passed, initial=0.0))

@@ -1,0 +1,186 @@
+"""Results and callbacks of `gdpa.minimize` in SciPy's words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.optimize import OptimizeResult, OptimizeWarning
+
+from gdpa.base.status import Status
+from gdpa.base.text import warn_user
+from gdpa.base.typing import Vector
+from gdpa.run.progress import Progress
+from gdpa.run.result import Result
+from gdpa.scipy.constraints import Canonical
+
+#: ``status`` of the result. As in SLSQP, 0 is success, 9 the limit on steps and 99 the end by a callback.
+STATUS_CODES = {
+    Status.CONVERGED: 0,
+    Status.FAILED: 1,
+    Status.MAX_ORACLE_CALLS: 2,
+    Status.MAX_TIME: 3,
+    Status.LOCALLY_INFEASIBLE: 4,
+    Status.DIVERGING: 5,
+    Status.INVALID_NUMBER: 6,
+    Status.STALLED: 7,
+    Status.FEASIBLE: 8,
+    Status.MAX_STEPS: 9,
+    Status.INTERRUPTED: 98,
+    Status.STOPPED: 99,
+}
+#: The words of SciPy's methods for a callback that ends the run.
+_STOPPED = "`callback` raised `StopIteration`"
+_FIXED = "All independent variables were fixed by bounds"
+
+
+class MinimizeResult(OptimizeResult):  # type: ignore[misc]
+    """An `OptimizeResult` that prints each entry once, without second names and the native result."""
+
+    def __repr__(self) -> str:
+        return repr(OptimizeResult({k: v for k, v in self.items() if k not in ("grad", "niter", "maxcv", "result")}))
+
+
+class Report:
+    """Makes the results of one problem."""
+
+    def __init__(self, canonical: Canonical, bounded: bool) -> None:
+        self._canonical, self._bounded = canonical, bounded
+
+    def of_fixed(self) -> Any:
+        """Return the result of a problem whose variables are all fixed."""
+        canonical = self._canonical
+        violation = canonical.violation(canonical.point(canonical.x0))
+        message = f"{_FIXED}{' at values that satisfy the constraints' if len(canonical.functions) > 1 else ''}."
+        if violation > 0:
+            message = f"{_FIXED}, but they do not satisfy the constraints (maximum violation: {violation})."
+        status = Status.CONVERGED if violation == 0 else Status.LOCALLY_INFEASIBLE
+        return self.of_point(canonical.x0, status, message)
+
+    def of_result(self, result: Result) -> Any:
+        """Return the native result in SciPy's words."""
+        canonical, certificate, stopped = self._canonical, result.certificate, result.status is Status.STOPPED
+        found = self.of_point(
+            result.x,
+            result.status,
+            f"{_STOPPED} or returned True. {result.message}" if stopped else result.message,
+            result.steps,
+            canonical.split(result.multipliers),
+            certificate.domain_multipliers,
+        )
+        found.update(
+            success=result.success and not stopped,
+            optimality=float(np.abs(canonical.domain.tangent(result.x, -certificate.gradient)).max()),
+            multipliers=canonical.to_slsqp(result.multipliers),
+            result=result,
+        )
+        return found
+
+    def of_point(
+        self,
+        x: Vector,
+        status: Status,
+        message: str = "",
+        steps: int = 0,
+        v: list[Vector] | None = None,
+        bound_v: Vector | None = None,
+    ) -> Any:
+        """Return the result at the free variables ``x``; values that need further calls are NaN.
+
+        As in SciPy, finite differences leave the derivatives with respect to fixed variables unknown.
+
+        Args:
+            x: the free variables.
+            status: why the run ended.
+            message: default: the sentence of the status.
+            steps: how many steps were made.
+            v: the multipliers of each constraint; None if they are not known.
+            bound_v: the multipliers of the bounds of the free variables; None if they are not known.
+        """
+        canonical, extra = self._canonical, [0] if self._bounded else []
+        frame, (objective, *constraints) = canonical.frame, canonical.functions
+        x = canonical.domain.project(x)
+        point, full = canonical.point(x), frame.fill(x)
+        v = [np.full(value.shape, np.nan) for value in point.values[1:]] if v is None else v
+        gradient, all_bound_v = np.full(full.shape, np.nan), np.full(full.shape, np.nan)
+        if bound_v is not None:
+            gradient, all_bound_v = point.full_slope(0)[0].copy(), frame.spread(bound_v.copy())
+            if any(isinstance(function.jac, str) for function in canonical.functions):
+                gradient[~frame.free] = np.nan
+            elif not frame.is_whole:
+                total = gradient.copy()
+                for i, w in enumerate(v, start=1):
+                    total = total + w @ point.full_slope(i)
+                all_bound_v[~frame.free] = -total[~frame.free]
+        violation = canonical.violation(point)
+        make: Callable[..., Any] = MinimizeResult
+        return make(
+            x=full,
+            fun=float(point.values[0][0]),
+            jac=gradient,
+            grad=gradient,
+            success=status is Status.CONVERGED,
+            status=STATUS_CODES[status],
+            message=message or status.value,
+            nit=steps,
+            niter=steps,
+            nfev=objective.nfev,
+            njev=objective.njev,
+            nhev=0,
+            constr=[value.copy() for value in point.values[1:]] + ([full.copy()] if self._bounded else []),
+            constr_nfev=[function.nfev for function in constraints] + extra,
+            constr_njev=[function.njev for function in constraints] + extra,
+            constr_violation=violation,
+            maxcv=violation,
+            optimality=np.nan,
+            v=v + ([all_bound_v] if self._bounded else []),
+            multipliers=np.full(len(canonical.index), np.nan),
+            result=None,
+        )
+
+    def show(self, found: Any) -> None:
+        """Print a summary."""
+        if found.status == STATUS_CODES[Status.MAX_STEPS]:
+            warn_user("Maximum number of iterations has been exceeded.", OptimizeWarning)
+        print(found.message)
+        print(f"fun {found.fun:.8g}  nit {found.nit}  nfev {found.nfev}  njev {found.njev}")
+        print(f"optimality {found.optimality:.2e}  constr_violation {found.constr_violation:.2e}")
+
+
+def make_observer(callback: Callable[..., Any], canonical: Canonical) -> Callable[[Progress], None]:
+    """Wrap a callback as SciPy does: by the name of its only parameter, or by how many arguments it needs."""
+    try:
+        parameters = list(inspect.signature(callback).parameters.values())
+    except ValueError:  # some built-ins have no signature
+        parameters = []
+    by_name = [parameter.name for parameter in parameters] == ["intermediate_result"]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in positional and p.default is inspect.Parameter.empty]
+    objective = canonical.functions[0]
+    make: Callable[..., Any] = OptimizeResult
+
+    def observe(progress: Progress) -> None:
+        x = canonical.domain.project(progress.state.x)
+        full = canonical.frame.fill(x)
+        if not by_name and len(needed) < 2:
+            callback(full)
+            return
+        point = canonical.point(x)
+        state = make(
+            x=full,
+            fun=float(point.values[0][0]),
+            nit=progress.step,
+            niter=progress.step,
+            nfev=objective.nfev,
+            njev=objective.njev,
+            constr_violation=canonical.violation(point),
+            v=canonical.split(progress.state.multipliers),
+        )
+        if by_name:
+            callback(intermediate_result=state)
+        elif callback(full.copy(), state) is True:
+            raise StopIteration
+
+    return observe
