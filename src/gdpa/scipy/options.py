@@ -112,7 +112,8 @@ def _read_tolerance(options: dict[str, Any], tol: Any) -> float:
     if tol is not None:
         tolerance = float(_check_positive("tol", tol))
     else:
-        goals = [float(goal) for name in ACCURACIES if is_number(goal := options.get(name)) and goal > 0]
+        asked: list[Any] = [options.get(name) for name in ACCURACIES]
+        goals = [float(goal) for goal in asked if is_number(goal) and goal > 0]
         tolerance = max(min(goals), float(np.finfo(float).eps)) if goals else TOLERANCE
     allowed = [float(options[name]) for name in VIOLATIONS if options.get(name) is not None]
     return min([tolerance, *(violation for violation in allowed if violation > 0)])

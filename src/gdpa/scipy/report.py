@@ -36,11 +36,12 @@ _STOPPED = "`callback` raised `StopIteration`"
 _FIXED = "All independent variables were fixed by bounds"
 
 
-class MinimizeResult(OptimizeResult):  # type: ignore[misc]
+class MinimizeResult(OptimizeResult):
     """An `OptimizeResult` that prints each entry once, without second names and the native result."""
 
     def __repr__(self) -> str:
-        return repr(OptimizeResult({k: v for k, v in self.items() if k not in ("grad", "niter", "maxcv", "result")}))
+        make: Callable[..., Any] = OptimizeResult
+        return repr(make({k: v for k, v in self.items() if k not in ("grad", "niter", "maxcv", "result")}))
 
 
 class Report:
