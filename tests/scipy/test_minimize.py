@@ -719,7 +719,7 @@ def test_further_keys_of_a_dict_are_told():
 
 def test_lengths_of_the_variables_reach_the_run():
     found = minimize(square, [3.0, 1.0, 1.0], bounds=[(0, 9), (1, 1), (0, 9)], options={"x_scale": [10.0, 5.0, 2.0]})
-    assert found.result.run.start.x_scale.tolist() == [10.0, 2.0]
+    assert found.result.certificate.lengths.tolist() == [10.0, 2.0]
 
 
 def test_a_warm_start_with_the_multipliers_of_the_result_succeeds_at_once():
