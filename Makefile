@@ -54,14 +54,14 @@ $(BIN)/python:
 
 test: $(VENV)/.test lint
 	@echo "== tests and doctests"
-	$(BIN)/python -m pytest -n 2 -rs --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rs --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE)
 	@echo "== all passed: lint, types, tests, doctests, coverage"
 
 test-fast: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 -m "not slow and not process and not campaign"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not process and not campaign"
 
 campaigns: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 -m campaign
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m campaign
 
 lint: $(VENV)/.test
 	@echo "== ruff check"
