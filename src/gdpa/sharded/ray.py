@@ -43,14 +43,14 @@ class Ray(Engine):
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             ray.init(address=self._address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         actor = ray.remote(**self._options)(_Holder)
-        # A restarted actor reads its recipe again. This object holds the reference, inside a list that Ray leaves as it
-        # is, so that the recipe stays in the object store.
+        # Each question comes with its recipe, in a list that Ray leaves as it is: a restarted actor reads it.
         self._recipes = [[ray.put(recipe)] for recipe in recipes]
-        self._actors: list[Any] = [actor.remote(recipe, index) for index, recipe in enumerate(self._recipes)]
+        self._actors: list[Any] = [actor.remote(index) for index in range(len(recipes))]
 
     def ask(self, question: str, *arguments: Any) -> list[Any]:
         sent = [self._share(argument) for argument in arguments]
-        answers = [actor.ask.remote(question, *sent) for actor in self._actors]
+        pairs = zip(self._actors, self._recipes, strict=True)
+        answers = [actor.ask.remote(recipe, question, *sent) for actor, recipe in pairs]
         try:
             return ray.get(answers, timeout=self._timeout)
         except exceptions.RayError as error:
@@ -97,13 +97,13 @@ class Ray(Engine):
 class _Holder:
     """The actor: makes its shard when it is asked first, and again after a restart."""
 
-    def __init__(self, recipe: list[Any], index: int) -> None:
-        self._recipe, self._index = recipe, index
+    def __init__(self, index: int) -> None:
+        self._index = index
         self._shard: Shard | None = None
 
-    def ask(self, question: str, *arguments: Any) -> Any:
+    def ask(self, recipe: list[Any], question: str, *arguments: Any) -> Any:
         if self._shard is None:
-            self._shard = make(ray.get(self._recipe[0]), self._index)
+            self._shard = make(ray.get(recipe[0]), self._index)
         if question == "look":
             return look(self._shard, self._index, *arguments)
         return answer(self._shard, self._index, question, *arguments)
