@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import minimize, nnls
 
 from gdpa import REALS, Box
-from gdpa.core.multipliers import best_multipliers
+from gdpa.core.multipliers import best_multipliers, fit
+from gdpa.core.units import Units
 
 
 def problem(seed, d, m, p, held):
@@ -77,3 +78,24 @@ def test_no_multipliers_fit_better_in_the_whole_space(seed):
 def test_numbers_that_are_not_finite_have_no_multipliers():
     _, x, gradient, J, g = problem(0, 4, 2, 0, 0)
     assert best_multipliers(REALS, x, gradient * np.nan, J, g, 0).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.999, 1 - 1e-9])
+@pytest.mark.parametrize("p", [0, 1])
+def test_many_coordinates_lose_no_digit(correlation, p, library):
+    """Of the products of long rows the multipliers come out as from the rows themselves, also if rows nearly depend."""
+    rng, d = np.random.default_rng(0), 12_000
+    J = rng.normal(size=(4, d))
+    J[1] = correlation * J[0] + (1 - correlation**2) ** 0.5 * J[1]
+    J *= np.array([1.0, 1e3, 1e-3, 1.0])[:, None]
+    gradient = -np.array([1.0, 1e-3, 2e3, -0.5]) @ J + 1e-6 * rng.normal(size=d)
+    slack = np.array([0.0, 0.0, 0.3, 0.0])
+    units = [np.ones(d), np.ones(4), np.ones(4), np.zeros(4), np.ones(4)]
+    given = [library.array(a) for a in (np.zeros(d), gradient, J, -slack)]
+    found = fit(REALS, *given, p, Units(*(library.array(weight) for weight in units)))
+    A = np.vstack([J.T, np.diag(slack)])
+    scale = np.linalg.norm(A, axis=0)
+    split = np.hstack([A, -A[:, 4 - p :]]) / np.append(scale, scale[4 - p :])
+    y = nnls(split, np.append(-gradient, np.zeros(4)))[0]
+    y[4 - p : 4] -= y[4:]
+    np.testing.assert_allclose(np.asarray(found.tolist()), y[:4] / scale, rtol=1e-7, atol=1e-9)

@@ -1,0 +1,95 @@
+"""Large problems on one device: the method's own time for a step, beside the oracle's, and the memory.
+
+The minimum of a chained quartic under 3 smooth constraints, by torch, with x0 on the device; `gdpa.solve` to 1e-6 in
+float64 and 1e-4 in float32.
+
+    python -m benchmarks.large_device [--device cuda] [--sizes 10000 1000000 ...] [--profile]
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import time
+from typing import Any
+
+import torch
+
+import gdpa
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
+
+
+def chained(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mean of a chained quartic, and three constraints that are active or nearly so at its minimum."""
+    step = x[1:] - x[:-1]
+    f = (x**4).mean() / 4 + (step**2).mean() + ((x - 1) ** 2).mean()
+    third = x.shape[-1] // 3
+    parts = [x[:third], x[third : 2 * third], x[2 * third :]]
+    limits = (0.3, 0.4, 2.0)
+    return f, torch.stack([(part**2).mean() - limit for part, limit in zip(parts, limits, strict=True)])
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def measure(d: int, dtype: torch.dtype, device: str) -> dict[str, Any]:
+    x0 = torch.linspace(0.0, 2.0, d, dtype=dtype, device=device)
+    problem = gdpa.from_torch(chained, num_constraints=3)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    spent = [0.0]
+
+    def timed(call: Any) -> Any:
+        def wrapped(*arguments: Any) -> Any:
+            synchronize(device)
+            begin = time.perf_counter()
+            found = call(*arguments)
+            synchronize(device)
+            spent[0] += time.perf_counter() - begin
+            return found
+
+        return wrapped
+
+    def evaluate(x: Any) -> Any:
+        now = timed(problem.evaluate)(x)
+        return gdpa.Evaluation(
+            now.objective, now.constraints, timed(now.pullback), timed(now.jacobian) if now.has_jacobian else None, 3
+        )
+
+    counted = gdpa.Problem(evaluate, num_constraints=3)
+    begin = time.perf_counter()
+    result = gdpa.solve(counted, x0, tolerance=TOLERANCE[dtype], record=0)
+    synchronize(device)
+    seconds = time.perf_counter() - begin
+    own = 1e3 * (seconds - spent[0]) / max(result.steps, 1)
+    oracle = 1e3 * spent[0] / max(result.steps, 1)
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    return {"steps": result.steps, "success": result.success, "own": own, "oracle": oracle, "bytes": peak / d}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--dtypes", nargs="+", default=["float64", "float32"])
+    parser.add_argument("--profile", action="store_true", help="print where the time of the last size goes")
+    given = parser.parse_args()
+    head = ("d", "dtype", "steps", "certified", "own ms a step", "oracle ms a step", "own / oracle", "bytes a variable")
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for d in given.sizes:
+        for name in given.dtypes:
+            with cProfile.Profile() as profile:
+                found = measure(d, getattr(torch, name), given.device)
+            cells = [f"{d:,}", name, found["steps"], found["success"], f"{found['own']:.1f}", f"{found['oracle']:.1f}"]
+            cells += [f"{found['own'] / found['oracle']:.1f}", f"{found['bytes']:.0f}" if found["bytes"] else "-"]
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
+    if given.profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(18)
+
+
+if __name__ == "__main__":
+    main()
