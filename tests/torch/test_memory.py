@@ -63,7 +63,7 @@ def test_a_copy_of_the_rows_has_its_own_memory(duplicate):
 @pytest.mark.parametrize("replace", [False, True])
 def test_multipliers_set_by_hand_are_used_and_kept(kind, replace):
     net = network()
-    opt = make(kind, net.parameters(), **({"tau": 1e-9} if kind == "paper" else {"rule": "ssl-alm"}))
+    opt = make(kind, net.parameters(), **({"tau": 1e-9} if kind == "paper" else {"rule": "two-sample"}))
     train(net, opt, 3)
     wanted = torch.tensor([50.0, 60.0, -70.0], dtype=torch.float64)
     if replace:
@@ -80,10 +80,10 @@ def test_multipliers_set_by_hand_are_used_and_kept(kind, replace):
 @pytest.mark.parametrize("m", [2, FEW + 4])
 @pytest.mark.parametrize("how", ["tensor", "dict"])
 def test_an_absent_constraint_is_in_neither_the_loss_nor_its_gradient(value, m, how):
-    """By hand: rule "ssl-alm" with penalty 1 and multipliers 2 weighs g_i > -2 by 2 + g_i."""
+    """By hand: rule "two-sample" with penalty 1 and multipliers 2 weighs g_i > -2 by 2 + g_i."""
     x = torch.nn.Parameter(torch.full((m,), 0.25, dtype=torch.float64))
     names = [str(i) for i in range(m)]
-    opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.0), names, rule="ssl-alm")
+    opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.0), names, rule="two-sample")
     opt.param_groups[0]["multipliers"].fill_(2.0)
     g = x + torch.tensor([0.0] * (m - 1) + [value - 0.25], dtype=torch.float64)
     counts = [3] * (m - 1) + [0]

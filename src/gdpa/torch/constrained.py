@@ -40,7 +40,7 @@ def constrain(
         constraints: `Limits`, or names, or how many there are. `Limits` also tell the rule the size of each limit.
         dual_rate: k, the one knob (default 1): larger is sooner feasible, and over-tightens more.
         rule: how multipliers follow the constraints: "feedback" (ours, scales itself), "damped", "paper", "nupi",
-            "spbm", "ssl-alm", or a `gdpa.torch.rules.Rule`.
+            "spbm", "ssl-alm", "rcml", "penalty-barrier", "two-sample", or a `gdpa.torch.rules.Rule`.
         equalities: names (or positions) of the constraints that must equal zero.
         sizes: the sizes of the limits behind a g without `Limits`, in the order of the constraints; infinite if
             unknown. The rule "feedback" measures violations in them.
@@ -103,8 +103,8 @@ class ConstrainedOptimizer(MultiplierOptimizer):
             )
         self.base = base
         self._prepare(rule, constraints, equalities, accumulate, nan, process_group, capturable, sizes)
-        if rule.name == "spbm" and self._roster.num_equalities:
-            raise ValueError('the rule "spbm" has no equalities; use another one, or two inequalities')
+        if not rule.signed and self._roster.num_equalities:
+            raise ValueError(f'the rule "{rule.name}" has no equalities; use another one, or two inequalities')
         self._domains = [check_domain(group.pop("domain", None)) for group in base.param_groups]
         compat.restore_hooks(self)
         self._averages = Averages() if (not capturable if average is None else average) else None

@@ -113,7 +113,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
                 `gdpa.torch.terms`. With `Limits`, the values.
             true: what the multipliers follow if it has no gradient, a 0/1 rate: in the form of g, or a dict with some
                 of its names. The gradient is then that of g, a differentiable surrogate (see `terms.proxy`). Also g
-                on a second sample, for the rule "ssl-alm".
+                on a second sample, for the rule "two-sample".
             samples: how many samples f is a mean of on this rank and in this micro-batch. Needed if ranks or
                 micro-batches differ in size; default: they count alike.
             counts: how many samples each g_i is a mean of, by position or name; default ``samples``. A count of 0

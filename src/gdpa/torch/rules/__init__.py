@@ -8,9 +8,12 @@ from gdpa.torch.rules.damped import Damped
 from gdpa.torch.rules.feedback import Feedback
 from gdpa.torch.rules.paper import Paper
 from gdpa.torch.rules.peers import NuPI, PenaltyBarrier, TwoSample
+from gdpa.torch.rules.published import RCML, SPBM, SSLALM, add_moreau_term
 
-#: What ``constrain(..., rule=name)`` knows; the first is the default.
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Feedback, Damped, Paper, NuPI, PenaltyBarrier, TwoSample)}
+#: The names that ``constrain(..., rule=name)`` takes; the first is the default.
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule for rule in (Feedback, Damped, Paper, NuPI, SPBM, SSLALM, RCML, PenaltyBarrier, TwoSample)
+}
 
 
 def make_rule(rule: str | Rule, dual_rate: float | None) -> Rule:
@@ -34,4 +37,18 @@ def make_rule(rule: str | Rule, dual_rate: float | None) -> Rule:
     return RULES[rule](dual_rate=float(dual_rate))  # type: ignore[call-arg]
 
 
-__all__ = ["RULES", "Damped", "Feedback", "NuPI", "Paper", "PenaltyBarrier", "Rule", "TwoSample", "make_rule"]
+__all__ = [
+    "RCML",
+    "RULES",
+    "SPBM",
+    "SSLALM",
+    "Damped",
+    "Feedback",
+    "NuPI",
+    "Paper",
+    "PenaltyBarrier",
+    "Rule",
+    "TwoSample",
+    "add_moreau_term",
+    "make_rule",
+]

@@ -118,12 +118,14 @@ class Rule(ABC):
         vectors: the entries of the state that `update` reads and returns, in its order; the first is "multipliers".
         given: entries that `update` reads and somebody else writes: "ratio" (calibration) and "limit" (`Limits`).
         lagged: the weights are the multipliers from before the batch, so they are known before the forward pass.
+        signed: multipliers can have either sign, so that the rule takes equalities.
     """
 
     name: ClassVar[str]
     vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector()}
     given: ClassVar[tuple[str, ...]] = ()
     lagged: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
 
     def scalars(self) -> dict[str, Scalar]:
         """Return the rule's own entries with one number for all constraints, "dual_steps" excepted."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.torch.rules.base import LARGEST, Dual, Number, Rule, Scalar, Vector, functions
+from gdpa.torch.rules.published import barrier_slope
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class NuPI(Rule):
 
 @dataclass(frozen=True)
 class PenaltyBarrier(Rule):
-    r"""A stochastic penalty-barrier method (SPBM), as in humancompatible-train.
+    r"""A penalty-barrier method of our own, simpler than `SPBM`: its penalty falls by a fixed factor.
 
-    With the quadratic-logarithmic :math:`\varphi'(t) = 1 + t` for :math:`t \ge -1/2`, else :math:`-1/(4t)`,
+    With :math:`\varphi'` of `gdpa.torch.rules.published.barrier_slope`,
 
     .. math::
         w_i &= \lambda_i\, \varphi'(g_i / p_i) \text{ with } \lambda, p \text{ from before the batch} \\
@@ -67,7 +68,8 @@ class PenaltyBarrier(Rule):
     dual_rate: float = 1.0
     shrink: float = 0.999
     least_penalty: float = 0.1
-    name: ClassVar[str] = "spbm"
+    name: ClassVar[str] = "penalty-barrier"
+    signed: ClassVar[bool] = False
     vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector(1e-2), "penalties": Vector(1.0)}
 
     def scalars(self) -> dict[str, Scalar]:
@@ -80,17 +82,14 @@ class PenaltyBarrier(Rule):
         self, state: tuple[Number, ...], given: tuple[Number, ...], g: Number, shared: Any, num_equalities: int
     ) -> tuple[tuple[Number, ...], Number]:
         (multipliers, penalties), xp = state, functions(g)
-        t = g / penalties
-        barrier = xp.at_least(-4.0 * t, 2.0)  # -4 t where it is used, t < -1/2
-        slope = xp.where(t >= -0.5, 1.0 + t, 1.0 / barrier)
-        w = multipliers * slope
+        w = multipliers * barrier_slope(g / penalties)
         shrunk = xp.at_least(self.shrink * penalties, self.least_penalty)
         return (multipliers + shared * (w - multipliers), shrunk), w
 
 
 @dataclass(frozen=True)
 class TwoSample(Rule):
-    r"""The dual side of SSL-ALM: an augmented Lagrangian whose weights come from a second, independent sample.
+    r"""SSL-ALM's two samples: an augmented Lagrangian whose weights come from a second, independent sample.
 
     .. math::
         w_i = [\lambda_i + \rho\, g_i(\zeta')]_+, \qquad
@@ -105,7 +104,7 @@ class TwoSample(Rule):
     dual_rate: float = 1.0
     step: float = 0.01
     penalty: float = 1.0
-    name: ClassVar[str] = "ssl-alm"
+    name: ClassVar[str] = "two-sample"
 
     def scalars(self) -> dict[str, Scalar]:
         return {"dual_rate": Scalar(float(self.dual_rate), open_low=True)}
