@@ -1,5 +1,7 @@
 """Problems over shards in one process: values, derivatives, solutions, and messages about bad shards."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -158,3 +160,17 @@ def test_bad_arguments(arguments, error, message):
 def test_a_batch_of_points_is_refused():
     with pytest.raises(ValueError, match=r"one point for a sharded problem, got shape \(2, 5\)"):
         gdpa.solve(sharded.problem(quadratic(2)), np.zeros((2, 5)), "GDPA")
+
+
+def test_displays_show_shards_and_rates(capsys):
+    gdpa.solve(sharded.problem(quadratic(4)), np.zeros(5), disp="lines")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "4 shards (local)" in last
+    assert last.endswith(" rows/s")
+
+
+def test_an_engine_that_is_not_installed_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "gdpa.sharded.ray", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"engine='ray' needs ray, which is not installed; .*pip install ray"):
+        sharded.problem(quadratic(2), "ray")

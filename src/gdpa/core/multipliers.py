@@ -66,8 +66,8 @@ def _fit_by_products(grad_f: Array, J: Array, g: Array, p: int, units: Units) ->
     """Return the multipliers from J J^T and J times vectors, in double precision; None if the rows nearly depend.
 
     With J J^T = L L^T the least squares problem is ``||L^T lambda - c||``. The first c is ``L^-1 J b``, b = -grad f.
-    The second is ``L^T lambda + L^-1 J r`` with the residual r = b - J^T lambda: products of small numbers keep the digits
-    that products of large ones round away.
+    The second is ``L^T lambda + L^-1 J r`` with the residual r = b - J^T lambda: products of small numbers keep the
+    digits that products of large ones round away.
     """
     xp = namespace(J)
     if not 0 < len(g) <= FEW_ROWS or (is_jax_array(J) and J.dtype != xp.float64):  # JAX may have no double precision

@@ -1,6 +1,6 @@
 """Certified full-batch solves over data in shards: in this process, on Ray, or on the ranks of torchrun.
 
-Each engine and `from_module` import their library when they are used: ``pip install 'gdpa[ray]'``, ``'gdpa[torch]'``.
+Each engine and `from_module` import their library, Ray or torch, when they are used.
 """
 
 from __future__ import annotations

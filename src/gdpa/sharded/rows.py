@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gdpa.base.extras import needed_by
 from gdpa.base.typing import Vector
 
 Chunk = tuple[Any, ...]
@@ -78,10 +79,8 @@ class ParquetRows:
         return sum(rows for _, _, rows in self._groups)
 
     def chunks(self) -> Iterator[Chunk]:
-        import pyarrow.parquet as parquet
-
         for path, group, _ in self._groups:
-            with parquet.ParquetFile(path) as file:
+            with _parquet().ParquetFile(path) as file:
                 table = file.read_row_group(group)
             yield ({name: _column(table[name]) for name in table.column_names},)
 
@@ -153,13 +152,18 @@ def _column(column: Any) -> Vector:
     return np.asarray(column.to_numpy())
 
 
+def _parquet() -> Any:
+    with needed_by("a Parquet file"):
+        import pyarrow.parquet
+
+    return pyarrow.parquet
+
+
 def _row_groups(paths: list[str]) -> list[tuple[str, int, int]]:
     """Return path, number and rows of every row group."""
-    import pyarrow.parquet as parquet
-
     found = []
     for path in paths:
-        with parquet.ParquetFile(path) as file:
+        with _parquet().ParquetFile(path) as file:
             meta = file.metadata
             found += [(os.path.abspath(path), i, meta.row_group(i).num_rows) for i in range(meta.num_row_groups)]
     if not found:
