@@ -16,7 +16,7 @@ BENCHMARKS := $(sort $(subst /,.,$(patsubst benchmarks/%.py,%,$(patsubst %/__mai
 # One thread per process: tests and experiments run side by side in processes, and small problems lose by more.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup integrations test test-fast campaigns lint format reproduce docs check-results lock audit bench faults clean
+.PHONY: help setup integrations test test-fast campaigns lint format reproduce race docs check-results lock audit bench faults clean
 .DEFAULT_GOAL := help
 # Stamps of installed extras stay, also if only a rule for bench-NAME asks for them.
 .SECONDARY:
@@ -28,6 +28,7 @@ help:
 	@echo "make test-fast     the tests that take about a minute: no lint, no coverage, none that are slow or start processes"
 	@echo "make campaigns     the tests left out of make test: mutants, SciPy's own tests, long fuzzing"
 	@echo "make reproduce     run every experiment and write $(OUT)/report.html"
+	@echo "make race          run every method on the paper's problems, five seeds, into $(OUT)"
 	@echo "make lint          ruff, mypy and import-linter alone"
 	@echo "make docs          build the documentation in site/, warnings are errors"
 	@echo "make check-results every table of the pages names commit, command and versions, and comes from its records"
@@ -79,6 +80,9 @@ format: $(VENV)/.test
 
 reproduce: $(VENV)/.experiments
 	$(BIN)/gdpa reproduce all --out $(OUT) $(ARGS)
+
+race: $(VENV)/.experiments
+	$(BIN)/gdpa reproduce race --seeds 5 --out $(OUT) $(ARGS)
 
 docs: $(VENV)/.docs
 	PYTHONPATH=docs $(BIN)/zensical build --strict --clean

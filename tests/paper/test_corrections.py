@@ -155,7 +155,7 @@ def test_n10_an_added_method_is_beside_the_papers():
         (["mnpc", "--method", "nonsense"], "method 'nonsense' is unknown"),
         (["mnpc", "--method", "gdpa", "--set", "gamma=1"], "unexpected keyword argument 'gamma'"),
         (["mnpc", "--method", "no_such_module:gdpa"], "No module named 'no_such_module'"),
-        (["rate", "--method", "gdpa"], "--method adds a method to mnpc, budget, cmdp; name one of these"),
+        (["rate", "--method", "gdpa"], "--method adds a method to mnpc, budget, cmdp, race; name one of these"),
         (["figure4"], "no experiment is called 'figure4'"),
     ],
 )

@@ -82,7 +82,7 @@ def options(
 
 
 #: The experiments by name, for messages and help.
-_EXPERIMENTS = f"{', '.join(experiments.names())}, or all"
+_EXPERIMENTS = f"{', '.join(experiments.EXPERIMENTS)}, or all (without {', '.join(experiments.APART)})"
 _ALIASES = ", ".join(f"{alias} = {name}" for alias, name in experiments.ALIASES.items())
 
 

@@ -16,6 +16,7 @@ import torch
 
 from gdpa.base.arrays import norm
 from gdpa.base.status import Status
+from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, certify, violation
 from gdpa.core.problem import Problem
 from gdpa.methods.base import State
@@ -165,7 +166,7 @@ class Study:
         method, clock = build(config.get("method", unit.method), constants), Clock()
         small = self.case(data, WARM_UP_IMAGES, unit.seed, **config["problem"])
         warm_up(method, small.problem, small.x0)
-        judge = _Judge(case, log, clock, config["budget"])
+        judge = Judge(case.judge.problem, case.x0, log, clock, config["budget"])
         stop: list[Any] = [clock.stop_at(config["budget"])]
         if config["steps"] is not None:
             stop.append(MaxSteps(config["steps"]))
@@ -183,7 +184,7 @@ class Study:
             "seconds": round(clock.seconds, 4),
             "best_kkt": judge.best if math.isfinite(judge.best) else None,
             "start": judge.start,
-            **judge.describe(data),
+            **_describe(case.judge, judge.certificate, data),
         }
 
     def section(self, records: Sequence[Record]) -> Section:
@@ -204,20 +205,27 @@ def _search(unit: Unit, log: Log, case: Case) -> Mapping[str, Any]:
     return {"points": found}
 
 
-class _Judge:
-    """An observer that certifies the method's point at geometrically spaced steps, off the method's clock."""
+class Judge:
+    """An observer that certifies the method's point at geometrically spaced steps, off the method's clock.
 
-    def __init__(self, case: Case, log: Log, clock: Clock, budget: float) -> None:
-        self._case, self._log, self._clock, self._budget = case.judge, log, clock, budget
-        self._problem, x0 = case.judge.problem, case.x0.double()
-        start = self._problem.evaluate(x0)
+    Args:
+        problem: in double precision.
+        x0: the start of the method.
+        log: gets a row for each certificate.
+        clock: of the method.
+        budget: of the method, on its clock.
+    """
+
+    def __init__(self, problem: Problem, x0: Array, log: Log, clock: Clock, budget: float) -> None:
+        self._problem, self._log, self._clock, self._budget = problem, log, clock, budget
+        start = problem.evaluate(_double(x0))
         #: f and ||g_+|| at the start.
         self.start = {
             "objective": float(start.objective),
-            "feasibility": float(norm(violation(start.constraints, self._problem.num_equalities))),
+            "feasibility": float(norm(violation(start.constraints, problem.num_equalities))),
         }
         self._due, self._done = 1.0, -1
-        self._certificate: Certificate | None = None
+        self.certificate: Certificate | None = None
         self.best = math.inf
 
     def __call__(self, progress: Progress) -> None:
@@ -231,14 +239,14 @@ class _Judge:
     def last(self, state: State, step: int, forwards: int, backwards: int) -> None:
         """Write the row of this step, if it is finite and not yet written."""
         # IQRC would return its last outer iterate now, the others their iterate.
-        x = (state.center if isinstance(state, IQRCState) else state.x).double()
-        if step == self._done or not bool(torch.isfinite(x).all()):
+        x = _double(state.center if isinstance(state, IQRCState) else state.x)
+        if step == self._done or not math.isfinite(float(norm(x))):
             return
-        certificate = certify(self._problem, x, state.multipliers.double())
+        certificate = certify(self._problem, x, _double(state.multipliers))
         worst = float(certificate.relative.worst)
         if not math.isfinite(worst):
             return
-        self._done, self._certificate, self.best = step, certificate, min(self.best, worst)
+        self._done, self.certificate, self.best = step, certificate, min(self.best, worst)
         self._log.row(
             step=step,
             forwards=forwards,
@@ -250,19 +258,24 @@ class _Judge:
             regularity=regularity(self._problem, certificate.x),
         )
 
-    def describe(self, data: Images) -> dict[str, Any]:
-        """Return losses, multipliers and the confusion table at the last finite point."""
-        certificate, classes = self._certificate, list(self._case.classes)
-        if certificate is None:
-            return {"final": None, "classes": classes}
-        return {
-            "final": {
-                "objective": float(certificate.objective),
-                **{name: float(value) for name, value in certificate.residuals._asdict().items()},
-                "kkt": float(certificate.relative.worst),
-            },
-            "classes": classes,
-            "multipliers": certificate.multipliers.tolist(),
-            "losses": self._case.losses(certificate.x).tolist(),
-            "confusion": self._case.confusion(certificate.x, data.test_x, data.test_y).tolist(),
-        }
+
+def _double(array: Array) -> Array:
+    return array.double() if isinstance(array, torch.Tensor) else array
+
+
+def _describe(case: Application, certificate: Certificate | None, data: Images) -> dict[str, Any]:
+    """Return losses, multipliers and the confusion table at the last finite point."""
+    classes = list(case.classes)
+    if certificate is None:
+        return {"final": None, "classes": classes}
+    return {
+        "final": {
+            "objective": float(certificate.objective),
+            **{name: float(value) for name, value in certificate.residuals._asdict().items()},
+            "kkt": float(certificate.relative.worst),
+        },
+        "classes": classes,
+        "multipliers": certificate.multipliers.tolist(),
+        "losses": case.losses(certificate.x).tolist(),
+        "confusion": case.confusion(certificate.x, data.test_x, data.test_y).tolist(),
+    }

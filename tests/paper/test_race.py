@@ -1,0 +1,88 @@
+"""The race at toy size: every registered method has a unit, runs or says why not, and losses are printed as losses."""
+
+import numpy as np
+import pytest
+
+from gdpa import method_names
+from gdpa.paper.base import Settings, Unit
+from gdpa.paper.records.folder import Record
+from gdpa.paper.studies import race
+from tests.paper.running import record
+from tests.paper.small import toy_images
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch):
+    monkeypatch.setattr(race, "load", toy_images)
+    monkeypatch.setattr(race, "IMAGES", 5)
+
+
+def test_every_method_is_in_the_race_with_grids_of_one_size():
+    units = race.units(Settings(seeds=2))
+    for problem in race.PROBLEMS:
+        for kind in ("printed", "tuned"):
+            assert [u.method for u in units if u.setting == f"{kind}, {problem}"] == [
+                name for name in method_names() for _ in range(2)
+            ]
+    assert {len(u.config["grid"]) for u in units if "grid" in u.config} == {9}
+    assert {u.seed for u in units if "grid" not in u.config} == {0, 1}
+    without = {u.method for u in units if u.setting.startswith("tuned") and u.after is None}
+    assert without == {"adaptive-gdpa", "proximal-admm"}  # nothing to tune, and linear constraints alone
+
+
+@pytest.mark.parametrize("problem", ["mnpc", "cmdp"])
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_runs_or_says_why_not(problem, method):
+    units = race.units(Settings(steps=20, preset="printed"))
+    unit = next(u for u in units if u.method == method and u.setting == f"printed, {problem}")
+    if method == "proximal-admm":
+        assert "linear" in race.run(unit, None if problem == "cmdp" else Quiet())["refusal"]
+    else:
+        finished = record(race, unit)
+        assert finished.summary["steps"] >= 1
+        assert np.isfinite(finished.columns["kkt"]).all()
+
+
+class Quiet:
+    def progress(self, fraction, note=""):
+        pass
+
+    def row(self, **columns):
+        pass
+
+
+def test_a_winner_of_a_grid_is_run():
+    units = race.units(Settings(steps=20, preset="tuned"))
+    unit = next(u for u in units if u.method == "gdpa" and u.setting == "tuned, mnpc")
+    points = race.run(unit.after, Quiet())["points"]
+    assert len(points) == 9
+    log = Quiet()
+    log.summary = lambda one: {"points": points}
+    assert race.run(unit, log)["constants"] == points[0]["constants"]
+
+
+def finished(method, passes, levels, setting="tuned, mnpc"):
+    """A record that reaches levels after some forward passes and as many backward ones."""
+    half = np.asarray(passes, dtype=float) / 2
+    columns = {"forwards": half, "backwards": half, "seconds": half, "kkt": np.asarray(levels)}
+    summary = {"best_kkt": min(levels), "constants": {}, "status": "GOAL", "steps": 3}
+    return Record(Unit("race", method, setting, 0, {"problem": "mnpc"}), summary, columns, {})
+
+
+def test_verdicts_count_passes_and_a_loss_is_a_loss():
+    records = [
+        finished("adaptive-gdpa", [20, 40, 60], [0.05, 0.005, 5e-5]),
+        finished("gdpa", [100, 1000], [0.05, 0.005]),
+        finished("ppl", [10, 100, 1000], [0.05, 0.005, 5e-5]),
+        finished("ippp", [5000], [0.05]),
+    ]
+    faster, factor, ours = race.section(records).verdicts
+    assert faster.holds is True
+    assert "tuned, mnpc, to 0.01: ppl 100, GDPA 1000." in faster.words
+    assert factor.holds is True
+    assert "to 0.1: 500 times." in factor.words
+    assert ours.holds is False
+    assert "to 0.1: AdaptiveGDPA 20, the fewest 10 by ppl." in ours.words
+    table = race.section(records).tables[0]
+    assert [row[0] for row in table.rows] == ["adaptive-gdpa", "ppl", "gdpa", "ippp"]
+    assert table.rows[2][1:7] == [100.0, 50.0, 1000.0, 500.0, "not reached", "not reached"]
