@@ -249,9 +249,8 @@ def print_kills(count: int) -> None:
     undisturbed = gdpa.solve(case.in_shards(2, "local"), None, "GDPA", **options).x.tolist()
     same = 0
     for evaluation in range(1, count + 1):
-        engine = sharded.Ray()
-        training = case.in_shards(2, engine)
-        victim = KillAt(evaluation, engine)
+        training = case.in_shards(2, "ray")
+        victim = KillAt(evaluation, training.problem.job.engine)
         problem = gdpa.Problem(victim.wrap(training.problem.evaluate), num_constraints=12)
         same += gdpa.solve(problem, training.x0, "GDPA", **options).x.tolist() == undisturbed
     rows = [["Ray: an actor in evaluation 1, 2, ...", count, same, "-"]]

@@ -108,7 +108,7 @@ def unreadable():
         (NoMemory(DATA), "shard 1 failed in pullback: its process has no memory left .*; use more shards"),
         (
             NotFinite(WITH_NAN),
-            "shard 1 has sums that are not finite at the start, first in its row 6.*; repair or drop",
+            "shard 1 has sums that are not finite at the start at its row 6.*; repair or drop",
         ),
         (OneMore(DATA), "shard 1 returned 4 sums and shard 0 returned 3.*number of constraints"),
         (OtherModel(DATA), r"shard 1 returned shape \(4,\) from pullback, expected \(5,\).*same model"),
@@ -174,3 +174,11 @@ def test_an_engine_that_is_not_installed_is_named_with_its_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "gdpa.sharded.ray", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r"engine='ray' needs ray, which is not installed; .*pip install ray"):
         sharded.problem(quadratic(2), "ray")
+
+
+def test_one_engine_serves_several_problems():
+    engine = sharded.Engine()
+    first, second = (sharded.problem(quadratic(2, data=data), engine) for data in (DATA, 3 * DATA))
+    x = np.ones(5)
+    assert first.evaluate(x).objective == sharded.problem(quadratic(2)).evaluate(x).objective
+    assert first.evaluate(x).objective != second.evaluate(x).objective

@@ -43,12 +43,11 @@ class Raises(Quadratic):
 
 def test_actors_give_the_bits_of_one_process_also_if_one_is_killed():
     local = gdpa.solve(sharded.problem(quadratic(2)), np.zeros(5), "GDPA", stop=gdpa.MaxSteps(12))
-    engine = sharded.Ray()
-    problem = sharded.problem(quadratic(2), engine)
+    problem = sharded.problem(quadratic(2), "ray")
 
     def kill(progress):
         if progress.step == 5:
-            os.kill(engine.processes()[1], signal.SIGKILL)
+            os.kill(problem.job.engine.processes()[1], signal.SIGKILL)
 
     remote = gdpa.solve(problem, np.zeros(5), "GDPA", stop=gdpa.MaxSteps(12), observers=kill)
     assert (remote.x == local.x).all()

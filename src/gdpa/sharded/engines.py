@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gdpa.base.typing import Vector
-from gdpa.sharded.shard import Recipe, add, answer, look, make
+from gdpa.sharded.shard import Recipe, add, answer, make
 
 
 class Engine:
@@ -27,9 +27,7 @@ class Engine:
         self._shards = [make(recipe, index) for index, recipe in enumerate(recipes)]
 
     def ask(self, question: str, *arguments: Any) -> list[Any]:
-        """Return the answer of every shard, in their order; "look" are the sums at the first point."""
-        if question == "look":
-            return [look(shard, index, *arguments) for index, shard in enumerate(self._shards, self._first)]
+        """Return the answer of every shard, in their order."""
         return [answer(shard, index, question, *arguments) for index, shard in enumerate(self._shards, self._first)]
 
     def total(self, answers: Sequence[Vector]) -> Vector:

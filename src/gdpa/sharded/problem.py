@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import time
 from collections.abc import Callable, Sequence
@@ -89,6 +90,7 @@ class Oracle:
     def __init__(
         self, recipes: list[Recipe], engine: Engine, combine: Combine, limits: Vector, regularizer: Regularizer
     ) -> None:
+        engine = copy.copy(engine)  # one engine may serve several problems, each with its own shards
         self.engine, self.count = engine, len(recipes)
         self.rank, self.clock = engine.rank, engine.clock
         self._combine, self._limits, self._regularizer = combine, limits, regularizer

@@ -12,7 +12,7 @@ from ray import exceptions
 
 from gdpa.base.checks import check_count, check_limit
 from gdpa.sharded.engines import Engine
-from gdpa.sharded.shard import Recipe, Shard, ShardError, answer, look, make
+from gdpa.sharded.shard import Recipe, Shard, ShardError, answer, make
 
 #: Larger arguments are put into the object store once, instead of into the message to every actor; Ray's own limit.
 LARGE = 100_000
@@ -104,8 +104,6 @@ class _Holder:
     def ask(self, recipe: list[Any], question: str, *arguments: Any) -> Any:
         if self._shard is None:
             self._shard = make(ray.get(recipe[0]), self._index)
-        if question == "look":
-            return look(self._shard, self._index, *arguments)
         return answer(self._shard, self._index, question, *arguments)
 
     def process(self) -> int:

@@ -52,40 +52,36 @@ def make(recipe: Recipe, index: int) -> Shard:
 
 
 def answer(shard: Any, index: int, question: str, *arguments: Any) -> Any:
-    """Ask a shard and check the answer; raise a `ShardError` that names the shard."""
+    """Ask a shard and check the answer; raise a `ShardError` that names the shard.
+
+    Besides the methods of a shard there are the questions "describe", without arguments, and "look": the sums at the
+    first point, which must be finite.
+    """
     if question == "describe":
-        return {
-            "rows": len(shard) if hasattr(shard, "__len__") else None,
-            "has_rows": callable(getattr(shard, "rows", None)),
-        }
-    x = arguments[0]
+        sized, has_rows = hasattr(shard, "__len__"), callable(getattr(shard, "rows", None))
+        return {"rows": len(shard) if sized else None, "has_rows": has_rows}
+    x, method = arguments[0], "sums" if question == "look" else question
     try:
-        found = np.asarray(getattr(shard, question)(*arguments), dtype=np.float64 if question == "sums" else x.dtype)
+        found = np.asarray(getattr(shard, method)(*arguments), dtype=np.float64 if method == "sums" else x.dtype)
     except Exception as error:
-        row = _first_bad_row(shard, x)
-        place = "" if row is None else f" at its row {row}"
-        raise ShardError(f"shard {index} failed in {question}{place}: {_reason(error)}") from error
-    right = {"sums": found.ndim == 1, "pullback": found.shape == x.shape, "rows": found.shape[1:] == x.shape}[question]
+        raise ShardError(f"shard {index} failed in {method}{_bad_row(shard, x)}: {_reason(error)}") from error
+    d = len(x)
+    expected, right = {
+        "sums": ("(k,)", found.ndim == 1),
+        "pullback": (f"({d},)", found.shape == (d,)),
+        "rows": (f"(k, {d})", found.shape[1:] == (d,)),
+    }[method]
     if not right:
-        expected = {"sums": "(k,)", "pullback": f"({len(x)},)", "rows": f"(k, {len(x)})"}[question]
         raise ShardError(
-            f"shard {index} returned shape {found.shape} from {question}, expected {expected}: x has {len(x)} "
-            "parameters; give every shard the same model"
+            f"shard {index} returned shape {found.shape} from {method}, expected {expected}: x has {d} parameters; "
+            "give every shard the same model"
+        )
+    if question == "look" and not np.isfinite(found).all():
+        raise ShardError(
+            f"shard {index} has sums that are not finite at the start{_bad_row(shard, x)}: {found}; repair or drop "
+            "such rows, or choose a start where every term is finite"
         )
     return found
-
-
-def look(shard: Shard, index: int, x: Vector) -> Vector:
-    """Return the sums at the first point; raise if they are not finite."""
-    sums: Vector = answer(shard, index, "sums", x)
-    if not np.isfinite(sums).all():
-        row = _first_bad_row(shard, x)
-        where = "" if row is None else f", first in its row {row}"
-        raise ShardError(
-            f"shard {index} has sums that are not finite at the start{where}: {sums}; repair or drop such rows, or "
-            "choose a start where every term is finite"
-        )
-    return sums
 
 
 def add(parts: Sequence[Vector]) -> Vector:
@@ -104,11 +100,13 @@ def add(parts: Sequence[Vector]) -> Vector:
     return add(parts[:half]) + add(parts[half:])
 
 
-def _first_bad_row(shard: Any, x: Vector) -> int | None:
+def _bad_row(shard: Any, x: Vector) -> str:
+    """Return the place of the first bad row as a part of a sentence, "" if the shard does not find it."""
     try:
-        return None if not hasattr(shard, "first_bad_row") else shard.first_bad_row(x)
+        row = shard.first_bad_row(x)
     except Exception:  # the message about the shard itself matters more
-        return None
+        return ""
+    return "" if row is None else f" at its row {row}"
 
 
 def _reason(error: Exception) -> str:

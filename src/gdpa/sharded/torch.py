@@ -115,7 +115,7 @@ class Torch(Engine):
         gathered = self._gather(message)
         failed, clocks, signals, checksums = gathered[:, :HEADER].T
         if failed.any():
-            self._together(_raising(error))
+            self._together(error)
         other = checksums != checksums[0]
         if other.any():
             raise ShardError(
@@ -137,7 +137,7 @@ class Torch(Engine):
         self._call(dist.all_to_all_single, received, sent)
         pieces = received.cpu().numpy()
         if pieces[:, 0].any():
-            self._together(_raising(error))
+            self._together(error)
         return self._gather(add(list(pieces[:, 1:]))).ravel()[: found.size].reshape(found.shape)
 
     def _gather(self, numbers: Vector) -> Vector:
@@ -147,9 +147,9 @@ class Torch(Engine):
         self._call(dist.all_gather, received, sent)
         return torch.stack(received).cpu().numpy()
 
-    def _together(self, work: Callable[[], Any]) -> list[Any]:
-        """Return what ``work`` returns on each rank; raise on all of them if one raised."""
-        found, error = _attempt(work)
+    def _together(self, work: Callable[[], Any] | ShardError | None) -> list[Any]:
+        """Return what ``work`` returns on each rank; raise on all of them if one raised, or has an error already."""
+        found, error = _attempt(work) if callable(work) else (None, work)
         if self.world == 1:
             if error is not None:
                 raise error
@@ -209,11 +209,3 @@ def _attempt(work: Callable[[], Any]) -> tuple[Any, ShardError | None]:
         return work(), None
     except ShardError as error:
         return None, error
-
-
-def _raising(error: ShardError | None) -> Callable[[], None]:
-    def work() -> None:
-        if error is not None:
-            raise error
-
-    return work
