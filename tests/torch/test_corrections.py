@@ -6,11 +6,14 @@ import copy
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
 import gdpa.torch
-from gdpa.torch import CSVWriter, Limits, NonFiniteWarning, at_most, certify
+from gdpa.torch import CSVWriter, Limits, NonFiniteWarning, at_least, at_most, certify
+from gdpa.torch.report import diagnose
+from gdpa.torch.roster import Roster
 from tests.torch.helpers import KINDS, batch, duals, flat, make, network, same, terms, train
 
 
@@ -252,3 +255,149 @@ def test_b22_other_defaults_of_torch_change_nothing(kind, dtype, device):
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
     assert found[0][2] == found[1][2]
+
+
+# The first five minutes.
+
+
+def course(g, lam, names, ratio=None):
+    """Return the advice on a run whose last 200 values and multipliers are given by column."""
+    g, lam = (np.stack(columns, axis=1) for columns in (g, lam))
+    return [line for _, line in diagnose(Roster(names), g, lam, None if ratio is None else np.array(ratio))]
+
+
+def test_n4_advice_is_about_the_set_of_limits_in_conflict():
+    steps, rng = np.linspace(0, 1, 200), np.random.default_rng(0)
+    names = ["recall", "a", "b", "c", "d", "e", "f", "loose"]
+    g = [0.05 + 0.01 * rng.standard_normal(200) for _ in names[:-1]] + [-0.1 + 0 * steps]
+    lam = [1 + 0.01 * steps for _ in names[:-1]] + [0 * steps]
+    (line,) = course(g, lam, names)
+    assert line.startswith(
+        "The limits 'recall', 'a', 'b', 'c', 'd' and 2 more pull against each other: all of them stay"
+    )
+    assert "loose" not in line
+    assert "relax some of them" in line
+
+
+def test_n4_the_last_line_counts_the_limits_met():
+    x = param(3)
+    opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.0), Limits(a=at_most(0.5), b=at_most(1.0), c=at_most(2.0)))
+    opt.lagrangian(x.sum(), {"a": x[0], "b": x[1], "c": x[2]}).backward()
+    opt.step()
+    assert str(opt.report()).splitlines()[-1] == "2 of 3 limits met"
+    line = str(opt.report(tolerance=1.0)).splitlines()[-1]
+    assert line == "3 of 3 limits met (a violation of up to 100 % of the limit counts as met)"
+
+
+def test_n5_nothing_is_said_of_limits_that_hold_with_a_multiplier_near_zero():
+    t = np.arange(200) / 8.0
+    swinging, steady = 0.003 * (1 + np.sin(t)), 1 + 0 * t
+    g = [np.cos(t) - 0.02, -0.1 + 0 * t]
+    assert course(g, [swinging, 0 * t], ["recall", "rest"], [1.0, 1.0]) == []
+    assert course(g, [swinging, steady], ["recall", "rest"]) == []
+    assert "'recall' oscillates" in course(g, [100 * swinging, steady], ["recall", "rest"], [1.0, 1.0])[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda base, x: gdpa.torch.constrain(base), r"got None; write e.g. Limits\(recall=at_least\(0.9\)\)"),
+        (
+            lambda base, x: gdpa.torch.constrain(base, {"recall": 0.9}),
+            r"got the dict \{'recall': 0.9\}; write Limits\(\{'recall': at_least\(0.9\)\}\), or at_most",
+        ),
+        (
+            lambda base, x: gdpa.torch.constrain(base, ["a"]).lagrangian((x.sum(), {"a": x[0]})),
+            r"lagrangian takes f and g as two arguments; of a pair write opt.lagrangian\(\*losses\(...\)\)",
+        ),
+        (
+            lambda base, x: gdpa.torch.constrain(base, ["a"]).lagrangian(x.sum(), {"a": x[0], "accuracy": x[1]}),
+            r"have unknown \['accuracy'\]; .* keep metrics without a limit in a dict of their own",
+        ),
+    ],
+)
+def test_messages_name_the_remedy(call, message):
+    x = param(3)
+    with pytest.raises((TypeError, KeyError), match=message):
+        call(torch.optim.SGD([x], lr=0.1), x)
+
+
+# Hundreds of limits.
+
+
+def test_c1_ratios_of_constraints_without_sizes_do_not_spread():
+    """100 constraints that are statistically equal, in a state in which none is measured any more."""
+    torch.manual_seed(0)
+    x = param(100, dtype=torch.float64)
+    opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.0), 100)
+    for _ in range(40):
+        opt.zero_grad()
+        noise = torch.randn(100, dtype=torch.float64)
+        opt.lagrangian(x.square().sum(), 1e-3 * x + noise).backward()
+        opt.step()
+    ratio = opt.dual_state.state_dict()["ratio"]
+    assert (ratio > 0).sum() > 90
+    assert ratio[ratio > 0].max() < 5 * ratio[ratio > 0].min()
+
+
+def test_c3_one_size_for_all_constraints():
+    x = param(3)
+    base = torch.optim.SGD([x], lr=0.0)
+    opt = gdpa.torch.constrain(base, 3, sizes=0.1)
+    opt.lagrangian(x.sum(), x - 0.95).backward()
+    opt.step()
+    assert "50 %" in str(opt.report())  # 0.05 of 0.1
+    for bad in (0.0, [0.1, 0.2], [0.1, 0.2, -1.0]):
+        with pytest.raises(ValueError, match="sizes must be one positive number, or 3 of them"):
+            gdpa.torch.constrain(base, 3, sizes=bad)
+
+
+@pytest.mark.parametrize(("sizes", "met"), [(0.1, False), (10.0, True), (None, False)])
+def test_c4_the_tolerance_of_finish_is_a_share_of_the_size(sizes, met):
+    net = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(net.weight)
+    opt = gdpa.torch.constrain(torch.optim.SGD(net.parameters(), lr=0.0), 1, sizes=sizes)
+
+    def losses(net, x):
+        return net(x).sum(), net(x)[:1, 0] - 0.992  # violated by 0.008
+
+    opt.lagrangian(*losses(net, torch.ones(1, 1))).backward()
+    opt.step()
+    assert opt.finish(net, [torch.ones(1, 1)], losses).certificate.feasible == met
+
+
+def test_c5_the_worst_rows_come_first():
+    x = torch.nn.Parameter(torch.linspace(-1, 1, 50))
+    opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.0), [f"g{i}" for i in range(50)])
+    opt.lagrangian(x.sum(), x).backward()
+    opt.step()
+    lines = str(opt.report()).splitlines()
+    assert [line.split()[0] for line in lines[2:22]] == [f"g{i}" for i in range(49, 29, -1)]
+    assert lines[22:] == ["The 30 constraints not shown have smaller violations or none.", "25 of 50 limits met"]
+
+
+def test_n15_plot_draws_values_limits_and_multipliers():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
+    opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.05), Limits(size=at_most(1.0), far=at_least(-9.0)))
+    with pytest.raises(RuntimeError, match="no step has used the constraints yet"):
+        opt.plot()
+    for _ in range(2100):  # longer than the picture has points
+        opt.zero_grad()
+        opt.lagrangian((x[0] - 3) ** 2, {"size": x[0], "far": x[0]}).backward()
+        opt.step()
+    figure = opt.plot()
+    size, far, multipliers = figure.axes
+    assert (size.get_ylabel(), far.get_ylabel(), multipliers.get_ylabel()) == ("size", "far", "multiplier")
+    values = size.lines[0]
+    assert 500 <= len(values.get_xdata()) <= 1000
+    assert values.get_xdata()[-1] == 2100
+    assert values.get_ydata()[-1] == pytest.approx(opt.snapshot().rows[0].value)
+    assert set(size.lines[2].get_ydata()) == {1.0}  # the limit
+    assert multipliers.lines[0].get_ydata()[-1] == pytest.approx(opt.multipliers[0].item())
+    assert len(opt.plot(names=["far"]).axes) == 2
+    with pytest.raises(
+        KeyError, match=r"names holds \['nothing'\], which are not constraints; there are 'size', 'far'"
+    ):
+        opt.plot(["nothing"])
+    plt.close("all")

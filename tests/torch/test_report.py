@@ -147,32 +147,35 @@ class TestReport:
         notes = diagnose(Roster(["disc"]), np.cos(t)[:, None], 1 + swing * np.sin(t)[:, None])
         assert any("'disc' oscillates" in line for _, line in notes) == said
 
-    def test_oscillation_has_a_floor_and_a_cap(self):
+    def test_oscillation_has_a_floor_and_one_sentence(self):
         t = np.arange(200)[:, None] / 8.0
         lam = 1 + 0.8 * np.sin(t + np.arange(20))
-        notes = [line for _, line in diagnose(Roster(20), np.cos(t + np.arange(20)), lam)]
-        assert sum("oscillates" in line for line in notes) == 5
-        assert notes[-1] == "15 more multipliers oscillate."
+        ((_, line),) = diagnose(Roster(20), np.cos(t + np.arange(20)), lam)
+        assert line.startswith("'g[0]', 'g[1]', 'g[2]', 'g[3]', 'g[4]' and 15 more oscillate: ")
         lam[:, 1:] *= 1e-40
-        notes = [line for _, line in diagnose(Roster(20), np.cos(t + np.arange(20)), lam)]
-        assert [line.split(" ")[0] for line in notes] == ["'g[0]'"]
+        ((_, line),) = diagnose(Roster(20), np.cos(t + np.arange(20)), lam)
+        assert line.startswith("'g[0]' oscillates: ")
 
     @pytest.mark.parametrize(
         ("growth", "ratio", "said"),
         [
             (1.0, 0.05, "looks unattainable"),  # the multiplier is 2, its gradient weighs 40 times that of f
-            (1.0, 1.0, "still rising"),  # it does not outweigh f yet: our rate may be what is slow
+            (
+                1.0,
+                1.0,
+                "is still violated by 0.1 with a multiplier of 2",
+            ),  # it does not outweigh f yet: our rate may be what is slow
             (29.0, None, "looks unattainable"),
-            (1.0, None, "still rising"),
-            (0.0, 0.1, ""),
+            (1.0, None, "is still violated by 0.1 with a multiplier of 2"),
+            (0.0, 0.1, "is still violated by 0.1 with a multiplier of 1"),
         ],
     )
     def test_a_slow_rate_is_not_called_unattainable(self, growth, ratio, said):
         steps = np.linspace(0, 1, 200)[:, None]
         ratio = None if ratio is None else np.array([ratio])
         notes = diagnose(Roster(["rate"]), 0.1 + 0 * steps, 1 + growth * steps, ratio)
-        assert (said in notes[0][1]) if said else not notes
-        if said == "still rising":
+        assert said in notes[0][1]
+        if "unattainable" not in said:
             assert "more steps or a larger dual_rate" in notes[0][1]
 
     def test_silent_on_a_calm_run(self):
@@ -197,7 +200,7 @@ class TestReport:
         opt = gdpa.torch.GDPA([x], 50)
         opt.lagrangian(x.sum(), x).backward()
         opt.step()
-        assert "... and 30 more" in str(opt.report())
+        assert "The 30 constraints not shown have smaller violations or none." in str(opt.report())
 
 
 class TestWriters:

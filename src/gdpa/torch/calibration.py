@@ -120,8 +120,8 @@ def measure(
                 new["slope_g"][i] += slope
                 new["squares"][i] += float(values[i]) ** 2
                 new["measured"][i] += 1
-            if new["measured"][i] >= BATCHES and new["slope_f"][i] > 0:
-                new["ratio"][i] = (new["slope_f"][i] / new["slope_g"][i]) ** 0.5
+            if new["measured"][i] >= BATCHES:  # if f does not move, any ratio above 0 will do
+                new["ratio"][i] = ((new["slope_f"][i] or new["measured"][i]) / new["slope_g"][i]) ** 0.5
                 _logger.info("%s: gradient ratio %.4g", roster.name(i), new["ratio"][i])
     if many and left <= len(chosen):
         if not common:
@@ -129,7 +129,9 @@ def measure(
             _logger.info("the other constraints: gradient ratio %.4g over their limits", common)
         for i in which:
             size = float(dual["limit"][i])
-            size = size if math.isfinite(size) else abs(float(values[i]))
+            if not math.isfinite(size):  # one batch's |g| may be anything; the running square is that of many
+                seen = float(dual["square"][i]) ** 0.5 if "square" in dual else float(dual["size"][i])
+                size = max(seen, abs(float(values[i])))
             if new["ratio"][i] == 0 and size > 0:
                 new["ratio"][i] = common / size
     parts = {key: Part(which, list(numbers.values())) for key, numbers in new.items()}
@@ -201,12 +203,13 @@ def _common(dual: dict[str, Any], new: dict[str, dict[int, float]]) -> float:
     for key, numbers in new.items():
         vectors[key][list(numbers)] = list(numbers.values())
     n = vectors["measured"]
-    seen = (n > 0) & (vectors["slope_f"] > 0)
+    seen = n > 0
     if not seen.any():
         return 0.0
+    slope_f = np.where(vectors["slope_f"][seen] > 0, vectors["slope_f"][seen], n[seen])
     limit = _array(dual["limit"])[seen]
     size = np.where(np.isfinite(limit), limit, np.sqrt(vectors["squares"][seen] / n[seen]))
-    return float(np.median(np.sqrt(vectors["slope_f"][seen] / vectors["slope_g"][seen]) * size))
+    return float(np.median(np.sqrt(slope_f / vectors["slope_g"][seen]) * size))
 
 
 def _slopes(

@@ -91,7 +91,8 @@ def certify(
         optimizer: brings its constraints, equalities, multipliers, and the sets X of its parameter groups.
         combine: for constraints that are not means: ``losses`` then returns (means, counts) of any statistics, and
             ``combine`` makes (f, g) of their means over the whole data (the difference of two group means, say).
-        tolerance: what counts as feasible.
+        tolerance: the violation that still counts as met: a share of the size of the limit if that is known (`Limits`,
+            or the optimizer's ``sizes=``), else in units of g.
         stationarity: also compute the KKT residuals, which takes backward passes over the data: one for the
             optimizer's multipliers, and m + 1 to fit better ones if m times the parameters is not too large.
         confidence: the probability, over the draw of the held-out data, that every statement on new data is true;
@@ -138,7 +139,7 @@ def certify(
     steps = 0 if optimizer is None else optimizer.dual_steps
     snapshot = Snapshot.of(roster, shown, steps, (f.detach(), g.detach()), unknown=math.inf)
     new = None if confidence is None else _new_data(model, loader, losses, roster, confidence, tolerance)
-    report = Report(snapshot, 0, tolerance, (), f"{whole.samples} samples", roster.limits is not None)
+    report = Report(snapshot, 0, tolerance, (), f"{whole.samples} samples")
     return ModelCertificate(report, certificate, whole.samples, new)
 
 

@@ -20,12 +20,12 @@ from gdpa.torch.staging import Stage
 
 def constrain(
     optimizer: torch.optim.Optimizer,
-    constraints: Constraints,
+    constraints: Constraints = None,  # type: ignore[assignment]  # refused with a remedy
     dual_rate: float | None = None,
     *,
     rule: str | Rule = "feedback",
     equalities: Sequence[str | int] = (),
-    sizes: Sequence[float] | None = None,
+    sizes: Sequence[float] | float | None = None,
     average: bool | None = None,
     accumulate: str | None = None,
     nan: str = "skip",
@@ -42,8 +42,8 @@ def constrain(
         rule: how multipliers follow the constraints: "feedback" (ours, scales itself), "damped", "paper", "nupi",
             "spbm", "ssl-alm", "rcml", "penalty-barrier", "two-sample", or a `gdpa.torch.rules.Rule`.
         equalities: names (or positions) of the constraints that must equal zero.
-        sizes: the sizes of the limits behind a g without `Limits`, in the order of the constraints; infinite if
-            unknown. The rule "feedback" measures violations in them.
+        sizes: the size of the limits behind a g without `Limits`, or one for each constraint in their order;
+            infinite if unknown. The rule "feedback" measures violations in them, and so do `certify` and `finish`.
         average: keep an average of the weights for `ConstrainedOptimizer.finish`; default: yes, unless ``capturable``.
         accumulate: what several calls of `lagrangian` before one `step` mean: None refuses them, "exact" takes the
             weights of the whole batch (`observe` first), "stale" those of the step before.
@@ -88,7 +88,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         rule: Rule,
         *,
         equalities: Sequence[str | int] = (),
-        sizes: Sequence[float] | None = None,
+        sizes: Sequence[float] | float | None = None,
         average: bool | None = None,
         accumulate: str | None = None,
         nan: str = "skip",

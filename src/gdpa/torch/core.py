@@ -17,6 +17,7 @@ from gdpa.torch.dual import Dual
 from gdpa.torch.gradients import GradientCheck
 from gdpa.torch.memory import Rows
 from gdpa.torch.microbatches import MicroBatches
+from gdpa.torch.plot import plot_course
 from gdpa.torch.pooling import Group, Pooled, initialized, mask, pack
 from gdpa.torch.projection import product_of_sets, project_groups_
 from gdpa.torch.record import Observer, Record
@@ -57,7 +58,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         nan: str,
         process_group: Any,
         capturable: bool,
-        sizes: Sequence[float] | None = None,
+        sizes: Sequence[float] | float | None = None,
     ) -> None:
         """Validate and set what both optimizers share; call before the parameter groups are built."""
         if accumulate not in (None, "exact", "stale"):
@@ -103,7 +104,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     # The loop's three calls.
 
     def lagrangian(
-        self, f: Any, g: Any, *, true: Any = None, samples: int | None = None, counts: Any = None
+        self, f: Any, g: Any = None, *, true: Any = None, samples: int | None = None, counts: Any = None
     ) -> torch.Tensor:
         """Return the scalar whose backward pass is the step's: ``f + w . g`` with w this step's weights.
 
@@ -123,6 +124,8 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         roster = self._roster
         if not roster.size:
             return torch.as_tensor(f)
+        if g is None:
+            raise TypeError("lagrangian takes f and g as two arguments; of a pair write opt.lagrangian(*losses(...))")
         if true is not None or (type(g) is not torch.Tensor and has_terms(g)):
             g, counts = resolve(g, true, counts, samples)
         vector = roster.vector(g)
@@ -380,6 +383,14 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         Values are means over the last steps (at most 200) in which the constraint was present.
         """
         return self._record.report(self._entries, self.skipped, tolerance)
+
+    def plot(self, names: Sequence[str] | None = None) -> Any:
+        """Draw values against their limits, and multipliers, over the steps so far; return the matplotlib figure.
+
+        Args:
+            names: the constraints to show; by default the four with the largest violations and multipliers.
+        """
+        return plot_course(self._roster, self._record.course(), None if names is None else list(names))
 
     def observe_steps(self, observer: Observer, every: int = 1) -> None:
         """Call ``observer(snapshot)`` after every ``every``-th committed step; see `gdpa.torch.writers`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,9 @@ import torch
 from gdpa.torch.averaging import Averages, copy_
 from gdpa.torch.certify import Losses, ModelCertificate, best, certify
 from gdpa.torch.core import MultiplierOptimizer
+
+#: Share of the size of a limit by which it may be violated and still counts as met.
+TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ def finish(
     loader: Iterable[Any],
     losses: Losses,
     *,
-    tolerance: float = 0.01,
+    tolerance: float | None = None,
     **kwargs: Any,
 ) -> Finished:
     """Judge the last and the averaged weights on all of ``loader`` and load the better ones into ``model``.
@@ -60,10 +64,13 @@ def finish(
         model: the model whose parameters the optimizer holds.
         loader: batches of the whole data; it must be possible to go through it several times.
         losses: as for `certify`.
-        tolerance: what counts as met: a share of the limit with `Limits`, else in units of g.
+        tolerance: the violation that still counts as met, a share of the size of the limit; by default 1 %. Of a g
+            whose size is not known (no `Limits`, no ``sizes=``) it is in units of g, and by default 0.
         kwargs: further arguments of `certify`; ``stationarity=True`` adds the KKT residuals.
     """
     groups, state = optimizer.param_groups, optimizer.state
+    if tolerance is None:
+        tolerance = TOLERANCE if all(math.isfinite(size) for size in optimizer._roster.user_sizes) else 0.0
     kwargs.setdefault("stationarity", False)
     found = {"last": certify(model, loader, losses, optimizer=optimizer, tolerance=tolerance, **kwargs)}
     pairs = [] if averages is None else averages.pairs(groups, state)

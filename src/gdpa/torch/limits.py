@@ -180,7 +180,10 @@ class Limits:
         if not isinstance(values, Mapping):
             raise TypeError(f"with Limits the values must be a dict name -> tensor, got {type(values).__name__}")
         if len(values) != len(self.limits) or any(name not in values for name in self.limits):
-            raise KeyError(f"the values {mismatch(self.limits, values)}; the limits are {list(self.limits)}")
+            raise KeyError(
+                f"the values {mismatch(self.limits, values)}; the limits are {list(self.limits)}. Keep metrics "
+                "without a limit in a dict of their own"
+            )
         for name, value in values.items():
             if not isinstance(value, torch.Tensor) and (differentiable or not is_number(value)):
                 raise TypeError(f"the value of {name!r} must be a tensor computed from the parameters, got {value!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ _logger = logging.getLogger("gdpa.torch")
 WINDOW = 200
 #: Steps after which limits that look unattainable are logged. Looking costs some 300 microseconds.
 LOOK_EVERY = 500
+#: Steps of the whole run that `plot` shows; of a longer run every second, fourth, ... step is kept.
+COURSE = 1000
 #: With more constraints than this only the last two steps are kept.
 MANY = 1024
 
@@ -35,6 +37,8 @@ class Record:
         self._last: tuple[Any, Any] | None = None
         self._observers: list[tuple[Observer, int]] = []
         self._told: set[str] = set()
+        self._course: list[tuple[int, Any, Any]] = []
+        self._stride = 1
 
     def observe(self, observer: Observer, every: int) -> None:
         """Call ``observer`` after every ``every``-th committed step."""
@@ -50,6 +54,10 @@ class Record:
         multipliers = entries["multipliers"].clone() if stage.states is None else stage.states
         self._steps.append((stage.values, multipliers))
         done = entries["dual_steps"]
+        if done % self._stride == 0 and self._roster.size <= MANY:
+            self._course.append((done, stage.values, multipliers))
+            if len(self._course) > COURSE:
+                self._course, self._stride = self._course[1::2], 2 * self._stride
         if done % LOOK_EVERY == 0 and self._roster.size <= MANY:
             self._tell(done, entries)
         for observer, every in self._observers:
@@ -73,10 +81,18 @@ class Record:
         """Return (g, multipliers) of the last steps, one row a step, in the user's order."""
         if not self._steps:
             return None
-        columns: list[Any] = []
-        for column in zip(*self._steps, strict=True):
-            columns.append(np.array([_listed(row) for row in column])[:, self._roster.positions])
-        return columns[0], columns[1]
+        g, multipliers = (self._table(column) for column in zip(*self._steps, strict=True))
+        return g, multipliers
+
+    def course(self) -> tuple[Any, Any, Any]:
+        """Return (steps, g, multipliers) of at most `COURSE` steps of the whole run, in the user's order."""
+        if not self._course:
+            raise RuntimeError("no step has used the constraints yet; train first, then draw")
+        steps, g, multipliers = zip(*self._course, strict=True)
+        return np.array(steps), self._table(g), self._table(multipliers)
+
+    def _table(self, rows: Sequence[Any]) -> Any:
+        return np.array([_listed(row) for row in rows])[:, self._roster.positions]
 
     def _ratio(self, entries: dict[str, Any]) -> Any:
         return self._roster.to_user(entries["ratio"]).cpu().numpy() if "ratio" in entries else None

@@ -1,4 +1,4 @@
-"""What to tell about the constraints of a training run."""
+"""Reports on the constraints of a training run: a table, and advice."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 if TYPE_CHECKING:
     from gdpa.torch.roster import Roster
 
-#: Steps that must be known before anything is said about their course.
+#: Steps that must be known before their course is judged.
 ENOUGH = 50
-#: A multiplier oscillates only if it also swings by this share of the largest multiplier ...
+#: A multiplier oscillates only if it also swings by this share of the largest multiplier, and by this share of the
+#: weight at which its gradient is as long as the gradient of f.
 LEAST_SWING = 0.01
-#: ... and at most this many constraints are named for it.
+#: A sentence names at most this many constraints.
 MOST_NAMED = 5
 #: A violation stays if it falls by less than this share from one half of the window to the other.
 STAYS = 0.9
@@ -25,7 +26,7 @@ RISES = 0.02
 #: A limit looks unattainable only if its weighted gradient has this many times the norm of that of f. Without measured
 #: gradients the multiplier must have grown by this factor within the window.
 OUTWEIGHS = 20.0
-#: Lines that a printed report shows.
+#: Rows that a printed report shows: of more constraints, the worst.
 SHOWN = 20
 
 
@@ -39,7 +40,7 @@ class Row:
         violation: the positive part of g, |g| for an equality: with `Limits` a share of the limit. NaN if absent.
         multiplier: lambda.
         equality: whether it is an equality.
-        absent: whether no batch looked at had a sample of it.
+        size: the size of the limit in units of the violation; infinite if it is not known.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Row:
     violation: float
     multiplier: float
     equality: bool
+    size: float = 1.0
 
     @property
     def absent(self) -> bool:
@@ -55,8 +57,18 @@ class Row:
         return math.isnan(self.violation)
 
     def feasible(self, tolerance: float = 0.0) -> bool:
-        """Return whether the violation is within ``tolerance``; False if the constraint was absent."""
-        return self.violation <= tolerance
+        """Return whether the violation is within ``tolerance``, a share of the size of the limit if that is known.
+
+        False if the constraint was absent.
+        """
+        return self.violation <= (tolerance * self.size if math.isfinite(self.size) else tolerance)
+
+    @property
+    def beyond(self) -> str:
+        """The violation in words: a share of the limit in per cent, or a number if the size is not known."""
+        if self.absent:
+            return "-"
+        return f"{100 * self.violation / self.size:.3g} %" if math.isfinite(self.size) else f"{self.violation:.4g}"
 
     @property
     def active(self) -> bool:
@@ -93,14 +105,14 @@ class Snapshot:
 
 def _rows(roster: Roster, values: list[float], multipliers: list[float], unknown: float = math.nan) -> tuple[Row, ...]:
     """Return the rows of all constraints, from g and multipliers in the user's order."""
-    equal = roster.equal_positions
+    equal, sizes = roster.equal_positions, roster.user_sizes
     rows = []
     for i, g in enumerate(values):
         name, value, limit = roster.user_name(i), g, 0.0
         if roster.limits is not None:
-            value, limit = roster.limits.value(name, g)
+            value, limit = roster.to_value(i, g)
         violation = unknown if g != g else abs(g) if i in equal else max(g, 0.0)
-        rows.append(Row(name, value, limit, violation, multipliers[i], i in equal))
+        rows.append(Row(name, value, limit, violation, multipliers[i], i in equal, sizes[i]))
     return tuple(rows)
 
 
@@ -112,10 +124,9 @@ class Report:
         snapshot: the rows. In `opt.report()` values are means over the last ``window`` steps; `certify` judges the
             whole data.
         skipped: steps skipped for numbers that were not finite.
-        tolerance: what counts as feasible.
+        tolerance: the violation that still counts as met: a share of the size of the limit, if that is known.
         advice: a sentence for each thing that looks wrong.
-        source: what the values are taken over, in words.
-        relative: violations are shares of the limits.
+        source: the data that the values are taken over, in words.
     """
 
     snapshot: Snapshot
@@ -123,7 +134,6 @@ class Report:
     tolerance: float
     advice: tuple[str, ...]
     source: str = "last batch"
-    relative: bool = False
 
     @property
     def feasible(self) -> bool:
@@ -138,21 +148,37 @@ class Report:
 
     def __str__(self) -> str:
         rows = self.snapshot.rows
-        wide = max([len(row.name) for row in rows[:SHOWN]] + [10])
-        over = "over limit" if self.relative else "violation"
+        shown = rows if len(rows) <= SHOWN else sorted(rows, key=_badness)[:SHOWN]
+        wide = max([len(row.name) for row in shown] + [10])
+        over = "over limit" if any(math.isfinite(row.size) for row in rows) else "violation"
         head = f"{'constraint':<{wide}}  {'value':>11} {'limit':>11} {over:>11} {'multiplier':>11}  met"
         lines = [f"step {self.snapshot.step}, objective {self.snapshot.objective:.6g} ({self.source})", head]
-        for row in rows[:SHOWN]:
-            if row.absent:
-                seen = f"{'absent':>11} {row.limit:>11.4g} {'-':>11}"
-            else:
-                beyond = f"{100 * row.violation:.3g} %" if self.relative else f"{row.violation:.4g}"
-                seen = f"{row.value:>11.4g} {row.limit:>11.4g} {beyond:>11}"
+        for row in shown:
+            value = "absent" if row.absent else f"{row.value:.4g}"
             met = "-" if row.absent else "yes" if row.feasible(self.tolerance) else "NO"
-            lines.append(f"{row.name:<{wide}}  {seen} {row.multiplier:>11.4g}  {met}")
-        if len(rows) > SHOWN:
-            lines.append(f"... and {len(rows) - SHOWN} more")
-        return "\n".join([*lines, *self.advice])
+            columns = f"{value:>11} {row.limit:>11.4g} {row.beyond:>11} {row.multiplier:>11.4g}"
+            lines.append(f"{row.name:<{wide}}  {columns}  {met}")
+        if len(rows) > len(shown):
+            lines.append(f"The {len(rows) - len(shown)} constraints not shown have smaller violations or none.")
+        return "\n".join([*lines, *self.advice, self.verdict])
+
+    @property
+    def verdict(self) -> str:
+        """How many limits are met, to the tolerance, in words."""
+        rows = self.snapshot.rows
+        met, absent = sum(row.feasible(self.tolerance) for row in rows), sum(row.absent for row in rows)
+        text = f"{met} of {len(rows)} limits met"
+        if self.tolerance:
+            known = any(math.isfinite(row.size) for row in rows)
+            share = f"{100 * self.tolerance:.3g} % of the limit" if known else f"{self.tolerance:g}"
+            text += f" (a violation of up to {share} counts as met)"
+        return text + (f", {absent} absent" if absent else "")
+
+
+def _badness(row: Row) -> tuple[bool, float, float]:
+    """Return the key that sorts the worst rows first: by violation, then by value."""
+    size = row.size if math.isfinite(row.size) else 1.0
+    return row.absent, -row.violation / size, -abs(row.multiplier)
 
 
 def make_report(
@@ -166,14 +192,19 @@ def make_report(
         notes.append(f"{skipped} steps were skipped for values or gradients that were not finite.")
     if recent is not None:
         g, window = recent[0], len(recent[0])
-        seen = ~np.isnan(g)
-        counts = seen.sum(axis=0)
-        means = np.where(seen, g, 0.0).sum(axis=0) / np.maximum(counts, 1)
-        means = np.where(counts > 0, means, math.nan).tolist()
-        snapshot = replace(snapshot, rows=_rows(roster, means, [row.multiplier for row in snapshot.rows]))
+        multipliers = [row.multiplier for row in snapshot.rows]
+        snapshot = replace(snapshot, rows=_rows(roster, _means(g).tolist(), multipliers))
         notes += [note for _, note in diagnose(roster, *recent, ratio)]
     source = f"constraints: mean of the last {window} batches" if window else "last batch"
-    return Report(snapshot, skipped, tolerance, tuple(notes), source, roster.limits is not None)
+    return Report(snapshot, skipped, tolerance, tuple(notes), source)
+
+
+def _means(g: Any) -> Any:
+    """Return the mean of each column over the rows that are not NaN; NaN for a column without any."""
+    seen = ~np.isnan(g)
+    counts = seen.sum(axis=0)
+    means = np.where(seen, g, 0.0).sum(axis=0) / np.maximum(counts, 1)
+    return np.where(counts > 0, means, math.nan)
 
 
 def diagnose(roster: Roster, g: Any, lam: Any, ratio: Any = None) -> list[tuple[str, str]]:
@@ -184,52 +215,72 @@ def diagnose(roster: Roster, g: Any, lam: Any, ratio: Any = None) -> list[tuple[
         g, lam: values and multipliers, one row a step, one column a constraint.
         ratio: ||grad f|| / ||grad g_i||, 0 if not measured; None if the rule does not measure it.
     """
-    found: list[tuple[str, str]] = []
     if len(g) < ENOUGH:
-        return found
-    equal = roster.equal_positions
-    swinging, floor = [], LEAST_SWING * np.abs(lam).max(initial=0.0)
-    for i in range(g.shape[1]):
-        name, present = roster.user_name(i), ~np.isnan(g[:, i])
-        values, mine = g[present, i], lam[:, i]
+        return []
+    rows = _rows(roster, _means(g).tolist(), np.abs(lam[-1]).tolist())
+    floor = LEAST_SWING * np.abs(lam).max(initial=0.0)
+    stuck, slow, swinging, hopeless = [], [], [], []
+    for i, row in enumerate(rows):
+        values, mine = g[~np.isnan(g[:, i]), i], lam[:, i]
         half = len(values) // 2
         if half < ENOUGH // 4:
             continue
-        if i in equal:
+        if row.equality:
             values, mine = np.sign(values[half:].mean()) * values, np.abs(mine)
         early, late = values[:half].mean(), values[half:].mean()
-        violated = late > max(2 * values.std() / math.sqrt(half), 0.0)
         start, middle, end = mine[0], mine[len(mine) // 2], mine[-1]
-        rises = violated and min(end - middle, middle - start) > RISES * abs(middle)
+        violated, stays = late > max(2 * values.std() / math.sqrt(half), 0.0), late > STAYS * early > 0
+        rises = min(end - middle, middle - start) > RISES * abs(middle)
         enough = OUTWEIGHS * (start if ratio is None else ratio[i])
-        said = _limit_note(name, roster, late, late > STAYS * early > 0 and end > enough > 0, end) if rises else ""
-        if said:
-            found.append((name, said))
-        elif _oscillates(values, mine, floor):
-            swinging.append((name, mine))
-    for name, mine in swinging[:MOST_NAMED]:
+        weight = floor if ratio is None else max(floor, LEAST_SWING * ratio[i])
+        if violated and rises and stays and end > enough > 0:
+            hopeless.append(row)
+        elif violated and stays and end >= start > 0:
+            stuck.append(row)
+        elif violated and rises:
+            slow.append(row)
+        elif _oscillates(values, mine, weight):
+            swinging.append(row)
+    together = stuck + hopeless
+    found: list[tuple[str, str]] = []
+    if len(together) > 1:
+        worst = min(together, key=_badness)
         text = (
-            f"{name!r} oscillates: its multiplier swings between {mine.min():.3g} and {mine.max():.3g}. "
-            "Lower the dual rate (or beta), or the learning rate."
+            f"The limits {_named(together)} pull against each other: all of them stay violated (worst: {worst.name!r}, "
+            f"{_over(worst)}) and no multiplier falls. Perhaps no model meets them all: relax some of them, enlarge "
+            "the model, or give it more steps or a larger dual_rate."
         )
-        found.append((name, text))
-    if len(swinging) > MOST_NAMED:
-        found.append(("", f"{len(swinging) - MOST_NAMED} more multipliers oscillate."))
+        found.append(("", text))
+    else:
+        slow += stuck
+    found += [
+        (
+            row.name,
+            f"{row.name!r} looks unattainable: it stays {_over(row)} while its multiplier rises (now "
+            f"{row.multiplier:.3g}) and outweighs the objective. Check the limit.",
+        )
+        for row in hopeless[:MOST_NAMED]
+    ]
+    if len(slow) == 1:
+        text = f"{slow[0].name!r} is still {_over(slow[0])} with a multiplier of {slow[0].multiplier:.3g}: "
+        found.append((slow[0].name, text + "give it more steps or a larger dual_rate."))
+    elif slow:
+        text = f"{_named(slow)} are still over their limits, and their multipliers are rising: "
+        found.append(("", text + "give them more steps or a larger dual_rate."))
+    if swinging:
+        verb = "oscillates" if len(swinging) == 1 else "oscillate"
+        text = f"{_named(swinging)} {verb}: the multiplier swings by half of its size or more. "
+        found.append((swinging[0].name, text + "Lower the dual rate (or beta), or the learning rate."))
     return found
 
 
-def _limit_note(name: str, roster: Roster, late: float, hopeless: bool, multiplier: float) -> str:
-    """Return what to say of a violation that stays while its multiplier rises."""
-    beyond = f"{100 * late:.3g} % over its limit" if roster.limits is not None else f"violated by {late:.3g}"
-    if hopeless:
-        return (
-            f"{name!r} looks unattainable: it stays {beyond} while its multiplier rises (now {multiplier:.3g}) and "
-            "outweighs the objective. Check the limit."
-        )
-    return (
-        f"{name!r} is still {beyond} and its multiplier is still rising (now {multiplier:.3g}): "
-        "give it more steps or a larger dual_rate."
-    )
+def _over(row: Row) -> str:
+    return f"{row.beyond} over its limit" if math.isfinite(row.size) else f"violated by {row.beyond}"
+
+
+def _named(rows: list[Row]) -> str:
+    names = ", ".join(repr(row.name) for row in rows[:MOST_NAMED])
+    return names + (f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else "")
 
 
 def _oscillates(g: Any, lam: Any, floor: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,10 @@ class Roster:
     """
 
     def __init__(
-        self, constraints: Constraints, equalities: Sequence[str | int] = (), sizes: Sequence[float] | None = None
+        self,
+        constraints: Constraints,
+        equalities: Sequence[str | int] = (),
+        sizes: Sequence[float] | float | None = None,
     ) -> None:
         self.limits = constraints if isinstance(constraints, Limits) else None
         self.names = _names(constraints)
@@ -54,7 +57,7 @@ class Roster:
             elif isinstance(one, int) and not isinstance(one, bool) and 0 <= one < self.size:
                 found.append(one)
             else:
-                raise ValueError(f"equalities holds {one!r}, which is no constraint; there are {self.describe()}")
+                raise ValueError(f"equalities holds {one!r}, which is not a constraint; there are {self.describe()}")
         if len(set(found)) != len(found):
             raise ValueError(f"equalities must differ from each other, got {equalities!r}")
         return tuple(sorted(found))
@@ -73,6 +76,10 @@ class Roster:
     def user_name(self, position: int) -> str:
         """Return the name of the constraint that the user gave at ``position``."""
         return self.names[position] if self.names is not None else f"g[{position}]"
+
+    def to_value(self, position: int, g: Any) -> tuple[Any, float]:
+        """Return (value, limit) behind g of the constraint at ``position``: g itself and 0 without `Limits`."""
+        return (g, 0.0) if self.limits is None else self.limits.value(self.user_name(position), g)
 
     @property
     def positions(self) -> list[int]:
@@ -134,7 +141,8 @@ class Roster:
         if len(g) != self.size or any(name not in g for name in self.names):
             raise KeyError(
                 f"the values of g {mismatch(self.names, g)}; the constraints are {self.describe()}. "
-                "Declare a group that is absent from the batch with counts={name: 0}; do not leave it out"
+                "Declare a group that is absent from the batch with counts={name: 0}, do not leave it out; keep "
+                "metrics without a limit in a dict of their own"
             )
         values = []
         for position in self.order:
@@ -161,20 +169,28 @@ class Roster:
         )
 
     @property
+    def user_sizes(self) -> list[float]:
+        """The size of each limit in units of its violation, in the user's order; infinite if it is not known.
+
+        A limit of 0 has no size of its own: its violation is measured in its scale.
+        """
+        return self._sizes if self.limits is None else [1.0] * self.size
+
+    @property
     def limit_sizes(self) -> list[float]:
         """The size of each limit in units of g, in internal order; infinite if it is not known."""
         return [self._sizes[position] for position in self.order]
 
-    def _check_sizes(self, sizes: Sequence[float] | None) -> list[float]:
+    def _check_sizes(self, sizes: Sequence[float] | float | None) -> list[float]:
         if self.limits is not None:
             if sizes is not None:
                 raise ValueError("sizes= is for constraints without Limits, which know their own")
             return list(self.limits.sizes)
         if sizes is None:
             return [math.inf] * self.size
-        numbers = [float(size) for size in sizes]
+        numbers = [float(size) for size in sizes] if isinstance(sizes, Iterable) else [float(sizes)] * self.size
         if len(numbers) != self.size or not all(size > 0 for size in numbers):
-            raise ValueError(f"sizes must be {self.size} positive numbers, got {numbers[:8]}")
+            raise ValueError(f"sizes must be one positive number, or {self.size} of them, got {numbers[:8]}")
         return numbers
 
     def counts(self, counts: Any) -> list[float]:
@@ -219,8 +235,17 @@ _NO_GRADIENT = (
 
 
 def _names(constraints: Constraints) -> tuple[str, ...] | None:
+    if isinstance(constraints, Mapping) and constraints:
+        name, limit = next(iter(constraints.items()))
+        raise TypeError(
+            f"constraints must be Limits, got the dict {constraints!r}; write "
+            f"Limits({{{name!r}: at_least({limit!r})}}), or at_most, between, equal_to"
+        )
     if isinstance(constraints, bool) or not isinstance(constraints, (int, Sequence, Limits)):
-        raise TypeError(f"constraints must be a number, a list of names or Limits, got {constraints!r}")
+        raise TypeError(
+            f"constraints must be a number, a list of names or Limits, got {constraints!r}; write e.g. "
+            "Limits(recall=at_least(0.9))"
+        )
     if isinstance(constraints, int):
         if constraints < 0:
             raise ValueError(f"constraints must be a nonnegative number, got {constraints}")

@@ -70,6 +70,8 @@ def restore(optimizer: MultiplierOptimizer, state_dict: dict[str, Any]) -> None:
 
 def _fit(optimizer: MultiplierOptimizer, saved: dict[str, Any]) -> dict[str, Any]:
     """Return copies of the dual entries of ``saved``, reordered to our constraints."""
+    if "turns" in optimizer._keys and "seen" in saved:
+        saved = {"turns": torch.zeros_like(saved["seen"]), **saved}  # a state of 0.1.0
     missing = [key for key in optimizer._keys if key not in saved]
     if missing:
         raise ValueError(

@@ -33,6 +33,15 @@ NEWEST_VARIANCE = 0.02
 NEWEST_SQUARE = 0.002
 #: The running square never counts as less than this share of its largest value.
 LEAST_SQUARE = 1e-3
+#: A smoothed error of noise alone stays below this number, three times its standard deviation. What goes beyond it acts
+#: with full gain; ...
+NOISE = 0.35
+#: ... after this many recent changes of sign of the smoothed error the gains are half as large, ...
+TURNS = 6.0
+#: ... "recent" being this share of the count of the batch before. Of pure noise the count is about 14, ...
+TURNS_KEPT = 0.99
+#: ... and the gains are not below this share. `python -m benchmarks.many_limits` has the effect.
+LEAST_GAIN = 0.3
 #: The first "largest square": keeps 0 / 0 from arising for a constraint that is exactly 0 in every batch so far.
 TINY = 1e-300
 
@@ -43,7 +52,8 @@ class Feedback(Rule):
 
     .. math::
         S_i &= \max(c_i,\ 2 \sigma_i), \qquad e_i = \operatorname{clip}(g_i / S_i, -3, 3) \\
-        \xi_i &\leftarrow 0.9\, \xi_i + 0.1\, e_i, \qquad \hat\xi_i = \operatorname{clip}(k\, \xi_i, -0.5, 0.5) \\
+        \xi_i &\leftarrow 0.9\, \xi_i + 0.1\, e_i, \qquad
+            \hat\xi_i = \operatorname{clip}(k\, [\xi_i]_{\kappa_i}, -0.5, 0.5) \\
         \ell_i &\leftarrow [\ell_i + 0.02\, q_i\, u_i\, \hat\xi_i]_+, \qquad u_i = (q_i + |\ell_i|) / 2 \\
         \lambda_i &= \rho_i\, [\ell_i + 0.3\, u_i\, \hat\xi_i]_+, \qquad w_i = \lambda_i
             \text{ from before the batch}
@@ -57,6 +67,10 @@ class Feedback(Rule):
     the multiplier, so a wrong :math:`\rho_i` costs steps and not feasibility. The proportional part is added to the
     integral and not to the multiplier before: there, noise times the growing step would add up to a drift. The weights
     do not depend on the batch whose gradient they multiply, so rectified noise does not add up over many constraints.
+    :math:`[\xi]_\kappa = \xi - (1 - \kappa) \operatorname{clip}(\xi, -0.35, 0.35)` with
+    :math:`\kappa_i = \max(0.3,\ 1 / (1 + n_i / 6))` with :math:`n_i` the recent changes of sign of :math:`\xi_i` lowers
+    the gains of a constraint whose error is noise (H. Kesten: Accelerated stochastic approximation. Ann. Math. Statist.
+    29, 1958); the part of :math:`\xi_i` beyond 0.35, which noise alone does not reach, acts with full gain.
 
     PI control of multipliers is Sohrabi et al., "On PI controllers for updating Lagrange multipliers in constrained
     optimization", ICML 2024; the calibration and the units are ours.
@@ -77,6 +91,7 @@ class Feedback(Rule):
         "square": Vector(),
         "largest_square": Vector(TINY),
         "seen": Vector(),
+        "turns": Vector(),
     }
     given: ClassVar[tuple[str, ...]] = ("ratio", "limit")
 
@@ -89,7 +104,7 @@ class Feedback(Rule):
     def update(
         self, state: tuple[Number, ...], given: tuple[Number, ...], g: Number, shared: Any, num_equalities: int
     ) -> tuple[tuple[Number, ...], Number]:
-        multipliers, integral, smoothed, last, variance, square, largest_square, seen = state
+        multipliers, integral, smoothed, last, variance, square, largest_square, seen, turns = state
         (ratio, limit), (k, steps), xp = given, shared, functions(g)
         # S, the size of one unit of error. Running means are plain means until their shares are reached.
         change = g - last
@@ -103,11 +118,15 @@ class Feedback(Rule):
         unit = xp.sqrt(xp.maximum(size, DEVIATIONS * DEVIATIONS * variance))
         # The controller.
         error = xp.clip(g / unit, -LARGEST_ERROR, LARGEST_ERROR)
-        smoothed = smoothed + SMOOTHING * (error - smoothed)
-        drive = xp.clip(k * smoothed, -LARGEST_DRIVE, LARGEST_DRIVE)
+        before = smoothed
+        smoothed = before + SMOOTHING * (error - before)
+        turns = TURNS_KEPT * turns + (before * smoothed < 0)
+        gain = xp.at_least(TURNS / (TURNS + turns), LEAST_GAIN)
+        noise = xp.clip(smoothed, -NOISE, NOISE)
+        drive = xp.clip(k * (smoothed + (gain - 1.0) * noise), -LARGEST_DRIVE, LARGEST_DRIVE)
         rarity = xp.clip(steps / seen, 1.0, RAREST)
         step = 0.5 * (ratio > 0) * (rarity + abs(integral))
         integral = positive_part(shifted(integral, step, 0.0, INTEGRAL * rarity * drive), num_equalities)
         step = 0.5 * (rarity + abs(integral))
         ahead = positive_part(shifted(integral, step, 0.0, PROPORTIONAL * drive), num_equalities)
-        return (ratio * ahead, integral, smoothed, g, variance, square, largest_square, seen), multipliers
+        return (ratio * ahead, integral, smoothed, g, variance, square, largest_square, seen, turns), multipliers
