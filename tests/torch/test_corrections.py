@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gdpa.torch
-from gdpa.torch import CSVWriter, Limits, NonFiniteWarning, at_least, at_most, certify
+from gdpa.torch import CSVWriter, Limits, NonFiniteWarning, at_least, at_most, between, certify
 from gdpa.torch.report import diagnose
 from gdpa.torch.roster import Roster
 from tests.torch.helpers import KINDS, batch, duals, flat, make, network, same, terms, train
@@ -401,3 +401,43 @@ def test_n15_plot_draws_values_limits_and_multipliers():
     ):
         opt.plot(["nothing"])
     plt.close("all")
+
+
+def test_c2_a_vector_limit_is_fed_by_one_tensor():
+    x = torch.nn.Parameter(torch.tensor([0.2, 0.05, -0.3, 0.7], dtype=torch.float64))
+    limits = Limits(gap=between([-0.1, -0.2, -0.3], 0.1, scale=0.1), rate=at_least(0.9), low=at_most(0.0, size=1))
+    by_name = Limits({f"gap {i}": between([-0.1, -0.2, -0.3][i], 0.1, scale=0.1) for i in range(3)})
+    assert limits.names[:4] == ("gap[0] (upper)", "gap[0] (lower)", "gap[1] (upper)", "gap[1] (lower)")
+    assert limits.names[6:] == ("rate", "low[0]")
+    g = limits.violations({"gap": x[:3], "rate": x[3], "low": x[:1]})
+    assert [v.item() for v in g.values()] == pytest.approx([1, -3, -0.5, -2.5, -4, 0, 2 / 9, 0.2])
+    alone = by_name.violations({f"gap {i}": x[i] for i in range(3)})
+    assert [v.item() for v in alone.values()] == pytest.approx([v.item() for v in g.values()][:6])
+    opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.0), limits, nan="absent")
+    count = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    opt.lagrangian(x.sum(), {"gap": x[:3] * count / count, "rate": x[3], "low": x[:1]}).backward()
+    opt.step()
+    rows = {row.name: row for row in opt.snapshot().rows}
+    assert rows["gap[0] (upper)"].value == pytest.approx(0.2)
+    assert rows["gap[1] (lower)"].absent
+    assert rows["low[0]"].limit == 0.0
+    assert "gap   in [-0.1, 0.1] ... in [-0.3, 0.1]" in repr(limits)
+    assert "each of 3 entries" in repr(limits)
+    counted = limits.by_side({"gap": [4, 0, 1], "rate": 3, "low": 2})
+    assert list(counted.values()) == [4, 4, 0, 0, 1, 1, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("make_limits", "values", "message"),
+    [
+        (lambda: at_most([0.1, 0.2], size=3), None, "needs one bound, or one for each entry"),
+        (lambda: at_most(0.1, size=0), None, "needs one bound, or one for each entry"),
+        (lambda: at_most(0.1, size=3), lambda x: x[:2], r"the value of 'a' has shape \(2,\), expected shape \(3,\)"),
+        (lambda: at_most(0.1), lambda x: x, r"has shape \(3,\), expected one number; limit a vector with size="),
+        (lambda: at_most(0.1, size=3), lambda x: x.detach(), "the value of 'a' does not require a gradient"),
+    ],
+)
+def test_c2_wrong_vectors_are_refused(make_limits, values, message):
+    x = param(3)
+    with pytest.raises(ValueError, match=message):
+        Limits(a=make_limits()).vector({"a": values(x)})

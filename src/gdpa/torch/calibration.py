@@ -43,6 +43,11 @@ MOST_AGAIN = 8
 #: that almost vanishes for a while must not raise them at once. It may fall by any factor.
 LARGEST_RISE = 2.0
 
+#: Noise of a constraint without a size counts as at least this share of its running square.
+LEAST_NOISE = 1e-4
+#: Constraints without sizes that are within this factor of the median count as equally large.
+ALIKE = 4.0
+
 #: What calibration keeps in the dual state. ``ratio`` is 0 until it is known.
 VECTORS = {
     "ratio": Vector(), "slope_f": Vector(), "slope_g": Vector(), "squares": Vector(), "measured": Vector(),
@@ -127,11 +132,14 @@ def measure(
         if not common:
             common = _common(dual, new)
             _logger.info("the other constraints: gradient ratio %.4g over their limits", common)
+        measured, squares = _array(dual["measured"]), _array(dual["squares"])
+        typical = float(np.median(np.sqrt(squares[measured > 0] / measured[measured > 0]))) if measured.any() else 0.0
         for i in which:
             size = float(dual["limit"][i])
-            if not math.isfinite(size):  # one batch's |g| may be anything; the running square is that of many
+            if not math.isfinite(size):  # one batch's |g| may be anything; the running square is the mean of many
                 seen = float(dual["square"][i]) ** 0.5 if "square" in dual else float(dual["size"][i])
                 size = max(seen, abs(float(values[i])))
+                size = typical if typical / ALIKE < size < typical * ALIKE else size
             if new["ratio"][i] == 0 and size > 0:
                 new["ratio"][i] = common / size
     parts = {key: Part(which, list(numbers.values())) for key, numbers in new.items()}
@@ -184,6 +192,12 @@ def measure_again(
         factor = np.minimum(np.sqrt(slope_f[found] / slope_g[found]) / old[found], LARGEST_RISE)
         if roster.size > MOST_AT_ONCE:
             ratio[known] *= np.median(factor)
+            unsized = known & ~np.isfinite(_array(dual["limit"]))
+            if "variance" in dual and unsized.any():  # as equal in units of their noise as sized ones in their limits
+                size = np.sqrt(np.maximum(_array(dual["variance"]), LEAST_NOISE * _array(dual["square"])))
+                share = size[unsized] / np.median(size[unsized])
+                share[(share > 1 / ALIKE) & (share < ALIKE)] = 1.0
+                ratio[unsized] = np.median(ratio[unsized]) / share
         else:
             ratio[found] *= factor
     positions = np.flatnonzero(known)

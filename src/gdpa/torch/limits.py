@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from gdpa.base.checks import is_number
+from gdpa.torch import compat
 
 
 def mismatch(names: Collection[str], given: Collection[str]) -> str:
@@ -24,20 +25,22 @@ def mismatch(names: Collection[str], given: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Limit:
-    """One bound on one named value; made by `at_most`, `at_least`, `between` or `equal_to`.
+    """One bound on one named value, or on each entry of a vector; made by `at_most`, `at_least`, `between`, `equal_to`.
 
     Attributes:
         lower, upper: the bounds; infinite if there is none.
-        scale: what a violation is divided by: |limit| by default, 1 for a limit of 0. A violation of 0.1 then reads
-            "ten per cent of the limit", and multipliers of differently sized limits are comparable.
+        scale: the number that a violation is divided by: |limit| by default, 1 for a limit of 0. A violation of 0.1
+            then reads "ten per cent of the limit", and multipliers of differently sized limits are comparable.
         tighten: training aims at bounds that are tighter by this much, so that the limit holds on new data;
             `certify` judges the limit itself. See `gdpa.torch.tighten`.
+        entries: of a vector of values, the limit of each entry.
     """
 
     lower: float
     upper: float
     scale: float
     tighten: float = 0.0
+    entries: tuple[Limit, ...] = ()
 
     @property
     def is_equality(self) -> bool:
@@ -50,7 +53,8 @@ class Limit:
             raise ValueError(f"the margin of {name!r} must be a finite number at least 0, got {by!r}")
         if by and not self.lower + by < self.upper - by:
             raise ValueError(f"{name!r} {self} leaves no room for a margin of {by:.4g} on its sides; widen the limit")
-        return replace(self, tighten=float(by))
+        entries = tuple(entry.tightened(by, name) for entry in self.entries)
+        return replace(self, tighten=float(by), entries=entries)
 
     def sides(self) -> tuple[tuple[str, float, float], ...]:
         """Return (suffix of the name, sign, bound) of each one-sided constraint ``sign * (value - bound) <= 0``."""
@@ -63,6 +67,8 @@ class Limit:
         return ((" (upper)", *sides[0]), (" (lower)", *sides[1]))
 
     def __str__(self) -> str:
+        if len(set(self.entries)) > 1:
+            return f"{self.entries[0]} ... {self.entries[-1]}"
         if self.is_equality:
             return f"= {self.upper:g}"
         if not math.isfinite(self.upper):
@@ -72,58 +78,81 @@ class Limit:
         return f"in [{self.lower:g}, {self.upper:g}]"
 
 
-def _limit(lower: float, upper: float, scale: float | None, tighten: float = 0.0) -> Limit:
+#: A bound: one number, or one for each entry of a vector.
+Bound = float | Sequence[float]
+
+
+def _limit(lower: Bound, upper: Bound, scale: float | None, tighten: float = 0.0, size: int | None = None) -> Limit:
+    given = [bound for bound in (lower, upper) if not is_number(bound) and not isinstance(bound, str)]
+    if given or size is not None:
+        count = len(given[0]) if given and size is None else size
+        if not isinstance(count, int) or count < 1 or any(len(bound) != count for bound in given):
+            raise ValueError(
+                f"a limit on a vector needs one bound, or one for each entry, got {given} and size={size!r}"
+            )
+        pairs = zip(*(([bound] * count if is_number(bound) else bound) for bound in (lower, upper)), strict=True)
+        entries = tuple(_limit(float(low), float(high), scale, tighten) for low, high in pairs)
+        return replace(entries[0], entries=entries)
     for bound in (lower, upper):
         if not is_number(bound) or math.isnan(bound):
             raise ValueError(f"a limit must be a number, got {bound!r}")
     if not (math.isfinite(lower) or math.isfinite(upper)) or lower > upper:
         raise ValueError(f"a limit needs lower <= upper and one of them finite, got [{lower}, {upper}]")
     if scale is None:
-        size = max(abs(bound) for bound in (lower, upper) if math.isfinite(bound))
-        scale = size if size > 0 else 1.0
+        scale = max(abs(bound) for bound in (lower, upper) if math.isfinite(bound)) or 1.0
     if not (math.isfinite(scale) and scale > 0):
         raise ValueError(f"scale must be a positive finite number, got {scale!r}")
     return Limit(float(lower), float(upper), float(scale)).tightened(tighten)
 
 
-def at_most(limit: float, *, scale: float | None = None, tighten: float = 0.0) -> Limit:
-    """Return the limit ``value <= limit``.
+def at_most(limit: Bound, *, size: int | None = None, scale: float | None = None, tighten: float = 0.0) -> Limit:
+    """Return the limit ``value <= limit``, with ``size=n`` or a list for each entry of a vector of n values.
 
     >>> print(at_most(0.05))
     <= 0.05
     """
-    return _limit(-math.inf, limit, scale, tighten)
+    return _limit(-math.inf, limit, scale, tighten, size)
 
 
-def at_least(limit: float, *, scale: float | None = None, tighten: float = 0.0) -> Limit:
-    """Return the limit ``value >= limit``.
+def at_least(limit: Bound, *, size: int | None = None, scale: float | None = None, tighten: float = 0.0) -> Limit:
+    """Return the limit ``value >= limit``; see `at_most`.
 
     >>> print(at_least(0.9))
     >= 0.9
     """
-    return _limit(limit, math.inf, scale, tighten)
+    return _limit(limit, math.inf, scale, tighten, size)
 
 
-def between(lower: float, upper: float, *, scale: float | None = None, tighten: float = 0.0) -> Limit:
-    """Return the limit ``lower <= value <= upper``, which is two constraints on one value.
+def between(
+    lower: Bound, upper: Bound, *, size: int | None = None, scale: float | None = None, tighten: float = 0.0
+) -> Limit:
+    """Return the limit ``lower <= value <= upper``, which is two constraints on one value; see `at_most`.
 
     >>> print(between(-0.05, 0.05))
     in [-0.05, 0.05]
     """
-    return _limit(lower, upper, scale, tighten)
+    return _limit(lower, upper, scale, tighten, size)
 
 
-def equal_to(value: float, *, scale: float | None = None) -> Limit:
-    """Return the limit ``value = limit``.
+def equal_to(value: Bound, *, size: int | None = None, scale: float | None = None) -> Limit:
+    """Return the limit ``value = limit``; see `at_most`.
 
     >>> print(equal_to(1.0))
     = 1
     """
-    return _limit(value, value, scale)
+    return _limit(value, value, scale, size=size)
 
 
 class Limits:
     """Named limits. Given as ``constraints=``, the optimizer takes *values* and forms the violations itself.
+
+    A limit on a vector takes one tensor of shape (n,), which costs a step hardly more than one number does; its
+    constraints are called ``name[0]``, ``name[1]``, ...
+
+    Attributes:
+        limits: the limit of each number by name; the entries of vectors have names of their own.
+        names: the names of the one-sided constraints.
+        sizes: the size of each one-sided limit in units of its violation; infinite for a limit of 0, which has none.
 
     >>> limits = Limits(recall=at_least(0.9), parity=between(-0.05, 0.05))
     >>> limits
@@ -136,26 +165,37 @@ class Limits:
     >>> {k: round(float(v), 3) for k, v in limits.violations(
     ...     {"recall": torch.tensor(0.81), "parity": torch.tensor(0.1)}).items()}
     {'recall': 0.1, 'parity (upper)': 1.0, 'parity (lower)': -3.0}
+    >>> Limits(gap=at_most(0.1, size=3)).names
+    ('gap[0]', 'gap[1]', 'gap[2]')
     """
 
     def __init__(self, limits: Mapping[str, Limit] | None = None, /, **named: Limit) -> None:
-        self.limits = {**(limits or {}), **named}
+        self._given = {**(limits or {}), **named}
         if limits is not None and set(limits) & set(named):
             raise ValueError(f"limits given twice: {sorted(set(limits) & set(named))}")
-        if not self.limits:
+        if not self._given:
             raise ValueError("Limits holds no limit; write e.g. Limits(recall=at_least(0.9))")
-        for name, limit in self.limits.items():
+        self.limits: dict[str, Limit] = {}
+        for name, limit in self._given.items():
             if not isinstance(limit, Limit):
                 raise TypeError(f"the limit of {name!r} must be made by at_most, at_least, ..., got {limit!r}")
+            each = {f"{name}[{i}]": entry for i, entry in enumerate(limit.entries)}
+            self.limits |= each or {name: limit}
         sides = [
-            (name + suffix, name, sign, bound, limit.scale)
-            for name, limit in self.limits.items()
+            (name + suffix, place, sign, bound, limit.scale)
+            for place, (name, limit) in enumerate(self.limits.items())
             for suffix, sign, bound in limit.sides()
         ]
         self.names = tuple(side[0] for side in sides)
-        #: The size of each one-sided limit in units of its violation; infinite for a limit of 0, which has none.
         self.sizes = tuple(1.0 if bound or scale != 1.0 else math.inf for _, _, _, bound, scale in sides)
-        self._sides = sides
+        #: The place of the value behind each one-sided constraint.
+        self._places = [side[1] for side in sides]
+        self._lines = {name: (bound, sign * scale) for name, _, sign, bound, scale in sides}
+        self._vector = any(limit.entries for limit in self._given.values())
+        self._constants: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_constants": None}
 
     def judged(self) -> Limits:
         """Return the limits without the margins for training.
@@ -165,29 +205,67 @@ class Limits:
           fpr  <= 0.05  violations divided by 0.05
         )
         """
-        return Limits({name: limit.tightened(0.0) for name, limit in self.limits.items()})
+        return Limits({name: limit.tightened(0.0) for name, limit in self._given.items()})
 
     @property
     def equalities(self) -> tuple[str, ...]:
         """The names of the equality limits."""
         return tuple(name for name, limit in self.limits.items() if limit.is_equality)
 
-    def violations(self, values: Any, differentiable: bool = True) -> dict[str, torch.Tensor]:
+    def violations(self, values: Any, differentiable: bool = False) -> dict[str, torch.Tensor]:
         """Return ``sign * (value - bound) / scale`` by name, feasible if ``<= 0``.
 
-        Without need of gradients (``differentiable=False``) a value may be a number.
+        Unless they must be ``differentiable``, values may be numbers.
         """
+        return dict(zip(self.names, self.vector(values, differentiable), strict=True))
+
+    def vector(self, values: Any, differentiable: bool = True, absent: Collection[int] = ()) -> torch.Tensor:
+        """Return the violations as one vector; ``absent`` constraints leave the graph, see `Roster.vector`."""
         if not isinstance(values, Mapping):
             raise TypeError(f"with Limits the values must be a dict name -> tensor, got {type(values).__name__}")
-        if len(values) != len(self.limits) or any(name not in values for name in self.limits):
+        given = self._given
+        if len(values) != len(given) or any(name not in values for name in given):
             raise KeyError(
-                f"the values {mismatch(self.limits, values)}; the limits are {list(self.limits)}. Keep metrics "
-                "without a limit in a dict of their own"
+                f"the values {mismatch(given, values)}; the limits are {list(given)}. Keep metrics without a limit "
+                "in a dict of their own"
             )
-        for name, value in values.items():
-            if not isinstance(value, torch.Tensor) and (differentiable or not is_number(value)):
-                raise TypeError(f"the value of {name!r} must be a tensor computed from the parameters, got {value!r}")
-        return {side: (values[name] - bound) * (sign / scale) for side, name, sign, bound, scale in self._sides}
+        out, parts = {self._places[i] for i in absent}, []
+        for name, limit in given.items():
+            value = values[name]
+            if not isinstance(value, torch.Tensor):
+                if differentiable or not is_number(value):
+                    raise TypeError(
+                        f"the value of {name!r} must be a tensor computed from the parameters, got {value!r}"
+                    )
+                value = torch.tensor(float(value), device="cpu")
+            if differentiable and not value.requires_grad:
+                raise ValueError(NO_GRADIENT.format(f"the value of {name!r}"))
+            entries = limit.entries
+            if value.shape != (len(entries),) if entries else value.numel() != 1:
+                wanted = f"shape ({len(entries)},)" if entries else "one number; limit a vector with size="
+                raise ValueError(f"the value of {name!r} has shape {tuple(value.shape)}, expected {wanted}")
+            if out:
+                if entries:
+                    compat.cut_divisions_by_zero(value)
+                elif len(parts) in out:
+                    value = torch.zeros_like(value)
+            parts.append(value if entries or not value.ndim else value.reshape(()))
+        if not self._vector:
+            flat = torch.stack(parts)
+        else:
+            flat = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
+        flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+        known = self._constants
+        if known is None or known[0].dtype is not flat.dtype or known[0].device != flat.device:
+            known = self._constants = self._make_constants(flat)
+        bounds, factors, index = known
+        return ((flat if index is None else flat[index]) - bounds) * factors
+
+    def _make_constants(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        bounds = like.new_tensor([bound for bound, _ in self._lines.values()])
+        factors = like.new_tensor([1 / factor for _, factor in self._lines.values()])
+        identity = self._places == list(range(like.shape[0]))
+        return bounds, factors, None if identity else torch.tensor(self._places, device=like.device)
 
     def by_side(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """Return numbers given by the names of the limits (or of their sides) by the names of the sides.
@@ -195,24 +273,36 @@ class Limits:
         >>> Limits(parity=between(-1, 1)).by_side({"parity": 20})
         {'parity (upper)': 20, 'parity (lower)': 20}
         """
-        if not set(numbers) <= set(self.limits):
+        if not set(numbers) <= set(self._given):
             return dict(numbers)
-        return {side: numbers[name] for side, name, *_ in self._sides if name in numbers}
+        flat: list[Any] = []
+        for name, limit in self._given.items():
+            number, count = numbers.get(name), len(limit.entries)
+            single = not count or is_number(number) or getattr(number, "ndim", 1) == 0
+            flat += [number] * (count or 1) if single else list(number)  # type: ignore[arg-type]
+        pairs = zip(self.names, self._places, strict=True)
+        return {side: flat[place] for side, place in pairs if flat[place] is not None}
 
     def value(self, side: str, violation: float) -> tuple[float, float]:
         """Return (value, bound) behind the violation of the one-sided constraint ``side``."""
-        for name, _, sign, bound, scale in self._sides:
-            if name == side:
-                return bound + sign * scale * violation, bound
-        raise KeyError(side)
+        bound, factor = self._lines[side]
+        return bound + factor * violation, bound
 
     def __repr__(self) -> str:
-        wide = max(len(name) for name in self.limits)
-        texts = {name: str(limit) for name, limit in self.limits.items()}
+        wide = max(len(name) for name in self._given)
+        texts = {name: str(limit) for name, limit in self._given.items()}
         bound = max(map(len, texts.values()))
         rows = (
             f"  {name:<{wide}}  {texts[name]:<{bound}}  violations divided by {limit.scale:g}"
+            + (f", each of {len(limit.entries)} entries" if limit.entries else "")
             + (f", tightened by {limit.tighten:.4g} in training" if limit.tighten else "")
-            for name, limit in self.limits.items()
+            for name, limit in self._given.items()
         )
         return "Limits(\n" + "\n".join(rows) + "\n)"
+
+
+NO_GRADIENT = (
+    "{} does not require a gradient: it was computed under no_grad, detached, or from frozen parameters only; "
+    "compute it from the parameters being trained. A 0/1 rate has no gradient: give a differentiable surrogate as g "
+    "and the rate as true=, lagrangian(f, surrogate, true=rate), or use the terms of gdpa.torch.terms"
+)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gdpa.base.checks import is_number
-from gdpa.torch.limits import Limits, mismatch
+from gdpa.torch.limits import NO_GRADIENT, Limits, mismatch
 
 #: What ``constraints=`` accepts: how many, or their names, or their limits.
 Constraints = int | Sequence[str] | Limits
@@ -109,13 +109,14 @@ class Roster:
         Values of a dict that are not ``present`` become 0 and leave the graph: 0 / 0 has no gradient to pass on.
         """
         if self.limits is not None:
-            g = self.limits.violations(g, differentiable)
+            out = () if present is None else [self.order[i] for i, here in enumerate(present) if not here]
+            return self.to_internal(self.limits.vector(g, differentiable, out))
         if type(g) is torch.Tensor or isinstance(g, torch.Tensor):
             if g.shape != self._shape:
                 self._refuse_shape(g)
             if differentiable and not g.requires_grad:
-                raise ValueError(_NO_GRADIENT.format("g"))
-            vector = g if self._index is None else g[self._index.to(g.device)]
+                raise ValueError(NO_GRADIENT.format("g"))
+            vector = self.to_internal(g)
         elif isinstance(g, Mapping):
             values = self._pick(g, differentiable)
             if present is not None:
@@ -155,7 +156,7 @@ class Roster:
             if value.numel() != 1:
                 raise ValueError(f"g[{name!r}] has shape {tuple(value.shape)}; give one number per name")
             if differentiable and not value.requires_grad:
-                raise ValueError(_NO_GRADIENT.format(f"g[{name!r}]"))
+                raise ValueError(NO_GRADIENT.format(f"g[{name!r}]"))
             values.append(value.reshape(()) if value.ndim else value)
         return values
 
@@ -225,13 +226,6 @@ class Roster:
         n = torch.tensor(1.0 if samples is None else float(samples), dtype=values.dtype, device=values.device)
         c = n.expand(values.shape) if counts is None else self.count_tensor(counts, values)
         return n, torch.where(torch.isnan(values), torch.zeros_like(c), c) if nan_is_absent else c
-
-
-_NO_GRADIENT = (
-    "{} does not require a gradient: it was computed under no_grad, detached, or from frozen parameters only; "
-    "compute it from the parameters being trained. A 0/1 rate has no gradient: give a differentiable surrogate as g "
-    "and the rate as true=, lagrangian(f, surrogate, true=rate), or use the terms of gdpa.torch.terms"
-)
 
 
 def _names(constraints: Constraints) -> tuple[str, ...] | None:

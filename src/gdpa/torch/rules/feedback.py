@@ -30,9 +30,9 @@ RAREST = 10.0
 #: Share of the newest batch in the running variance of the batch values.
 NEWEST_VARIANCE = 0.02
 #: Share of the newest batch in the running square of g.
-NEWEST_SQUARE = 0.002
+NEWEST_SQUARE = 0.005
 #: The running square never counts as less than this share of its largest value.
-LEAST_SQUARE = 1e-3
+LEAST_SQUARE = 1e-4
 #: A smoothed error of noise alone stays below this number, three times its standard deviation. What goes beyond it acts
 #: with full gain; ...
 NOISE = 0.35
