@@ -80,7 +80,7 @@ def solve_rates(x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def train_rates(seed: int, steps: int = 3000) -> dict[str, float]:
-    """Train with the defaults; return loss and largest violation (a share of the limit) of the weights that are kept."""
+    """Train with the defaults; return loss and largest violation (a share of the limit) of the weights kept."""
     x, y = rates_data()
     torch.manual_seed(seed)
     net = Biased(FEATURES, GROUPS)

@@ -252,14 +252,29 @@ class TestFeedback:
         assert large["integral"] == small["integral"]
 
     def test_running_means_forget(self):
-        # after many batches a new one has a share of .002 in the square and of .02 in the variance
+        # after many batches a new one has a share of .005 in the square and of .02 in the variance
         _, dual = run(Feedback(), [1.0] * 1000 + [3.0], ratio=1.0, limit=1.0)
-        assert dual["square"] == pytest.approx([1 + 0.002 * (9 - 1)])
+        assert dual["square"] == pytest.approx([1 + 0.005 * (9 - 1)])
         assert dual["variance"] == pytest.approx([0.02 * 0.5 * (3 - 1) ** 2])
-        # a square of 1e4 in the first batch: a thousandth of it stays, however small g is later
+        # a square of 1e4 in the first batch: a ten-thousandth of it stays, however small g is later
         _, dual = run(Feedback(), [100.0] + [0.01] * 1999, ratio=1.0, limit=float("inf"))
         assert dual["square"][0] < 5
-        assert dual["smoothed"] == pytest.approx([0.01 / 10**0.5], rel=1e-3)
+        assert dual["smoothed"] == pytest.approx([0.01], rel=1e-3)
+
+    def test_changes_of_sign_lower_the_gain(self):
+        gs = [1.0, 1.0, 1.0, -1.5, -1.5, -1.5, -1.5, 2.0, 2.0, 2.0, 2.0, 0.1]
+        _, before = run(Feedback(), gs[:-1], ratio=2.0, limit=1.0)
+        _, after = run(Feedback(), gs, ratio=2.0, limit=1.0)
+        turned = [i for i in range(1, len(gs)) if run(Feedback(), gs[:i], ratio=2.0, limit=1.0)[1]["smoothed"][0]
+                  * run(Feedback(), gs[: i + 1], ratio=2.0, limit=1.0)[1]["smoothed"][0] < 0]  # fmt: skip
+        assert len(turned) == 2
+        assert after["turns"] == pytest.approx([sum(0.99 ** (len(gs) - 1 - i) for i in turned)])
+        ((turns,), (xi,), (old,)) = after["turns"], after["smoothed"], before["integral"]
+        assert 0 < xi < 0.35  # noise could be as large
+        drive = xi / (1 + turns / 6)
+        new = old + 0.02 * (1 + old) / 2 * drive
+        assert after["integral"] == pytest.approx([new])
+        assert after["multipliers"] == pytest.approx([2.0 * (new + 0.3 * (1 + new) / 2 * drive)])
 
     def test_no_ratio_no_weight(self):
         trail, _ = run(Feedback(), [1.0] * 5, ratio=0.0, limit=1.0)

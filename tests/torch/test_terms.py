@@ -351,9 +351,9 @@ def test_training_on_terms_meets_the_true_rates_and_absent_groups_wait():
     limits = Limits(
         recall=at_least(0.9), fpr=at_most(0.5), rare=at_most(0.9), norm=at_most(10.0), plain=between(-9.0, 9.0)
     )
-    opt = gdpa.torch.constrain(torch.optim.Adam(net.parameters(), lr=0.02), limits)
+    opt = gdpa.torch.constrain(torch.optim.Adam(net.parameters(), lr=0.02), limits, dual_rate=3.0)
     rng = torch.Generator().manual_seed(0)
-    for _ in range(600):
+    for _ in range(900):
         index = torch.randint(len(data[0]), (64,), generator=rng)
         opt.zero_grad()
         opt.lagrangian(*rates(net, tuple(part[index] for part in data))).backward()
