@@ -70,7 +70,7 @@ def solve_rates(x: torch.Tensor, y: torch.Tensor) -> float:
         slope = slope * (1 - slope)
         return -torch.cat([(slope[..., None] * x).mean(1), torch.diag(slope.mean(1))], 1).numpy()
 
-    limits = {"type": "ineq", "fun": lambda z: RATE_LIMIT - values(z)[2].detach().mean(1).numpy(), "jac": jacobian}
+    limits: Any = {"type": "ineq", "fun": lambda z: RATE_LIMIT - values(z)[2].detach().mean(1).numpy(), "jac": jacobian}
     options: Any = {"maxiter": 500, "ftol": 1e-10}
     found = minimize(
         objective, np.zeros(FEATURES + GROUPS), jac=True, method="SLSQP", constraints=limits, options=options

@@ -82,7 +82,7 @@ class Limit:
 Bound = float | Sequence[float]
 
 
-def _limit(lower: Bound, upper: Bound, scale: float | None, tighten: float = 0.0, size: int | None = None) -> Limit:
+def _limit(lower: Any, upper: Any, scale: float | None, tighten: float = 0.0, size: int | None = None) -> Limit:
     given = [bound for bound in (lower, upper) if not is_number(bound) and not isinstance(bound, str)]
     if given or size is not None:
         count = len(given[0]) if given and size is None else size
@@ -229,7 +229,8 @@ class Limits:
                 f"the values {mismatch(given, values)}; the limits are {list(given)}. Keep metrics without a limit "
                 "in a dict of their own"
             )
-        out, parts = {self._places[i] for i in absent}, []
+        out, place = {self._places[i] for i in absent}, 0
+        parts: list[torch.Tensor] = []
         for name, limit in given.items():
             value = values[name]
             if not isinstance(value, torch.Tensor):
@@ -244,11 +245,11 @@ class Limits:
             if value.shape != (len(entries),) if entries else value.numel() != 1:
                 wanted = f"shape ({len(entries)},)" if entries else "one number; limit a vector with size="
                 raise ValueError(f"the value of {name!r} has shape {tuple(value.shape)}, expected {wanted}")
-            if out:
-                if entries:
-                    compat.cut_divisions_by_zero(value)
-                elif len(parts) in out:
-                    value = torch.zeros_like(value)
+            if out and entries:
+                compat.cut_divisions_by_zero(value)
+            elif place in out:
+                value = torch.zeros_like(value)
+            place += len(entries) or 1
             parts.append(value if entries or not value.ndim else value.reshape(()))
         if not self._vector:
             flat = torch.stack(parts)
