@@ -17,7 +17,7 @@ from gdpa import (
     problems,
 )
 from gdpa.oracles.derivative_check import contradiction
-from gdpa.run.result import advice
+from gdpa.run.result import advise
 
 SOLVABLE = problems.names("solvable")
 
@@ -272,7 +272,7 @@ def test_a_stall_on_a_wrong_gradient_says_so():
 @pytest.mark.parametrize("name", SOLVABLE)
 def test_a_stall_on_right_gradients_speaks_of_precision(name):
     test = problems.get(name)
-    text = advice(Status.STALLED, AdaptiveGDPA(), test.problem, test.solution, test.multipliers, None)
+    text = advise(Status.STALLED, AdaptiveGDPA(), test.problem, test.solution, test.multipliers, None, 1)
     assert text == "The tolerance may be below what the precision of the problem's numbers allows"
 
 
@@ -284,10 +284,10 @@ def test_a_verdict_on_a_wrong_jacobian_says_so():
         gradient=lambda x: 2 * x,
         jacobian=lambda x: np.array([[1.0], [1.0]]),
     )
-    text = advice(Status.LOCALLY_INFEASIBLE, AdaptiveGDPA(), test, np.array([0.5]), np.zeros(2), None)
+    text = advise(Status.LOCALLY_INFEASIBLE, AdaptiveGDPA(), test, np.array([0.5]), np.zeros(2), None, 1)
     assert text.startswith("The values along the last direction contradict the derivatives")
     right = problems.get("disjoint-discs")
-    text = advice(Status.LOCALLY_INFEASIBLE, AdaptiveGDPA(), right.problem, right.x0, np.zeros(2), None)
+    text = advise(Status.LOCALLY_INFEASIBLE, AdaptiveGDPA(), right.problem, right.x0, np.zeros(2), None, 1)
     assert text == ""
 
 
@@ -298,11 +298,11 @@ def test_advice_is_about_parameters_that_the_method_has():
         (DampedGDPA(), None, "Or try AdaptiveGDPA, which tunes itself"),
         (AdaptiveGDPA(), "", ""),
     ):
-        said = advice(Status.DIVERGING, algorithm, test.problem, test.x0, test.multipliers, None)
+        said = advise(Status.DIVERGING, algorithm, test.problem, test.x0, test.multipliers, None, 1)
         assert said == diverging or diverging is None
         assert all(hasattr(algorithm, name) for name in ("alpha", "beta") if name in said)
-        assert advice(Status.MAX_STEPS, algorithm, test.problem, test.x0, test.multipliers, None) == steps
-    assert advice(Status.CONVERGED, AdaptiveGDPA(), test.problem, test.x0, test.multipliers, None) == ""
+        assert advise(Status.MAX_STEPS, algorithm, test.problem, test.x0, test.multipliers, None, 1) == steps
+    assert advise(Status.CONVERGED, AdaptiveGDPA(), test.problem, test.x0, test.multipliers, None, 1) == ""
 
 
 def test_the_hint_costs_a_few_forwards():
@@ -327,3 +327,17 @@ def test_no_right_gradient_is_doubted(name):
         now = test.problem.evaluate(x)
         for weights in (np.zeros_like(now.constraints), np.ones_like(now.constraints)):
             assert contradiction(test.problem, x, weights) == ""
+
+
+@pytest.mark.parametrize(("factor", "status"), [(-1.0, 7), (0.5, 9)])
+def test_n3_a_wrong_jacobian_of_a_constraint_is_named(factor, status):
+    disc = {"type": "ineq", "fun": lambda x: 1 - x @ x, "jac": lambda x: -2 * factor * x}
+    found = minimize(
+        lambda x: (x[0] - 2) ** 2 + x[1] ** 2,
+        [0.5, 0.5],
+        jac=lambda x: np.array([2 * (x[0] - 2), 2 * x[1]]),
+        constraints=disc,
+        options={"maxiter": 150},
+    )
+    assert found.status == status
+    assert "contradict the derivatives" in found.message

@@ -252,6 +252,18 @@ def _factors(ratio: float) -> Iterator[tuple[float, str]]:
             yield sign / whole, f"the factor {whole} is too much{also}"
 
 
+def find_contradiction(problem: Problem, x: Array, multipliers: Array, now: Evaluation | None = None) -> str:
+    """Return a sentence if values contradict derivatives: of the Lagrangian, or of the constraints by themselves.
+
+    Inactive constraints have no part in the Lagrangian, and a wrong factor in J is hidden by multipliers.
+    """
+    now = problem.evaluate(x) if now is None else now
+    if found := contradiction(problem, x, multipliers, now):
+        return found
+    m = now.constraints.shape[-1]
+    return contradiction(problem, x, asymmetric_direction(now.constraints), now, objective=0.0) if m else ""
+
+
 def contradiction(
     problem: Problem, x: Array, weights: Array, now: Evaluation | None = None, objective: float = 1.0
 ) -> str:
@@ -288,7 +300,8 @@ def contradiction(
         return ""
     return (
         f"The values along the last direction contradict the derivatives (slope {change:.2g} by differences, "
-        f"{promised:.2g} by the gradient): one of them may be wrong, see gdpa.check_derivatives"
+        f"{promised:.2g} by the gradient): one of them may be wrong, see gdpa.check_derivatives (in minimize, the "
+        "option check)"
     )
 
 

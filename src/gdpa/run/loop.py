@@ -20,7 +20,7 @@ from gdpa.methods.method import Method
 from gdpa.run.observers import Recorder
 from gdpa.run.oracle import CountingOracle
 from gdpa.run.progress import Caution, Progress
-from gdpa.run.result import Result, advice, message, most_violated
+from gdpa.run.result import Result, advise, message, most_violated
 from gdpa.run.saving import Saver
 from gdpa.run.stopping import StopRule
 
@@ -225,7 +225,7 @@ def conclude(oracle: CountingOracle, progress: Progress, ending: Ending, recorde
     if status is Status.LOCALLY_INFEASIBLE and (worst := most_violated(certificate, tolerance)):
         detail = f"Most violated: {worst}"
     now = state.evaluation if last is state else None
-    more = advice(status, run.algorithm, progress.problem, last.x, last.multipliers, now)
+    more = advise(status, run.algorithm, progress.problem, last.x, last.multipliers, now, state.step)
     history = recorder.history()
     result = Result(
         x=certificate.x,

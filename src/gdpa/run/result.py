@@ -17,13 +17,15 @@ from gdpa.base.text import number, vector
 from gdpa.base.typing import Array, Vector
 from gdpa.core.certificate import Certificate, violation
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.oracles.derivative_check import contradiction
+from gdpa.oracles.derivative_check import contradiction, find_contradiction
 from gdpa.run.oracle import Counts
 
 #: A longer table shows this many rows, the most important ones.
 MOST_ROWS = 12
 #: A longer name is cut.
 LONGEST_NAME = 40
+#: A run of an adaptive method that reaches its limit after this many steps may have wrong derivatives.
+MANY_STEPS = 100
 HEAD = ("constraint", "value", "violation", "multiplier", "")
 
 
@@ -308,10 +310,10 @@ def message(status: Status, detail: str, certificate: Certificate) -> str:
     return f"{status.value}{' ' + detail + '.' if detail else ''} {certificate.summary}"
 
 
-def advice(
-    status: Status, algorithm: Any, problem: Problem, x: Array, multipliers: Array, now: Evaluation | None
+def advise(
+    status: Status, algorithm: Any, problem: Problem, x: Array, multipliers: Array, now: Evaluation | None, steps: int
 ) -> str:
-    """Return what may help after this ending, in terms of what the method has; "" if the status says it all.
+    """Return advice after this ending, in terms of the method; "" if the status suffices.
 
     Args:
         status: why the run ended.
@@ -319,20 +321,24 @@ def advice(
         problem: evaluated at a few points if derivatives are in doubt.
         x, multipliers: where the run ended.
         now: the oracle call at ``x``, if it is known.
+        steps: how many steps were made.
 
     >>> from gdpa import GDPA, problems
     >>> disc = problems.get("disc-product")
-    >>> advice(Status.DIVERGING, GDPA(alpha=0.1), disc.problem, disc.x0, disc.multipliers, None)
+    >>> advise(Status.DIVERGING, GDPA(alpha=0.1), disc.problem, disc.x0, disc.multipliers, None, 9)
     'Or the step is too long: reduce alpha or beta'
     """
+    adapts = type(algorithm).__name__ == "AdaptiveGDPA"
     if status is Status.DIVERGING:
-        steps = [name for name in ("alpha", "beta") if hasattr(algorithm, "alpha") and hasattr(algorithm, name)]
-        return f"Or the step is too long: reduce {' or '.join(steps)}" if steps else ""
-    if status is Status.MAX_STEPS:
-        return "" if type(algorithm).__name__ == "AdaptiveGDPA" else "Or try AdaptiveGDPA, which tunes itself"
+        lengths = [name for name in ("alpha", "beta") if hasattr(algorithm, "alpha") and hasattr(algorithm, name)]
+        return f"Or the step is too long: reduce {' or '.join(lengths)}" if lengths else ""
+    if status is Status.MAX_STEPS and not adapts:
+        return "Or try AdaptiveGDPA, which tunes itself"
+    if status is Status.MAX_STEPS and steps >= MANY_STEPS:
+        return find_contradiction(problem, x, multipliers, now)
     if status is Status.STALLED:
         precision = "The tolerance may be below what the precision of the problem's numbers allows"
-        return contradiction(problem, x, multipliers, now) or precision
+        return find_contradiction(problem, x, multipliers, now) or precision
     if status is Status.LOCALLY_INFEASIBLE:
         now = problem.evaluate(x) if now is None else now
         violation = positive_part(now.constraints, problem.num_equalities)
