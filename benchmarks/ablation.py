@@ -32,7 +32,7 @@ from gdpa import AdaptiveGDPA, KKTBelow, MaxOracleCalls, MaxSteps, solve
 from gdpa.methods.adaptive import Rules
 
 #: Parameters of the method, and what switches them off.
-PARAMETERS = {"beta": None, "tau": 0.0, "memory": 1}
+PARAMETERS = {"beta": None, "memory": 1}
 #: Constants of the numerics: module, name, and what switches it off. Two have no row: `dense.JAX_BLOCK` and
 #: `sparse.DENSE_LIMIT` decide on compilation and memory, not on a step.
 NUMERICS = (

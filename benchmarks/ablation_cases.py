@@ -216,7 +216,7 @@ def generated() -> Iterator[Case]:
 
 
 def wide_networks() -> Iterator[Case]:
-    """Networks to an accuracy that takes hundreds of steps, rows by passes: what `Rules.settled` is for."""
+    """Networks to an accuracy that takes hundreds of steps, rows by passes."""
     for seed in range(11, 15):
         yield Case(f"wide network {seed}", lambda s=seed: network(s, 12), tolerance=1e-4, forwards=4000)
 

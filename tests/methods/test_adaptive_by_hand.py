@@ -47,7 +47,7 @@ def linear(c, A, b, domain=REALS, equalities=0):
     )  # fmt: skip
 
 
-FACTORS = ("reference_points", "beta_factor", "violation_left", "tau_factor", "enlargement", "update_weight")
+FACTORS = ("reference_points", "beta_factor", "violation_left", "update_weight")
 SHARES = ("roundings", "adopted", "few_rows", "shove", "near")
 
 
@@ -103,19 +103,17 @@ def test_trial_points():
 
 
 @pytest.mark.parametrize(
-    ("f", "slope", "enlarge", "factor"),
+    ("f", "slope", "factor"),
     [
-        (7.0, 4.0, True, 1 / 4),
-        (7.0, 0.0, True, 1.0),  # no gradient: its own units
-        (5.0, 1e-5, True, 100.0),  # flat: at most min(1, 500) / 100
-        (5.0, 1e-5, False, 1.0),
-        (-0.005, 1e-5, True, 200.0),  # min(1, 0.5) / 100
-        (-0.005, 1e-5, False, 2.0),
-        (0.0, 1e-5, True, 1e5),  # a matter of units
+        (7.0, 4.0, 1 / 4),
+        (7.0, 0.0, 1.0),  # no gradient: its own units
+        (5.0, 1e-5, 1.0),  # flat
+        (-0.005, 1e-5, 200.0),
+        (0.0, 1e-5, 1e5),  # a matter of units
     ],
 )
-def test_the_unit_of_f(f, slope, enlarge, factor):
-    scaling = scaling_from((np.asarray(f), np.zeros(0)), np.array([0.0, slope]), None, RULES, enlarge)
+def test_the_unit_of_f(f, slope, factor):
+    scaling = scaling_from((np.asarray(f), np.zeros(0)), np.array([0.0, slope]), None)
     assert scaling.objective == pytest.approx(factor)
     assert scaling.constraints.tolist() == []
 
@@ -126,16 +124,16 @@ def test_the_unit_of_f(f, slope, enlarge, factor):
         (-7.0, 4.0, 1 / 4),
         (3.0, 0.0, 1 / 3),
         (0.0, 0.0, 1.0),
-        (-5.0, 1e-4, 100.0),
+        (-5.0, 1e-4, 1.0),
         (-0.004, 1e-4, 250.0),
         (0.0, 1e-4, 1e4),
     ],
 )
 def test_the_unit_of_a_constraint(g, slope, factor):
     J = np.array([[slope, 0.0]])
-    scaling = scaling_from((np.asarray(0.0), np.array([g])), np.ones(2), J, RULES)
+    scaling = scaling_from((np.asarray(0.0), np.array([g])), np.ones(2), J)
     assert scaling.constraints == pytest.approx([factor])
-    unscaled = scaling_from((np.asarray(0.0), np.array([g])), np.ones(2), None, RULES)
+    unscaled = scaling_from((np.asarray(0.0), np.array([g])), np.ones(2), None)
     assert unscaled.constraints.tolist() == [1.0]
 
 
@@ -193,9 +191,9 @@ def test_an_enlarged_function_is_taken_back_when_it_turns_out_to_be_flat():
     assert change(s_f=100.0) is None  # f = 0 beside a gradient of 1/100: a matter of units
     # f = 5 beside a gradient of 1/128: a unit of 1
     assert change(s_f=128.0, f=640.0) == (1 / 128, 1.0)
-    # g = 5 beside a gradient of 1/1600 counts as 1/100
-    assert change(s=1600.0, g=8000.0) == (1.0, 1 / 16)
-    # in the unit 1/64 g' = 1/8 is 8, so that a gradient of 1/1024 counts as 1/100; its own unit is 1
+    # g = 5 beside a gradient of 1/1600 counts as 1
+    assert change(s=1600.0, g=8000.0) == (1.0, 1 / 1600)
+    # in the unit 1/64 g' = 1/8 is 8, so that a gradient of 1/1024 counts as 1; its own unit is 1
     assert change(s=1 / 64, g=1 / 8, J=2.0**-16) == (1.0, 64.0)
 
 
@@ -335,11 +333,11 @@ def test_the_largest_violation():
 # Multiplier updates of the quasi-Newton phase
 
 
-def ascended(stationarity, g, lam, beta=4.0, tau=0.0, last=math.inf, **changes):
+def ascended(stationarity, g, lam, beta=4.0, last=math.inf, **changes):
     """One decision on a multiplier update at a point with this gradient of the merit."""
     problem = linear([1.0], [[1.0]], [0.0])
     state = adaptive_state(
-        problem, [1.0], lagrangian=AugmentedLagrangian(np.array([lam]), beta, tau), monitor=Monitor(5.0, 1),
+        problem, [1.0], lagrangian=AugmentedLagrangian(np.array([lam]), beta), monitor=Monitor(5.0, 1),
         scaling=Scaling(1.0, np.ones(1)), gradient=np.array([stationarity]), **changes,
     )  # fmt: skip
     state = state.replaced(reference=state.reference._replace(constraints=np.array([[g]])))
@@ -350,13 +348,12 @@ def test_multipliers_move_when_x_is_nearly_stationary():
     # g = 1/2, lambda = 1, beta = 4: max(g, -lambda / beta) = 1/2
     before, after = ascended(0.75, 0.5, 1.0)
     assert after is before
-    _, after = ascended(0.5, 0.5, 1.0, tau=0.5)
-    assert after.lagrangian == AugmentedLagrangian(np.array([2.5]), 4.0, 0.125)  # 1/2 + 4/2; tau falls to a quarter
-    assert after.multipliers.tolist() == [2.5]
+    _, after = ascended(0.5, 0.5, 1.0)
+    assert after.lagrangian == AugmentedLagrangian(np.array([3.0]), 4.0)  # 1 + 4/2
+    assert after.multipliers.tolist() == [3.0]
     assert after.phase == QuasiNewton(0.5)
     assert after.monitor == (5.0, 5, 0)  # as four points
-    # the gradient of F_beta with the new multipliers: c + [(1 - tau) lambda + beta g]_+ = 1 + 0.875 * 2.5 + 2
-    assert after.gradient == pytest.approx([5.1875])
+    assert after.gradient == pytest.approx([6.0])  # of F_beta with them: c + [lambda + beta g]_+ = 1 + 3 + 2
 
 
 def test_nothing_moves_if_complementarity_holds():

@@ -286,7 +286,7 @@ def test_slackness_is_a_mean_weighted_by_the_multipliers():
 def test_a_full_sqp_step_takes_the_multipliers_of_the_model():
     problem = line()
     old = at(problem, step="jacobian")
-    F = AugmentedLagrangian(np.full(1, 4.0), 40.0, 0.5)
+    F = AugmentedLagrangian(np.full(1, 4.0), 40.0)
 
     def arrived(length, multipliers, beta=40.0):
         before = old.replaced(trial=Trial(-np.ones(1), -1.0, length))
@@ -296,7 +296,7 @@ def test_a_full_sqp_step_takes_the_multipliers_of_the_model():
 
     full = arrived(1.0, 2.0)
     assert full.multipliers == pytest.approx(old.scaling.unscale(np.full(1, 2.0)))
-    assert (full.lagrangian.beta, full.lagrangian.tau) == (40.0, 0.125)
+    assert full.lagrangian.beta == 40.0
     assert full.monitor.points == 4
     quarter = arrived(0.25, 2.0)
     assert quarter.multipliers == pytest.approx(old.scaling.unscale(np.full(1, 3.5)))  # 4 + (2 - 4) / 4
@@ -357,8 +357,8 @@ def test_the_first_state_counts_from_zero():
 
 
 def test_the_first_probe_is_a_step_as_long_as_x():
-    # g' = 200 in the unit 1/100 and J' = 100 / 2^30: the slope is flat, and a step along it is 1 + |x| long
-    problem = line(2.0, slope=2.0**-30)
+    # J' = 2^-23 beside g' = 2: the slope is flat, and a step along it is 1 + |x| long
+    problem = line(2.0, slope=2.0**-23)
     state = at(problem, 3.0, phase=Restoration(1.0))
     after = arrive(state.phase, problem, state, state)
     assert after.phase == Restoration(1.0, Stage.AFTER_SLOPE, state.violation)
@@ -473,15 +473,12 @@ def test_the_first_plateau_is_left_to_the_objective():
 # Rows that were not evaluated, and lengths of variables
 
 
-def test_the_model_leaves_out_rows_of_zeros_unless_they_are_equalities():
-    problem = Problem(line().evaluate, num_constraints=3, num_equalities=1)
-    state = at(line())
-    J = np.array([[1.0], [0.0], [0.0]])
-    problem = ScaledProblem(problem, state.scaling)
-    made = model_at(problem, state, np.ones(1), J, np.zeros(3), np.abs(J[:, 0]))
-    assert made.evaluated.tolist() == [True, False, True]
-    full = model_at(problem, state, np.ones(1), np.ones((3, 1)), np.zeros(3), np.ones(3))
-    assert full.evaluated is None
+def test_a_row_of_zeros_has_the_multiplier_of_its_violation():
+    problem = ScaledProblem(line(), Scaling(1.0, np.ones(3)))
+    F, J = AugmentedLagrangian(np.zeros(3), 4.0), np.array([[1.0], [0.0], [0.0]])
+    step = model_at(problem, at(line()), np.ones(1), J, np.array([-9.0, 0.5, -0.5])).minimize(F)
+    assert step.multipliers == pytest.approx([0.0, 2.0, 0.0])
+    assert step.direction == pytest.approx([-1.0])
 
 
 def test_a_problem_in_lengths_by_hand():

@@ -75,14 +75,13 @@ def test_steps_with_the_jacobian_by_hand(library):
     # x = 0: c = -1, J = 1, g = -1, B = 1. Dual: A = 1 + 1/10, b = g - J H c = -1 + 1 = 0: l = 0, p = 1.
     # 1. x = 1, accepted as above. lambda = 0; c = -1/2; s = 1, y = 1/2, B = 1/2, H = 2.
     #    A = 2 + 1/10, b = 0 + 2/2 = 1: l = 10/21, p = -2 (-1/2 + 10/21) = 1/21.
-    # 2. x = 22/21, lambda = 10/21, tau = 0.1/4/4.
+    # 2. x = 22/21, lambda = 10/21.
     method = AdaptiveGDPA(step="jacobian", rules=Rules(near=0.0))
     states = walk(method, line(library), library.array([0.0]), 2)
     assert [float(s.x[0]) for s in states] == pytest.approx([0.0, 1.0, 22 / 21])
     assert float(states[1].phase.multipliers[0]) == pytest.approx(10 / 21)
     assert float(states[2].lagrangian.multipliers[0]) == pytest.approx(10 / 21)
     assert float(states[2].multipliers[0]) == pytest.approx(20 / 21)  # in the user's units
-    assert states[2].lagrangian.tau == pytest.approx(0.1 / 16)
 
 
 def test_a_stiff_step_with_the_jacobian_by_hand(library):
@@ -428,7 +427,6 @@ def test_no_step_left_is_called_stalled():
     [
         ({"beta": 0.0}, "beta must be a positive finite number, got 0.0"),
         ({"beta": math.nan}, "beta must be"),
-        ({"tau": 1.0}, r"tau must lie in \[0, 1\)"),
         ({"memory": 0}, "memory must be an integer of at least 1, got 0"),
         ({"memory": 2.5}, "memory must be"),
         ({"step": "newton"}, "step must be 'auto', 'pullback' or 'jacobian', got 'newton'"),

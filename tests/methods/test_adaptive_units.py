@@ -53,12 +53,12 @@ def test_units_that_suit_are_left_alone():
 
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
 def test_a_unit_drifts_exactly_if_its_factor_leaves_the_limits(unit):
-    # g' = 1/2 in the unit u: |grad g| counts as max(|J'|, min(u / 100, 1/2)), and a unit grows to 1 at most.
+    # g' = 1/2 in the unit u: |grad g| counts as max(|J'|, min(u, 1/2)), and a unit grows to 1 at most.
     f, g, c = np.asarray(0.0), np.array([0.5]), np.array([1.0, 0.0])
     scaling = Scaling(1.0, np.array([unit]))
     for slope in (1e-4, 0.05, 0.2, 1.0, 5.0, 50.0):
         J = np.array([[0.0, slope]])
-        factor = min(1 / max(slope, min(unit / 100, 0.5)), max(unit, 1.0) / unit)
+        factor = min(1 / max(slope, min(unit, 0.5)), max(unit, 1.0) / unit)
         found = drift(scaling, f, g, c, J, np.array([slope]), RULES)
         if 0.1 <= factor <= 10:
             assert found is None

@@ -94,3 +94,19 @@ def test_parallel_pairs_do_no_harm():
     memory = LBFGS().updated(s, 2 * s).updated(s, 2 * s)
     step = model_step(memory, np.array([-1.0, -1.0]), np.zeros((0, 2)), np.zeros(0), 1.0)
     np.testing.assert_allclose(step.direction, [0.5, 0.5], atol=1e-6)
+
+
+@pytest.mark.parametrize("equalities", [0, 2])
+@pytest.mark.parametrize("beta", [10.0, 1e8])
+def test_of_many_rows_those_that_matter_are_found(beta, equalities):
+    rng = np.random.default_rng(3)
+    d, m = 20, 400
+    memory, c, J = convex_memory(rng, d, 4), 30 * rng.normal(size=d), rng.normal(size=(m, d))
+    r = rng.normal(size=m) - 3
+    J[50:300] = J[50]  # one row 250 times
+    r[50:300] = r[50]
+    step = model_step(memory, c, J, r, beta, equalities)
+    _, gradient = model(memory, c, J, r, beta, equalities)
+    assert step.multipliers == pytest.approx(beta * positive_part(r + J @ step.direction, equalities), abs=1e-5)
+    assert np.abs(c + dense(memory, d) @ step.direction + step.multipliers @ J).max() <= 1e-7 * np.abs(c).max()
+    assert np.abs(gradient(step.direction)).max() <= 1e-5 * np.abs(c).max()

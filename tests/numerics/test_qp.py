@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import lsq_linear
+from scipy.optimize import lsq_linear, nnls
 
-from gdpa.numerics.qp import nonnegative_qp
+from gdpa.numerics.qp import nonnegative_least_squares, nonnegative_qp
 
 
 def instance(seed, m, rank):
@@ -57,3 +57,23 @@ def test_free_components_solve_the_linear_system():
 
 def test_no_constraint_at_all():
     assert nonnegative_qp(np.zeros((0, 0)), np.zeros(0)).shape == (0,)
+
+
+@pytest.mark.parametrize(("m", "free"), [(150, 0), (400, 0), (400, 3)])
+def test_many_rows_of_least_squares(m, free):
+    """Slacks of all sizes, some rows twice, against Lawson and Hanson's algorithm on the whole problem."""
+    rng = np.random.default_rng(m + free)
+    D, slack, b = rng.normal(size=(m, 30)), 10.0 ** rng.uniform(-4, 2, m), rng.normal(size=30)
+    slack[rng.random(m) < 0.05] = 0.0
+    slack[m - free :] = 0.0
+    D[10:20] = D[:10]
+
+    def value(y):
+        return np.sum((D.T @ y - b) ** 2) + np.sum((slack * y) ** 2)
+
+    y = nonnegative_least_squares(D, slack, b, free)
+    A = np.vstack([D.T, np.diag(slack)])
+    whole, _ = nnls(np.hstack([A, -A[:, m - free :]]), np.concatenate([b, np.zeros(m)]), maxiter=10_000)
+    whole[m - free : m] -= whole[m:]
+    assert y[: m - free].min() >= 0
+    assert value(y) <= value(whole[:m]) * (1 + 1e-6) + 1e-12

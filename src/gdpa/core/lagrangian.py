@@ -130,13 +130,13 @@ class AugmentedLagrangian(NamedTuple):
         """
         return ascended(self.multipliers, self.beta, self.tau, constraints_next, self.num_equalities, gate)
 
-    def with_multipliers(self, multipliers: Array, tau_factor: float = 1.0) -> AugmentedLagrangian:
-        """Return the function with other multipliers, and with tau divided by a factor.
+    def with_multipliers(self, multipliers: Array) -> AugmentedLagrangian:
+        """Return the function with other multipliers.
 
-        >>> AugmentedLagrangian(1.0, beta=2.0, tau=0.1).with_multipliers(3.0, tau_factor=4.0)
-        AugmentedLagrangian(multipliers=3.0, beta=2.0, tau=0.025, num_equalities=0)
+        >>> AugmentedLagrangian(1.0, beta=2.0, tau=0.1).with_multipliers(3.0)
+        AugmentedLagrangian(multipliers=3.0, beta=2.0, tau=0.1, num_equalities=0)
         """
-        return AugmentedLagrangian(multipliers, self.beta, self.tau / tau_factor, self.num_equalities)
+        return AugmentedLagrangian(multipliers, self.beta, self.tau, self.num_equalities)
 
     def stiffened(self, factor: float, largest: float) -> AugmentedLagrangian:
         """Return the function with beta times a factor, up to the largest.

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import from_numpy, namespace
+from gdpa.base.arrays import from_numpy, machine_eps, namespace
 from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix, combine, padded, solve_symmetric, to_float64
 from gdpa.numerics.lbfgs import LBFGS
@@ -97,6 +98,41 @@ def model_step(
         >>> step.direction.round(3).tolist(), step.multipliers.round(3).tolist()
         ([0.5, 0.0], [1.5])
     """
+    m = J.shape[0]
+    if m - num_equalities > WORKING_SET:
+        return _on_rows_that_matter(curvature, c, J, r, beta, num_equalities, bounds)
+    return _minimize(curvature, c, J, r, beta, num_equalities, bounds)
+
+
+def _on_rows_that_matter(
+    curvature: LBFGS, c: Array, J: Array, r: Array, beta: float, p: int, bounds: tuple[Array, Array] | None
+) -> ModelStep:
+    """Return the step of the rows that are positive along it, found by adding those that it makes positive."""
+    xp, values, m = namespace(J), to_float64(r), J.shape[0]
+    inside = (np.arange(m) >= m - p) | (values > 0)
+    inside[np.argsort(values)[: -WORKING_SET - J.shape[1] - p]] = False
+    inside[m - p :] = True
+    step = ModelStep(c, r)
+    for _ in range(ROUNDS):
+        index = xp.asarray(np.flatnonzero(inside), device=array_api_compat.device(J))
+        rows, offsets = xp.take(J, index, axis=0), xp.take(r, index, axis=0)
+        step = _minimize(curvature, c, rows, offsets, beta, p, bounds)
+        changed = to_float64(J @ step.direction)
+        above = np.where(inside, 0.0, values + changed)
+        joining = above > machine_eps(c) * (np.abs(values) + np.abs(changed))
+        joining[np.argsort(above)[: -max(WORKING_SET, len(index))]] = False  # the largest first
+        multipliers = np.zeros(m)
+        multipliers[inside] = to_float64(step.multipliers)
+        step = ModelStep(step.direction, from_numpy(multipliers, c))
+        if not joining.any():
+            break
+        inside |= joining
+    return step
+
+
+def _minimize(
+    curvature: LBFGS, c: Array, J: Array, r: Array, beta: float, num_equalities: int, bounds: tuple[Array, Array] | None
+) -> ModelStep:
     known = curvature.matrix is not None or (curvature.rows is None and len(c) <= WORKING_SET)
     if known and type(c) is np.ndarray:
         B = curvature.sigma * np.eye(len(c)) if curvature.matrix is None else np.asarray(curvature.matrix)

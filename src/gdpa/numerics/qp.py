@@ -1,8 +1,8 @@
 """Least squares and quadratic programs in nonnegative multipliers, and small programs with slacks, in double precision.
 
-Least squares problems and programs in multipliers are solved by SciPy's `nnls` (Lawson and Hanson). Of many multipliers
-few are positive, so they are solved on a working set that grows by the multipliers whose derivative is negative. The
-model of stabilized SQP is one small program for the C library daqp, if it is installed.
+Least squares problems and programs in multipliers are solved by SciPy's `nnls` (Lawson and Hanson), those of many
+multipliers by block pivoting. The model of stabilized SQP is one small program for the C library daqp, if it is
+installed.
 
 References:
     C. L. Lawson and R. J. Hanson, "Solving Least Squares Problems" (1974), chapter 23.
@@ -18,11 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdpa.base.arrays import all_finite
-from gdpa.numerics.dense import Matrix, cholesky_divided, diagonal_sizes, solve_symmetric
+from gdpa.numerics.dense import Matrix, cholesky_divided, diagonal_sizes, lapack, solve_symmetric
 
-#: With more multipliers than this, solve on a working set that grows by this many at a time. daqp is used up to this
-#: many variables and constraints: at 100 of each it takes as long as `gdpa.numerics.model`.
+#: With more multipliers than this, nnls takes too long. daqp is used up to this many variables and constraints: at 100
+#: of each it takes as long as `gdpa.numerics.model`.
 WORKING_SET = 100
+#: Rounds of block pivoting at most. Where it works it takes 5 to 10.
+PIVOTS = 12
+#: Slacks above this share of their row are eliminated from a least squares problem; smaller ones would lose digits.
+HEAVY = 1e-3
 
 #: A least squares problem is made triangular first if it has this many times more rows than columns: the time of a
 #: triangle of 10 columns is that of `nnls` with some 50 rows.
@@ -50,64 +54,101 @@ def nonnegative_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
         signed = nonnegative_qp(A[:n, :n] - A[:n, n:] @ free[:, :n], b[:n] - A[:n, n:] @ free[:, n])
         return np.concatenate([signed, free[:, n] - free[:, :n] @ signed])
 
-    def solve_on(inside: Any) -> Matrix:
-        part = A[inside][:, inside]
-        size = diagonal_sizes(part)
-        return _nnls(*_root(part / np.outer(size, size), b[inside] / size), 0) / size
-
-    if n <= WORKING_SET:
-        return solve_on(slice(None))
-    floor = np.full(n, _rounding(n) * (1 + np.abs(b).max(initial=0.0)))
-    return _on_working_set(solve_on, lambda y: A @ y - b, floor, np.argsort(-b), 0)
+    if n > WORKING_SET:
+        floor = np.full(n, _rounding(n) * (1 + np.abs(b).max(initial=0.0)))
+        y = _pivot(lambda inside: solve_symmetric(A[inside][:, inside], b[inside]), lambda y: A @ y - b, floor, b > 0)
+        if y is not None:
+            return y
+    size = diagonal_sizes(A)
+    return _nnls(*_root(A / np.outer(size, size), b / size), 0) / size
 
 
 def nonnegative_least_squares(D: Matrix, slack: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
     """Return argmin ``||D^T y - b||^2 + ||slack y||^2`` over y >= 0, the last ``num_equalities`` components free.
 
+    Of many components few are positive. If block pivoting does not find them, the problem is solved on a working set
+    that grows by the components whose derivative is negative.
+
     >>> nonnegative_least_squares(np.eye(2), np.zeros(2), np.array([3.0, -1.0])).tolist()
     [3.0, 0.0]
     """
+    m, p = len(slack), num_equalities
+    if m <= WORKING_SET + p:
+        return _nnls(*_stack(D, slack, b), p)
+    floor = _rounding(m) * np.linalg.norm(D, axis=1) * (1 + np.linalg.norm(b))
 
-    def solve_on(inside: Any) -> Matrix:
-        rows, slacks = D[inside], slack[inside]
-        m, d = rows.shape
-        A, right = np.zeros((d + m, m)), np.zeros(d + m)
-        A[:d], right[:d] = rows.T, b
-        A[d:].ravel()[:: m + 1] = slacks
-        return _nnls(A, right, num_equalities)
+    def slope(y: Matrix) -> Matrix:
+        return D @ (D.T @ y - b) + slack * slack * y
 
-    if len(slack) <= WORKING_SET + num_equalities:
-        return solve_on(slice(None))
-    floor = _rounding(len(slack)) * np.linalg.norm(D, axis=1) * (1 + np.linalg.norm(b))
-    return _on_working_set(solve_on, lambda y: D @ (D.T @ y - b), floor, np.argsort(slack), num_equalities)
-
-
-def _on_working_set(
-    solve_on: Callable[[Any], Matrix], slope: Callable[[Matrix], Matrix], floor: Matrix, order: Any, p: int
-) -> Matrix:
-    """Solve on a working set and add the components it leaves wrong, the worst first, until there are none.
-
-    Args:
-        solve_on: returns the solution on a set of components.
-        slope: returns the derivative at a point, at zero components.
-        floor: minus this, a derivative counts as zero.
-        order: the components, the likeliest to be positive first.
-        p: the last p components are free.
-    """
-    m = len(floor)
+    order = np.argsort(slack)  # the likeliest to be positive first
+    first = np.zeros(m, dtype=bool)
+    first[order[: len(b)]] = True
+    if p == 0:
+        y = _pivot(lambda inside: _least_squares(D[inside], slack[inside], b), slope, floor, first)
+        if y is not None:
+            return y
     inside = np.arange(m) >= m - p
     inside[order[: WORKING_SET + p]] = True
     y = np.zeros(m)
     while True:
-        y[inside] = solve_on(inside)
-        if inside.all():
-            return y
+        y[inside] = _nnls(*_stack(D[inside], slack[inside], b), p)
         slopes = np.where(inside, 0.0, slope(y))
         joining = np.argsort(slopes)[:WORKING_SET]
         joining = joining[slopes[joining] < -floor[joining]]
         if not len(joining):
             return y
         inside[joining] = True
+
+
+def _least_squares(D: Matrix, slack: Matrix, b: Matrix) -> Matrix:
+    """Return argmin ``||D^T y - b||^2 + ||slack y||^2`` of any sign, at a cost linear in the rows with large slacks.
+
+    With T = I + D_1' S_1^-2 D_1 of these rows, the others minimize ||L^-1 (D_0' y_0 - b)||^2 + ||S_0 y_0||^2, T = L L'.
+    """
+    heavy = slack > HEAVY * np.linalg.norm(D, axis=1)
+    scaled = D[heavy] / slack[heavy, None]
+    L = np.linalg.cholesky(np.eye(len(b)) + scaled.T @ scaled)
+    turned = lapack().dtrtrs(L, np.column_stack([D[~heavy].T, b]), lower=1)[0]
+    y = np.empty(len(slack))
+    y[~heavy] = np.linalg.lstsq(*_stack(turned[:, :-1].T, slack[~heavy], turned[:, -1]), rcond=None)[0]
+    left = lapack().dpotrs(L, b - y[~heavy] @ D[~heavy], lower=1)[0]
+    y[heavy] = scaled @ left / slack[heavy]
+    return y
+
+
+def _stack(D: Matrix, slack: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
+    """Return the matrix and the right-hand side of ``||D^T y - b||^2 + ||slack y||^2``."""
+    m, d = D.shape
+    A, right = np.zeros((d + m, m)), np.zeros(d + m)
+    A[:d], right[:d] = D.T, b
+    A[d:].ravel()[:: m + 1] = slack
+    return A, right
+
+
+def _pivot(
+    solve_on: Callable[[Matrix], Matrix], slope: Callable[[Matrix], Matrix], floor: Matrix, first: Matrix
+) -> Matrix | None:
+    """Return the solution by block pivoting, or None if it does not settle: components of the wrong sign change sides.
+
+    Args:
+        solve_on: returns the solution on a set of components without regard to signs.
+        slope: returns the derivative at a point.
+        floor: minus this, a derivative counts as zero.
+        first: the first guess of the positive components.
+
+    References:
+        L. F. Portugal, J. J. Judice and L. N. Vicente, "A comparison of block pivoting and interior-point algorithms
+        for linear least squares problems with nonnegative variables", Mathematics of Computation 63 (1994).
+    """
+    inside = first
+    for _ in range(PIVOTS):
+        y = np.zeros(len(floor))
+        y[inside] = solve_on(inside)
+        wrong = np.where(inside, y < 0, slope(y) < -floor)
+        if not wrong.any():
+            return y
+        inside = inside ^ wrong
+    return None
 
 
 def _rounding(m: int) -> float:

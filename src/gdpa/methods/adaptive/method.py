@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gdpa.base.arrays import machine_eps, max_norm, namespace, some, zeros_like
-from gdpa.base.checks import check_count, check_positive, check_share
+from gdpa.base.checks import check_count, check_positive
 from gdpa.base.status import Status
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -52,25 +52,23 @@ class AdaptiveGDPA(Method):
 
     .. math::
         p = \arg\min_{x + p \in X} \nabla f^T p + \tfrac12 p^T B p
-            + \tfrac\beta2 \|[g + J p + (1 - \tau) \lambda / \beta]_+\|^2,
+            + \tfrac\beta2 \|[g + J p + \lambda / \beta]_+\|^2,
         \quad \lambda \leftarrow \lambda + t (l - \lambda)
 
     Otherwise p is a quasi-Newton direction of F_beta, an *inexact augmented Lagrangian* method:
 
     .. math::
-        \lambda \leftarrow [(1 - \tau_k) \lambda + \beta g]_+ \text{ when }
-            \|x - P_X(x - \nabla F_\beta)\|_\infty \le \|\max(g, -\lambda/\beta)\|_\infty, \quad \tau_k = \tau / 4^k
+        \lambda \leftarrow [\lambda + \beta g]_+ \text{ when }
+            \|x - P_X(x - \nabla F_\beta)\|_\infty \le \|\max(g, -\lambda/\beta)\|_\infty
 
     If the violation does not fall, *feasibility restoration* minimizes it alone. One forward pass per update; one
-    backward pass per accepted point (and one more at a multiplier update), or a Jacobian. If every row of J is a pass,
-    a long run also measures curvature along its steps, see `gdpa.methods.adaptive.sqp.refine`.
+    backward pass per accepted point (and one more at a multiplier update), or a Jacobian.
 
     Args:
         beta: the first penalty beta_0, on the scaled problem. Raised if the violation does not fall.
         memory: the number of pairs that the limited-memory BFGS matrix keeps.
         step: "pullback" (quasi-Newton), "jacobian" (SQP, in boxes and the whole space), or "auto": SQP if
             `Evaluation.jacobian` is cheap or m <= 30; with more constraints once the rows near active pay.
-        tau: the perturbation tau_0; it falls to a quarter with every multiplier update, so that no bias is left.
         rules: the other constants, see `gdpa.methods.adaptive.Rules`.
 
     Example:
@@ -81,7 +79,7 @@ class AdaptiveGDPA(Method):
         ('CONVERGED', [2.0, 3.0], [0.5])
 
     References:
-        Songtao Lu, ICML 2022, for F_beta and the perturbation; the modules of this package cite the rest.
+        Songtao Lu, ICML 2022, for F_beta; the modules of this package cite the rest.
 
     Deviations from the paper:
         Everything but F_beta and the oracle, see docs/adaptive.md. There is no O(1/eps^3) theorem for it.
@@ -90,7 +88,6 @@ class AdaptiveGDPA(Method):
     beta: float = 10.0
     memory: int = 20
     step: str = "auto"
-    tau: float = 0.1
     rules: Rules = field(default=Rules(), repr=False)
 
     card: ClassVar[MethodCard] = MethodCard(
@@ -102,7 +99,6 @@ class AdaptiveGDPA(Method):
 
     def __post_init__(self) -> None:
         check_positive(beta=self.beta)
-        check_share(tau=self.tau)
         check_count(1, memory=self.memory)
         if self.step not in ("auto", "pullback", "jacobian"):
             raise ValueError(f"step must be 'auto', 'pullback' or 'jacobian', got {self.step!r}")
@@ -121,9 +117,9 @@ class AdaptiveGDPA(Method):
         c = now.gradient()
         if D is not None:
             c, J = D * c, None if J is None else D * J
-        scaling = scaling_from((now.objective, g), c, J, rules, enlarge=not sqp)._replace(lengths=D)
+        scaling = scaling_from((now.objective, g), c, J)._replace(lengths=D)
         scaled, call = ScaledProblem(problem, scaling), ScaledEvaluation(now, scaling, x)
-        F = AugmentedLagrangian(zeros_like(g), float(self.beta), float(self.tau), problem.num_equalities)
+        F = AugmentedLagrangian(zeros_like(g), float(self.beta), 0.0, problem.num_equalities)
         state = self.first_state(
             AdaptiveState,
             x,
@@ -146,8 +142,8 @@ class AdaptiveGDPA(Method):
         return state.phase.plan(self, scaled, state)
 
     def with_multipliers(self, problem: Problem, state: AdaptiveState, multipliers: Array) -> AdaptiveState:
-        """Return the first state with other multipliers than zero, and without perturbation of them."""
-        F = state.lagrangian.with_multipliers(state.scaling.scale(multipliers), math.inf)
+        """Return the first state with other multipliers than zero."""
+        F = state.lagrangian.with_multipliers(state.scaling.scale(multipliers))
         scaled = ScaledProblem(problem, state.scaling)
         state = state.replaced(lagrangian=F, multipliers=multipliers, hessian=None)
         state = state.phase.renew(scaled, state)
@@ -254,7 +250,7 @@ class AdaptiveGDPA(Method):
     def _choose(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state at x in the phase that the rows near active call for, if each of them is a pass.
 
-        The quasi-Newton phase goes first, until it has made the passes that `Rules.trial_points` points of SQP would
+        The quasi-Newton phase goes first, until it has made the passes that `Rules.patience` points of SQP would
         take. An easy problem is solved by then.
         """
         rules, m, d = self.rules, state.constraints.shape[0], state.x.shape[0]
@@ -268,7 +264,7 @@ class AdaptiveGDPA(Method):
             state = enter_quasi_newton(problem, state)
         else:
             made = 2 * (state.step - state.phase_since)  # one forward and one backward pass at each point
-            if rows > rules.few_rows or made < rules.trial_points * (rows + 2):
+            if rows > rules.few_rows or made < rules.patience * (rows + 2):
                 return state
             state = enter_sqp(problem, state.replaced(curvature=state.curvature.cleared()))
         return state.phase.plan(self, problem, state)

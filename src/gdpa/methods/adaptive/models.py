@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import dot, every, from_numpy, matmul, namespace, to_numpy
+from gdpa.base.arrays import dot, matmul
 from gdpa.base.typing import Array
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.methods.adaptive.rules import Rules
 from gdpa.methods.adaptive.scaling import ScaledProblem
 from gdpa.methods.adaptive.state import AdaptiveState, largest_violation
-from gdpa.numerics.dense import Matrix, to_float64
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.qp import WORKING_SET
@@ -105,27 +103,13 @@ class Model:
 
 @dataclass(frozen=True)
 class DenseModel(Model):
-    """The model with a dense Jacobian and a limited-memory BFGS matrix.
-
-    Attributes:
-        B: the matrix.
-        evaluated: which rows of J were evaluated; None if all were. The others are zero and not part of the model.
-    """
+    """The model with a dense Jacobian and a limited-memory BFGS matrix."""
 
     B: LBFGS
-    evaluated: Matrix | None = None
 
     def minimize(self, F: AugmentedLagrangian, near: ModelStep | None = None, interior: bool = True) -> ModelStep:
         r, p = F.shifted(self.g) / F.beta, F.num_equalities
-        if self.evaluated is None:
-            return model_step(self.B, self.c, self.J, r, F.beta, p, self.bounds)
-        xp = namespace(self.J)
-        index = xp.asarray(np.flatnonzero(self.evaluated), device=array_api_compat.device(self.J))
-        rows, offsets = xp.take(self.J, index, axis=0), xp.take(r, index, axis=0)
-        step = model_step(self.B, self.c, rows, offsets, F.beta, p, self.bounds)
-        multipliers = F.beta * np.maximum(to_float64(r), 0.0)  # of a constraint without a row
-        multipliers[self.evaluated] = to_float64(step.multipliers)
-        return ModelStep(step.direction, from_numpy(multipliers, self.c))
+        return model_step(self.B, self.c, self.J, r, F.beta, p, self.bounds)
 
     def bend(self, step: ModelStep) -> float:
         p = step.direction
@@ -159,11 +143,9 @@ class SparseModel(Model):
         return STIFFER * F.beta if F.beta >= rules.largest_beta else rules.largest_beta
 
 
-def model_at(problem: ScaledProblem, state: AdaptiveState, c: Array, J: Array, g: Array, sizes: Array) -> Model:
-    """Return the model at the x of the state; ``sizes`` are the largest components of the rows of J."""
+def model_at(problem: ScaledProblem, state: AdaptiveState, c: Array, J: Array, g: Array) -> Model:
+    """Return the model at the x of the state; a row of zeros was not evaluated and takes no part in it."""
     bounds = problem.step_bounds(state.z)
     if is_sparse(J):
         return SparseModel(c, J, g, bounds, Quadratic.of(state.curvature, state.hessian, len(c)))
-    evaluated = to_numpy(sizes) != 0
-    evaluated[len(evaluated) - problem.num_equalities :] = True
-    return DenseModel(c, J, g, bounds, state.curvature, None if every(evaluated) else evaluated)
+    return DenseModel(c, J, g, bounds, state.curvature)

@@ -48,11 +48,11 @@ class QuasiNewton(Phase):
     def ascend(self, problem: ScaledProblem, state: AdaptiveState, rules: Rules) -> AdaptiveState:
         r"""Update the multipliers if x is nearly stationary for F_beta; raise beta if the last update helped little.
 
-        .. math:: \lambda \leftarrow [(1 - \tau) \lambda + \beta g]_+ \quad\text{if}\quad
+        .. math:: \lambda \leftarrow [\lambda + \beta g]_+ \quad\text{if}\quad
             \|x - P_X(x - \nabla F_\beta)\|_\infty \le \|\max(g, -\lambda/\beta)\|_\infty
 
-        beta doubles unless the right-hand side has halved since the last update, and tau falls to a quarter. F_beta
-        then has another gradient, one more backward pass.
+        beta doubles unless the right-hand side has halved since the last update. F_beta then has another
+        gradient, one more backward pass.
         """
         F, g, domain = state.lagrangian, state.constraints, problem.domain
         if problem.is_box:
@@ -64,7 +64,7 @@ class QuasiNewton(Phase):
             return state
         stagnates = complementarity > self.complementarity / rules.beta_factor
         multipliers = F.ascend(g)
-        F = F.with_multipliers(multipliers, rules.tau_factor)
+        F = F.with_multipliers(multipliers)
         state = state.replaced(
             lagrangian=F.stiffened(rules.beta_factor, rules.largest_beta) if stagnates else F,
             multipliers=state.scaling.unscale(multipliers),

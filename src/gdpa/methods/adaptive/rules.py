@@ -50,28 +50,22 @@ class Rules:
     violation_left: float = _rule(0.25, r"\eta", "an SQP step leaves at most this share of the violation", off=1.0)
     raises: int = _rule(4, "n_1", "the penalty is raised at most this many times at one point")
     # Multipliers
-    tau_factor: float = _rule(4.0, r"\kappa_\tau", "tau is divided by this at every multiplier update", off=1.0)
     adopted: float = _rule(
         0.1, r"\theta", "fitted multipliers whose size and residual are below this share replace lambda", off=0.0
     )
     # Units
-    enlargement: float = _rule(
-        100.0, r"s_{\max}", "a function that is flat at the start is enlarged by at most this", off=1.0
-    )
     drift: float = _rule(10.0, r"\delta", "units are renewed if a gradient has changed by this factor", off=math.inf)
     ordinary: float = _rule(100.0, r"\ell", "a length of x within this factor of 1 or of D is left alone", off=math.inf)
     second_attempt: int = _rule(60, "n_2", "points after which an SQP phase goes on in the lengths of the columns of J")
     # Rows of the Jacobian
     few_rows: int = _rule(30, "m_0", "up to this many rows are worth a backward pass each", off=0)
-    trial_points: int = _rule(
-        20, "n_3", "SQP points whose passes the quasi-Newton phase makes first, and before curvature is measured"
-    )
-    settled: float = _rule(
-        0.3, r"\zeta", "curvature is measured along a step until the step changes by less than this share", off=math.inf
-    )
     # Restoration
-    patience: int = _rule(20, "n_4", "points without progress that end a phase, and after which a probe is judged")
-    update_weight: int = _rule(4, "n_5", "a multiplier update counts as this many of these points", off=1)
+    patience: int = _rule(
+        20,
+        "n_3",
+        "points without progress that end a phase; SQP points worth as many quasi-Newton passes",
+    )
+    update_weight: int = _rule(4, "n_4", "a multiplier update counts as this many of these points", off=1)
     fallen: float = _rule(0.9, r"\nu_1", "a violation below this share is progress")
     restored: float = _rule(0.1, r"\nu_2", "restoration ends at this share of its first violation")
     stationary: float = _rule(

@@ -149,40 +149,34 @@ def measures_rows(now: Evaluation, rules: Rules) -> bool:
     return m > 0 and (now.has_cheap_jacobian or m <= rules.few_rows)
 
 
-def scaling_from(
-    values: tuple[Array, Array], gradient: Array, J: Array | None, rules: Rules, enlarge: bool = True
-) -> Scaling:
+def scaling_from(values: tuple[Array, Array], gradient: Array, J: Array | None) -> Scaling:
     """Return ``s_f = 1 / |grad f|`` and ``s_i = 1 / |grad g_i|`` by largest components.
 
     A function whose gradient vanishes keeps its units, and such a constraint is divided by |g_i|. A small gradient
     with a small value is a matter of units. With a larger value it belongs to a function that is flat here and may be
-    steep elsewhere. So |grad g_i| counts as at least min(1/100, |g_i|), and |grad f| as at least min(1, 100 |f|).
+    steep elsewhere. So |grad g_i| counts as at least min(1, |g_i|), and |grad f| as at least min(1, |f|).
 
     Args:
         values: f and g.
         gradient: grad f.
         J: the Jacobian; None leaves the constraints in their own units.
-        rules: for the largest enlargement, 100.
-        enlarge: enlarge a flat f by up to 100, too. The quasi-Newton step needs f and g of one size, because one matrix
-            describes both; the SQP step does not.
 
     >>> import numpy as np
     >>> J = np.array([[4.0, 0.0], [0.5, 0.0], [0.0, 0.0], [1e-9, 0.0], [1e-9, 0.0]])
     >>> values = np.asarray(7.0), np.array([0.0, 0.0, 0.0, 9.0, -1e-8])
-    >>> scaling = scaling_from(values, np.array([0.0, 2.0]), J, Rules())
+    >>> scaling = scaling_from(values, np.array([0.0, 2.0]), J)
     >>> scaling.objective, scaling.constraints.round(3).tolist()
-    (0.5, [0.25, 2.0, 1.0, 100.0, 100000000.0])
+    (0.5, [0.25, 2.0, 1.0, 1.0, 100000000.0])
     """
     f, g = values
     xp = namespace(g)
     size = float(max_norm(gradient))
-    flat = min(1.0, rules.enlargement * abs(float(f))) / (rules.enlargement if enlarge else 1.0)
-    objective = 1 / max(size, flat) if size > 0 else 1.0
+    objective = 1 / max(size, min(1.0, abs(float(f)))) if size > 0 else 1.0
     ones = xp.ones_like(g)
     if J is None:
         return Scaling(objective, ones)
     slopes = row_sizes(J)
-    sizes = xp.maximum(slopes, xp.minimum(ones / rules.enlargement, xp.abs(g)))
+    sizes = xp.maximum(slopes, xp.minimum(ones, xp.abs(g)))
     vanishing = xp.where(xp.abs(g) > 0, xp.abs(g), ones)
     return Scaling(objective, ones / xp.where(slopes > 0, sizes, vanishing))
 
@@ -204,11 +198,11 @@ def drift(
     """
     xp, units = namespace(c), scaling.constraints
     least, most = 1 / rules.drift, rules.drift
-    counted = xp.maximum(sizes, xp.minimum(units / rules.enlargement, xp.abs(g)))
+    counted = xp.maximum(sizes, xp.minimum(units, xp.abs(g)))
     usual = every((least <= counted) & (counted <= most))
     if usual and least <= float(max_norm(c)) <= most and scaling.objective <= most:
         return None
-    here = scaling_from((f / scaling.objective, g / units), c / scaling.objective, J / units[:, None], rules, False)
+    here = scaling_from((f / scaling.objective, g / units), c / scaling.objective, J / units[:, None])
     # A gradient that vanishes on the way, at a double root or on a plateau, enlarges its function up to its own units.
     a = min(here.objective, max(scaling.objective, 1.0)) / scaling.objective if float(max_norm(c)) > 0 else 1.0
     a = a if not least <= a <= most else 1.0

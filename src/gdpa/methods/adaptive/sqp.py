@@ -6,8 +6,7 @@ the Jacobian is cheap. Passes are counted, not timed, so a run can be repeated.
 References:
     S. J. Wright, "Superlinear convergence of a stabilized SQP method to a degenerate solution", Computational
     Optimization and Applications 11 (1998). P. E. Gill and D. P. Robinson, "A globally convergent stabilized SQP
-    method", SIAM J. Optimization 23 (2013). For `refine`: R. H. Byrd, J. Nocedal and C. Zhu, "Towards a discrete Newton
-    method with memory for large-scale optimization" (1996), pairs from products with the Hessian.
+    method", SIAM J. Optimization 23 (2013).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Self
 import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, norm, to_numpy, total
+from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, to_numpy, total
 from gdpa.base.sets import ConvexSet
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -66,7 +65,7 @@ class SQP(Phase):
         # Second derivatives of the Lagrangian depend on the multipliers: short steps would keep them wrong.
         whole = t == 1.0 or H is not None
         dual = self.multipliers if whole else (1 - t) * F.multipliers + t * self.multipliers
-        F = F.with_multipliers(dual, rules.tau_factor)
+        F = F.with_multipliers(dual)
         if t < 1:  # too stiff a penalty shortens steps; `plan` undoes a mistake
             F = F.relaxed(rules.beta_factor, method.beta)
         c, J = now.gradient(), needed_rows(state, now, F)
@@ -83,14 +82,42 @@ class SQP(Phase):
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
     def plan(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state with its next trial: units, penalty and multipliers that suit x, and the model's step."""
-        return refine(method, problem, _plan(self, method.rules, problem, state))
+        rules, c, J = method.rules, self.gradient, self.jacobian
+        sizes = row_sizes(J)
+        change = drift(state.scaling, state.reference.objectives[-1], state.constraints, c, J, sizes, rules)
+        if change is not None:
+            phase = self.rescaled(*change, 1.0)
+            state = state.rescaled(*change, state.scaling.lengths).replaced(monitor=state.monitor.reset())
+            c, J = phase.gradient, phase.jacobian
+        now, violation = state.call(problem), state.violation
+        if state.hessian is None and is_sparse(J) and now.original.has_hessian:
+            state = state.replaced(hessian=now.hessian(state.lagrangian.multipliers))
+        model = model_at(problem, state, c, J, state.constraints)
+        F, step = _penalize(model, state.lagrangian, violation, rules)
+        estimate, lagrangian_gradient, share = _fit_multipliers(problem, state.z, model, violation, step.multipliers)
+        if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
+            # lambda of a constraint that is no longer active falls slowly by lambda + beta g
+            F = F.with_multipliers(estimate)
+            step = model.step(F, rules)
+        gradient = model.gradient(F)
+        slope = dot(gradient, step.direction)
+        trial = Trial(step.direction, slope)
+        if not slope < 0:
+            trial = projected_gradient(problem, state.z, gradient, state.curvature)
+        return state.replaced(
+            lagrangian=F,
+            gradient=gradient,
+            probe=now.probe(estimate, lagrangian_gradient),
+            phase=SQP(c, J, step.multipliers),
+            trial=trial,
+        )
 
     def correct(self, problem: ScaledProblem, state: AdaptiveState, constraints: Array, rules: Rules) -> Array | None:
         """Return the model's step with g(x + p) - J p instead of g(x), if x + p violates more than x."""
         if not largest_violation(constraints, problem.num_equalities) > state.violation:
             return None
         c, J = self.gradient, self.jacobian
-        model = model_at(problem, state, c, J, constraints - J @ state.trial.direction, row_sizes(J))
+        model = model_at(problem, state, c, J, constraints - J @ state.trial.direction)
         return model.step(state.lagrangian, rules).direction
 
     def rescaled(self, a: float, b: Array | float, c: float) -> Self:
@@ -138,39 +165,6 @@ def needed_rows(state: AdaptiveState, now: ScaledEvaluation, F: AugmentedLagrang
     return namespace(zero).stack([now.pullback(unit, 0.0) if near else zero for unit, near in rows])
 
 
-def _plan(phase: SQP, rules: Rules, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
-    """Return the state with its next trial."""
-    c, J = phase.gradient, phase.jacobian
-    sizes = row_sizes(J)
-    change = drift(state.scaling, state.reference.objectives[-1], state.constraints, c, J, sizes, rules)
-    if change is not None:
-        phase = phase.rescaled(*change, 1.0)
-        state = state.rescaled(*change, state.scaling.lengths).replaced(monitor=state.monitor.reset())
-        c, J = phase.gradient, phase.jacobian
-    now, violation = state.call(problem), state.violation
-    if state.hessian is None and is_sparse(J) and now.original.has_hessian:
-        state = state.replaced(hessian=now.hessian(state.lagrangian.multipliers))
-    model = model_at(problem, state, c, J, state.constraints, sizes)
-    F, step = _penalize(model, state.lagrangian, violation, rules)
-    estimate, lagrangian_gradient, share = _fit_multipliers(problem, state.z, model, violation, step.multipliers)
-    if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
-        # lambda of a constraint that is no longer active falls slowly by lambda + beta g
-        F = F.with_multipliers(estimate)
-        step = model.step(F, rules)
-    gradient = model.gradient(F)
-    slope = dot(gradient, step.direction)
-    trial = Trial(step.direction, slope)
-    if not slope < 0:
-        trial = projected_gradient(problem, state.z, gradient, state.curvature)
-    return state.replaced(
-        lagrangian=F,
-        gradient=gradient,
-        probe=now.probe(estimate, lagrangian_gradient),
-        phase=SQP(c, J, step.multipliers),
-        trial=trial,
-    )
-
-
 def _penalize(
     model: Model, F: AugmentedLagrangian, violation: float, rules: Rules
 ) -> tuple[AugmentedLagrangian, ModelStep]:
@@ -214,30 +208,3 @@ def _fit_multipliers(
     other_gradient = c + matmul(other, J)
     new = residual(other, other_gradient)
     return (other, other_gradient, new / old) if new < old else (multipliers, gradient, 1.0)
-
-
-def refine(method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
-    """Return the state with its step planned again on curvature that was measured along it, if a row of J is a pass.
-
-    A step with k rows of J takes k + 2 passes, the Hessian of the Lagrangian times a vector takes 2. The product is
-    y = (grad L(x + h p) - grad L(x)) / h with h ||p|| = sqrt(eps) (1 + ||x||), at most half as often as there are rows
-    of J to pull back, so that the products cost no more than the rows. An easy problem is solved within
-    `Rules.trial_points` points, before any product is made.
-    """
-    rules, now = method.rules, state.call(problem)
-    early = state.step - state.phase_since < rules.trial_points
-    if now.original.has_cheap_jacobian or early or math.isinf(rules.settled):
-        return state
-    rows = int(namespace(state.x).sum(nearly_active(state, state.lagrangian)))
-    for _ in range((rows + 1) // 2):
-        phase, p, z = state.phase, state.trial.direction, state.z
-        size = float(norm(p))
-        if not (isinstance(phase, SQP) and 0 < size < math.inf):
-            break
-        h = min(1.0, sqrt_eps(p) * (1 + float(norm(z))) / size)
-        there = ScaledProblem(problem.original, state.scaling).evaluate(z + h * p).pullback(phase.multipliers)
-        change = there - (phase.gradient + phase.multipliers @ phase.jacobian)
-        state = _plan(phase, rules, problem, state.replaced(curvature=state.curvature.updated(h * p, change)))
-        if float(norm(state.trial.direction - p)) < rules.settled * size:
-            break
-    return state

@@ -109,7 +109,7 @@ class AdaptiveState(State):
 
     Attributes:
         scaling: the units of f, g and x.
-        lagrangian: F_beta with its lambda, beta and tau.
+        lagrangian: F_beta with its lambda and beta.
         curvature: the quasi-Newton matrix of the phase.
         reference: values of the last accepted points.
         gradient: the gradient of the phase's merit at x.
