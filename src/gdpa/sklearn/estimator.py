@@ -15,16 +15,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from gdpa.base.checks import check_count, is_count, is_number
 from gdpa.base.typing import Vector
-from gdpa.methods.adaptive import AdaptiveGDPA, Rules
+from gdpa.methods.adaptive import AdaptiveGDPA
 from gdpa.run.result import Result
 from gdpa.run.solve import solve
 from gdpa.run.stopping import KKTBelow, MaxSteps
 from gdpa.sklearn.frontier import Frontier, FrontierPoint
 from gdpa.sklearn.network import Matrix, Network
 from gdpa.sklearn.oracle import RateProblem
-
-#: Differences of gradients round off half of the digits. Without them weighted and repeated samples give one model.
-NO_DIFFERENCES = Rules(settled=math.inf)
 
 Judge = Callable[[RateProblem, Result], tuple[Any, RateProblem | None]]
 """Ranks a solution (less is better) and returns the corrected problem to solve next, None to stop."""
@@ -88,7 +85,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _train(self, rates: RateProblem, x0: Vector, judge: Judge, rounds: int) -> tuple[Result, int]:
         """Solve the smooth problem, correct it as ``judge`` finds, and repeat; return the best and all steps."""
         stop = (KKTBelow(self.tol), MaxSteps(int(self.max_iter)))
-        method = AdaptiveGDPA(rules=NO_DIFFERENCES)
+        method = AdaptiveGDPA()
         ranked: list[tuple[Any, Result]] = []
         following: RateProblem | None = rates
         while following is not None and len(ranked) < rounds:
