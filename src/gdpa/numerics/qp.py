@@ -126,7 +126,7 @@ def _stack(D: Matrix, slack: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def _pivot(
-    solve_on: Callable[[Matrix], Matrix], slope: Callable[[Matrix], Matrix], floor: Matrix, first: Matrix
+    solve_on: Callable[[Any], Matrix], slope: Callable[[Matrix], Matrix], floor: Matrix, first: Any
 ) -> Matrix | None:
     """Return the solution by block pivoting, or None if it does not settle: components of the wrong sign change sides.
 

@@ -152,8 +152,8 @@ class AdaptiveGDPA(Method):
     def carry(self, problem: Problem, x0: Array, before: AdaptiveState) -> AdaptiveState:
         """Return the first state at x0 with units, curvature, penalty and multipliers of a run on a similar problem.
 
-        A penalty that had been raised begins as usual, and the multipliers are not perturbed. If the other run ended in
-        another phase, its curvature belongs to another function: then its multipliers alone are taken.
+        A penalty that had been raised begins as usual. If the other run ended in another phase, its curvature belongs to
+        another function: then its multipliers alone are taken.
         """
         state = self.init(problem, x0)
         if state.multipliers.shape != before.multipliers.shape:
@@ -164,7 +164,7 @@ class AdaptiveGDPA(Method):
         if before.phase.restores or type(before.phase) is not type(state.phase):
             return self.with_multipliers(problem, state, before.multipliers)
         now, scaled = state.evaluation or problem.evaluate(state.x), ScaledProblem(problem, before.scaling)
-        F = before.lagrangian.with_multipliers(before.lagrangian.multipliers, math.inf)
+        F = before.lagrangian
         call = ScaledEvaluation(now, before.scaling, state.x)
         state = state.replaced(
             scaling=before.scaling,
