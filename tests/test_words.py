@@ -1,6 +1,9 @@
 """American spelling and plain words, in code, comments, messages and pages."""
 
+import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,15 @@ PHRASES = {
     r"\bsays nothing\b": "what is missing",
     r"\b(?:nobody|somebody) (?:knows|asks|listens|has)\b": "who or what",
 }
+#: Habits that docstrings, comments, messages and pages may have this many times in a thousand words.
+HABITS = {
+    r"\b[Ww]hat\b(?![^.]*\?)": 1.0,  # "what the loop knows": name the thing
+    r"\b(?:that|those) of\b": 0.2,  # repeat the noun
+    r"\b[Tt]ells? whether\b": 0.0,  # "Return whether"
+    r"(?<![Tt]here )\bis no (?!longer|more|less|better|larger)[a-z]+": 0.2,  # "is not a"
+    r"\bat hand\b": 0.0,
+    r"\banew\b": 0.0,
+}
 #: Titles and names of others: these lines may keep their spelling.
 QUOTED = ("Regularisation of neural networks by enforcing",)
 
@@ -45,8 +57,9 @@ QUOTED = ("Regularisation of neural networks by enforcing",)
 def faults(text, forms):
     """Return the matches of forbidden forms in a text, with what to write instead."""
     found = []
+    any_form = re.compile("|".join(f"(?:{form})" for form in forms), re.IGNORECASE)
     for number, line in enumerate(text.splitlines(), 1):
-        if any(quoted in line for quoted in QUOTED):
+        if not any_form.search(line) or any(quoted in line for quoted in QUOTED):
             continue
         for form, instead in forms.items():
             found += [f"{number}: {match[0]!r} ({instead})" for match in re.finditer(form, line, re.IGNORECASE)]
@@ -57,6 +70,58 @@ def faults(text, forms):
 def test_words(forms):
     found = {path.relative_to(ROOT).as_posix(): faults(path.read_text(encoding="utf-8"), forms) for path in FILES}
     assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def python_prose(text):
+    """Yield the docstrings, comments and raised messages of a source, without the code of examples."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string.lstrip("#: ")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            lines = (ast.get_docstring(node) or "").splitlines()
+            yield from (line for line in lines if not line.strip().startswith((">>>", "...")))
+        elif isinstance(node, ast.Raise):
+            yield from (n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+
+
+def page_prose(text):
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines()
+
+
+def habits(lines):
+    """Return for each habit how often it occurs in a thousand words, and the lines with it."""
+    lines = list(lines)
+    thousands = sum(len(line.split()) for line in lines) / 1000
+    found = {habit: [line.strip() for line in lines if re.search(habit, line)] for habit in HABITS}
+    return {habit: (len(hits) / thousands, hits) for habit, hits in found.items()}
+
+
+@pytest.mark.parametrize("where", ["src", "pages"])
+def test_habits(where):
+    if where == "src":
+        sources = sorted((ROOT / "src").rglob("*.py"))
+        lines = [line for path in sources for line in python_prose(path.read_text(encoding="utf-8"))]
+    else:
+        pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+        chosen = (path for path in pages if path.name != "CHANGELOG.md")
+        lines = [line for path in chosen for line in page_prose(path.read_text(encoding="utf-8"))]
+    for habit, (rate, hits) in habits(lines).items():
+        assert rate <= HABITS[habit], (habit, rate, hits)
+
+
+def test_habits_are_counted():
+    source = '''
+def f(x):
+    """Tell whether what x says is that of y.
+
+    >>> what = 1
+    """
+    # what is left
+    raise ValueError("x is no number")
+'''
+    counts = [len(hits) for _, hits in habits(python_prose(source)).values()]
+    assert counts == [2, 1, 1, 1, 0, 0]
 
 
 BAD = """The regulariser is minimised, and its behaviour near the centre is analysed.

@@ -150,5 +150,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Name what is public, whether it is loaded or not."""
+    """Return the public names, whether loaded or not."""
     return sorted({*(name for name in globals() if name.startswith("__")), *__all__, *class_names(), *_PARTS})

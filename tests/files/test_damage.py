@@ -194,10 +194,10 @@ def test_a_json_bomb_takes_a_bounded_amount_of_memory(tmp_path):
 
 def test_a_folder_a_device_and_a_missing_file_are_named(tmp_path):
     for path in (tmp_path, "/dev/zero"):
-        with pytest.raises(DamagedFileError, match=rf"^{path} is no file of gdpa but a folder or a device"):
+        with pytest.raises(DamagedFileError, match=rf"^{path} is not a file of gdpa but a folder or a device"):
             load(path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DamagedFileError, match="pipe is no file of gdpa"):
+    with pytest.raises(DamagedFileError, match="pipe is not a file of gdpa"):
         load(tmp_path / "pipe")
     with pytest.raises(FileNotFoundError, match="missing"):
         load(tmp_path / "missing")

@@ -262,13 +262,13 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("content", "match"),
         [
-            (b"", "is no receipt of gdpa: it is not JSON"),
+            (b"", "is not a receipt of gdpa: it is not JSON"),
             (b"\xff\xfe", "it is not JSON"),
-            (b"[1, 2]", "is no receipt of gdpa"),
-            (b'{"format": "another"}', "is no receipt of gdpa"),
+            (b"[1, 2]", "is not a receipt of gdpa"),
+            (b'{"format": "another"}', "is not a receipt of gdpa"),
             (b'{"format": "gdpa receipt", "version": 1}', "does not have the entries of a receipt"),
             (b'{"format": "gdpa receipt", "version": 1, "x": NaN}', "it has the number NaN"),
-            (b"[" * 100_000, "is no receipt of gdpa"),
+            (b"[" * 100_000, "is not a receipt of gdpa"),
         ],
     )
     def test_foreign_files(self, tmp_path, content, match):
@@ -366,7 +366,7 @@ def test_the_command_ends_with_one_if_it_does_not(folder):
         (["receipt.json", "receipt_module:broken"], "RuntimeError: two lines"),
         (["receipt.json", "receipt_module:leaves"], "SystemExit: 0"),
         (["missing.json", "receipt_module:problem"], "No such file"),
-        (["receipt_module.py", "receipt_module:problem"], "is no receipt of gdpa"),
+        (["receipt_module.py", "receipt_module:problem"], "is not a receipt of gdpa"),
         (["receipt.json", "receipt_module:problem", "--tolerance", "0"], "tolerance must be a positive number, got 0"),
     ],
 )

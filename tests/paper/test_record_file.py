@@ -55,14 +55,14 @@ def test_no_file_has_no_rows(file, told):
         (lambda line: line.replace(b'"seed": 0', b'"seed": 1'), "its content does not fit its sha256"),
         (lambda line: line.replace(b'"seed"', b'"sead"'), "its content does not fit its sha256"),
         (lambda line: line.replace(b"true", b"1"), "its content does not fit its sha256"),
-        (lambda line: line[:-9], "it is no JSON, or cut off"),
-        (lambda line: line[9:], "it is no JSON, or cut off"),
-        (lambda line: b"", "it is no JSON, or cut off"),
-        (lambda line: b"\xff\xfe" + line, "it is no JSON, or cut off"),
-        (lambda line: b"\0" * len(line), "it is no JSON, or cut off"),
-        (lambda line: b"[" * 100_000, "it is no JSON, or cut off"),
-        (lambda line: b"[1, 2]", "it is no JSON object but list"),
-        (lambda line: b"12", "it is no JSON object but int"),
+        (lambda line: line[:-9], "it is not JSON, or cut off"),
+        (lambda line: line[9:], "it is not JSON, or cut off"),
+        (lambda line: b"", "it is not JSON, or cut off"),
+        (lambda line: b"\xff\xfe" + line, "it is not JSON, or cut off"),
+        (lambda line: b"\0" * len(line), "it is not JSON, or cut off"),
+        (lambda line: b"[" * 100_000, "it is not JSON, or cut off"),
+        (lambda line: b"[1, 2]", "it is not a JSON object but list"),
+        (lambda line: b"12", "it is not a JSON object but int"),
         (lambda line: json.dumps(ROW).encode(), "it has no sha256"),
         (lambda line: json.dumps({**ROW, "sha256": 5}).encode(), "its content does not fit its sha256"),
     ],
@@ -91,7 +91,7 @@ def test_every_flipped_bit_is_noticed():
 def test_every_truncation_is_noticed():
     line = seal(ROW)
     for end in range(len(line)):
-        with pytest.raises(ValueError, match="it is no JSON"):
+        with pytest.raises(ValueError, match="it is not JSON"):
             unseal(line[:end])
 
 

@@ -151,7 +151,7 @@ def test_a_line_cut_by_a_kill_is_named_and_the_unit_is_run_again(tmp_path):
     path.write_bytes(path.read_bytes()[:-30])
     folder = Folder(tmp_path, complain=told.append)
     assert not folder.finished(UNIT)
-    assert f"{path}, line 2: it is no JSON, or cut off" in told[0]
+    assert f"{path}, line 2: it is not JSON, or cut off" in told[0]
     write(folder)
     assert folder.finished(UNIT)
     assert len(told) == 1

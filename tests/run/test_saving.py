@@ -91,7 +91,7 @@ def test_runs_of_another_method_or_problem_are_refused(tmp_path):
     with pytest.raises(DamagedFileError, match="numbers does not hold a run of gdpa but a list"):
         load_run(tmp_path / "numbers")
     (tmp_path / "foreign").write_bytes(b"PK\x03\x04 not ours")
-    with pytest.raises(DamagedFileError, match="foreign is no file of gdpa"):
+    with pytest.raises(DamagedFileError, match="foreign is not a file of gdpa"):
         load_run(tmp_path / "foreign")
 
 

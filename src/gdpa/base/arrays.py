@@ -109,7 +109,7 @@ def peak(v: Array) -> Any:
 
 
 def every(mask: Array) -> bool:
-    """Tell whether all entries of a mask are true; on short vectors of NumPy in a quarter of the time of `all`.
+    """Return whether all entries of a mask are true; on short vectors of NumPy in a quarter of the time of `all`.
 
     >>> every(np.array([True, False])), every(np.ones(0, dtype=bool))
     (False, True)
@@ -120,7 +120,7 @@ def every(mask: Array) -> bool:
 
 
 def some(mask: Array) -> bool:
-    """Tell whether an entry of a mask is true; on short vectors of NumPy in a quarter of the time of `any`.
+    """Return whether an entry of a mask is true; on short vectors of NumPy in a quarter of the time of `any`.
 
     >>> some(np.array([True, False])), some(np.ones(0, dtype=bool))
     (True, False)
@@ -131,7 +131,7 @@ def some(mask: Array) -> bool:
 
 
 def all_finite(*arrays: Array) -> bool:
-    """Tell whether all numbers are finite.
+    """Return whether all numbers are finite.
 
     >>> all_finite(np.array([1e300, 1e300]), 1.0), all_finite(np.ones(2), np.array([np.inf]))
     (True, False)
@@ -217,7 +217,7 @@ def from_numpy(values: Any, like: Array) -> Array:
 
 
 def is_floating(x: Array) -> bool:
-    """Tell whether ``x`` is an array of real floating-point numbers.
+    """Return whether ``x`` is an array of real floating-point numbers.
 
     >>> is_floating(np.ones(2)), is_floating(np.ones(2, dtype=int)), is_floating([1.0])
     (True, False, False)
@@ -232,7 +232,7 @@ def is_floating(x: Array) -> bool:
 
 
 def real_numbers(name: str, value: Any, complex_too: bool = False) -> Vector:
-    """Return what a user's function returned as a NumPy array of its own dtype; raise unless it holds real numbers.
+    """Return the answer of a user's function as a NumPy array of its own dtype; raise unless it holds real numbers.
 
     >>> real_numbers("fun", [1, 2]).tolist()
     [1, 2]

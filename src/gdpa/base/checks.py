@@ -1,4 +1,4 @@
-"""Checks of the numbers that users pass. An error names the argument, its value and what is allowed.
+"""Checks of the numbers that users pass. An error names the argument, its value and the allowed range.
 
 A bool is not a number here. Python's and NumPy's numbers are treated alike.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether ``value`` is a real number; NaN and infinity are.
+    """Return whether ``value`` is a real number; NaN and infinity are.
 
     >>> is_number(2), is_number(float("inf")), is_number(True), is_number("2")
     (True, True, False, False)
@@ -21,7 +21,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_count(value: Any, least: int = 0) -> bool:
-    """Tell whether ``value`` is an integer of at least ``least``.
+    """Return whether ``value`` is an integer of at least ``least``.
 
     >>> is_count(0), is_count(0, least=1), is_count(True), is_count(2.0)
     (True, False, False, False)

@@ -323,7 +323,7 @@ class Product(ConvexSet):
 
 
 def contains(domain: ConvexSet, x: Array, tolerance: float = 1e-9) -> bool:
-    """Tell whether ``x`` lies within ``tolerance`` of the set.
+    """Return whether ``x`` lies within ``tolerance`` of the set.
 
     >>> contains(Ball(1.0), np.array([1.0, 0.0])), contains(Ball(1.0), np.array([2.0, 0.0]))
     (True, False)

@@ -65,7 +65,7 @@ def class_called(name: str) -> type[Any] | None:
 
 
 def is_registered(cls: type[Any]) -> bool:
-    """Tell whether values of ``cls`` can be stored.
+    """Return whether values of ``cls`` can be stored.
 
     >>> is_registered(Exception)
     False

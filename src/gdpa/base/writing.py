@@ -84,7 +84,7 @@ def remove_stale(folder: str | os.PathLike[str]) -> None:
 
     The writer is known by the machine and process id in the file's name. Files of other machines stay.
     """
-    with suppress(OSError):  # litter is no reason to fail: the folder may be missing or read-only
+    with suppress(OSError):  # litter is not a reason to fail: the folder may be missing or read-only
         for name in os.listdir(folder):
             found = _TEMPORARY.fullmatch(name)
             if found and found["host"] == _HOST and name not in _IN_USE and not _runs(int(found["pid"])):
@@ -92,7 +92,7 @@ def remove_stale(folder: str | os.PathLike[str]) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Tell whether another process has this id. Our own id on a name we do not use is that of an earlier process."""
+    """Return whether another process has this id. Our own id on a name we do not use belongs to an earlier process."""
     if pid == os.getpid():
         return False
     if os.name != "posix":  # signal 0 works on POSIX only; elsewhere every writer counts as alive

@@ -203,7 +203,7 @@ class Certificate:
         domain_multipliers: -gradient's part in the normal cone of X, e.g. the multipliers of bounds
             (positive at an upper bound, negative at a lower one).
         residuals: as the paper prints them (absolute).
-        relative: without units; what tolerances are compared with. NaN if a value or a derivative is not finite.
+        relative: without units, compared with tolerances. NaN if a value or a derivative is not finite.
         lengths: the lengths of the coordinates that the units were made of, see `gdpa.core.units.lengths_of`.
         units: the weights that the relative residuals were measured with.
         num_equalities: how many of the last constraints are equalities.
@@ -241,7 +241,7 @@ class Certificate:
 
         Args:
             path: the file; it appears whole or not at all.
-            tolerance: what the receipt claims to hold.
+            tolerance: the tolerance that the receipt claims.
         """
         write_receipt(
             path,
@@ -283,10 +283,10 @@ def certify(
     .. math::
         \min_{\lambda \ge 0}\; \lVert w\, P_T(-\nabla f - J^T \lambda) \rVert^2 + \sum_i (a_i g_i r_i \lambda_i)^2
 
-    with the weights w, a and r of `units.Units`; those of equalities are free. A second candidate treats constraints
-    within `NEARLY_ACTIVE` of active as active. A point nearly on the boundary of X is certified there and as it is, and
-    the better certificate is returned. Each costs one forward pass, and as many backward passes as grad f and J take.
-    One more oracle call near x (`gdpa.core.units.nearby`) yields the sizes of the functions.
+    with the weights w, a and r of `units.Units`; multipliers of equalities are free. A second candidate treats
+    constraints within `NEARLY_ACTIVE` of active as active. A point nearly on the boundary of X is certified there and
+    as it is, and the better certificate is returned. Each costs one forward pass, and as many backward passes as grad
+    f and J take. One more oracle call near x (`gdpa.core.units.nearby`) yields the sizes of the functions.
 
     Args:
         problem: the problem.

@@ -15,7 +15,7 @@ class SlackForm:
     """A problem over z = (x, s) whose constraints are all equalities.
 
     Build it with `add_slacks`. Each of the m - p inequalities gets a slack; the p equalities stay as they are.
-    The multipliers of the two forms are the same numbers, and at a KKT point those of inequalities are
+    The multipliers of the two forms are the same numbers, and at a KKT point multipliers of inequalities are
     nonnegative by the stationarity in s.
 
     Args:

@@ -31,7 +31,7 @@ MOST_DIMENSIONS, MOST_BYTES = 64, 2**63 - 1
 
 
 def pack(value: Any) -> tuple[dict[str, Any], bytes] | None:
-    r"""Return the description and the bytes (little-endian) of an array; None if ``value`` is no array.
+    r"""Return the description and the bytes (little-endian) of an array; None if ``value`` is not an array.
 
     Torch tensors lose their graph. An array in Fortran order comes back in Fortran order, because products of
     matrices may round differently in the other order.
@@ -195,7 +195,7 @@ def _unpack_jax(entry: dict[str, Any], bits: Any, source: str) -> Array:
                 f"{source} holds JAX arrays on the device {device}, and there is none here; "
                 "read it on a machine that has one"
             ) from error
-    if entry["weak"]:  # a Python number met no array yet: its dtype gives way to that of the first
+    if entry["weak"]:  # a Python number met no array yet: its dtype gives way to the first array's
         blank = jax.numpy.full(host.shape, np.zeros((), host.dtype).item())
         array = blank.at[...].set(array) if blank.dtype == array.dtype else array
     return array

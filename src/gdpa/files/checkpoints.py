@@ -18,7 +18,7 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         step: the number it was saved with.
-        value: what was saved.
+        value: the saved value.
         path: its file, which `gdpa.storage.load` reads, too.
     """
 
@@ -64,7 +64,7 @@ class Checkpoints:
         """
         check_count(0, step=step)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._remove_old()  # what a killed process had no time for: at most one file is too many at any time
+        self._remove_old()  # a killed process may have left one file too many
         files = self.files()
         number = 1 + (self._order(files[-1])[0] if files else 0)
         path = self.folder / f"{self.stem}-{number:08d}-step-{step}.gdpa"

@@ -1,10 +1,10 @@
-"""What can be wrong with a stored file. Every message begins with the file's name."""
+"""Errors of stored files. Every message begins with the file's name."""
 
 from __future__ import annotations
 
 
 class DamagedFileError(ValueError):
-    """A file is not what `gdpa.files` wrote: foreign, cut off, changed, or of classes that are not known here."""
+    """A file was not written by `gdpa.files`: foreign, cut off, changed, or of classes that are not known here."""
 
 
 class NewerFormatError(DamagedFileError):

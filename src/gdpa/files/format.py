@@ -23,7 +23,7 @@ from gdpa.base.writing import write_whole
 from gdpa.files.errors import DamagedFileError, NewerFormatError
 from gdpa.files.values import Reader, Writer
 
-#: As in PNG: the first byte is no ASCII, and the line ends show a transfer as text.
+#: As in PNG: the first byte is not ASCII, and the line ends show a transfer as text.
 MAGIC = b"\x89gdpa\r\n\x1a"
 VERSION = 1
 #: A state's structure takes a few kilobytes; many numbers belong in arrays. Parsed JSON can take 30 times the memory.
@@ -67,7 +67,7 @@ def decode(data: bytes, source: str | os.PathLike[str]) -> Any:
     """Return the value in ``data``; ``source`` is the file's name in error messages.
 
     Raises:
-        DamagedFileError: the bytes are not those of `encode`, or name what this version of gdpa does not store.
+        DamagedFileError: `encode` did not write the bytes, or they name a class that this gdpa does not store.
         UnavailableError: an array's library, device or precision is not available here.
     """
     source = os.fspath(source)
@@ -104,13 +104,13 @@ def save(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Return the value that `save` wrote to ``path``; raises what `decode` raises.
+    """Return the value that `save` wrote to ``path``; raises the errors of `decode`.
 
     A file that is not ours is refused by its first bytes: it is not read into memory.
     """
     source = os.fspath(path)
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise DamagedFileError(f"{source} is no file of gdpa but a folder or a device")
+        raise DamagedFileError(f"{source} is not a file of gdpa but a folder or a device")
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         _check_head(file.read(_HEAD.size), size, source)
@@ -123,7 +123,7 @@ def _check_head(head: bytes, size: int, source: str) -> int:
     if not head:
         raise DamagedFileError(f"{source} is empty")
     if head[: len(MAGIC)] != MAGIC[: len(head)]:
-        raise DamagedFileError(f"{source} is no file of gdpa: it begins with other bytes")
+        raise DamagedFileError(f"{source} is not a file of gdpa: it begins with other bytes")
     if len(head) < _HEAD.size:
         raise DamagedFileError(f"{source} is cut off: it has {size} bytes")
     _, version, structure, arrays = _HEAD.unpack(head)
@@ -159,5 +159,5 @@ def _integer(text: str) -> int:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text[:80]} is no finite number")
+        raise ValueError(f"{text[:80]} is not a finite number")
     return number

@@ -1,4 +1,4 @@
-"""Receipts of certificates: JSON files that say what was certified, so that others can compute it again."""
+"""Receipts of certificates: JSON files from which others can compute a certificate again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gdpa.version import __version__
 
 FORMAT, VERSION = "gdpa receipt", 2
 RESIDUALS = ("stationarity", "feasibility", "slackness")
-#: What a receipt says beside its format and its checksums, in the order of `Receipt`.
+#: Fields of a receipt other than format and checksums, in the order of `Receipt`.
 _KEYS = (
     "gdpa", "library", "dtype", "device", "tolerance", "equalities", "names", "x", "multipliers", "objective",
     "constraints", "residuals", "relative",
@@ -37,7 +37,7 @@ class Receipt:
     Attributes:
         source: the file.
         gdpa: the version of gdpa that wrote it.
-        tolerance: what the relative residuals were to meet; None if it was not given.
+        tolerance: the bound on the relative residuals; None if it was not given.
         equalities: how many of the last constraints are equalities.
         names: the names of the constraints; None if the problem has none.
         x, multipliers: the point and its multipliers, arrays of the library, precision and device that wrote them.
@@ -100,16 +100,16 @@ def load_receipt(path: str | os.PathLike[str]) -> Receipt:
     True
 
     Raises:
-        DamagedFileError: the file is no receipt, or was changed after it was written.
+        DamagedFileError: the file is not a receipt, or was changed after it was written.
         UnavailableError: the array library, the precision or the device is not available here.
     """
     source = str(Path(path))
     try:
         document = json.loads(Path(path).read_bytes(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{source} is no receipt of gdpa: it is not JSON ({error})") from error
+        raise DamagedFileError(f"{source} is not a receipt of gdpa: it is not JSON ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise DamagedFileError(f"{source} is no receipt of gdpa")
+        raise DamagedFileError(f"{source} is not a receipt of gdpa")
     version = document.get("version")
     if type(version) is int and version > VERSION:
         raise NewerFormatError(f"{source} has version {version}; this gdpa reads receipts up to {VERSION}: update it")
@@ -131,7 +131,7 @@ def _read(source: str, content: dict[str, Any], sha256: dict[str, str]) -> Recei
         entry = {key: content[key] for key in ("library", "dtype", "device")}
         entry |= {"shape": list(host.shape), "order": "C", "weak": False}
         data = memoryview(_bytes(host, content["dtype"]))
-        num_bytes(entry, source)  # refuses what pack does not write
+        num_bytes(entry, source)  # refuses dtypes that pack does not write
         return unpack(entry, data, source)
 
     names = content["names"]

@@ -176,5 +176,5 @@ class Reader:
             self.refuse(f"the fields of {cls.__name__} do not fit; missing: {missing}; unknown: {unknown}")
         try:
             return build(cls, values)
-        except Exception as error:  # whatever the class's own checks raise, the file is what is wrong
+        except Exception as error:  # whatever the class's own checks raise, the file is wrong
             raise DamagedFileError(f"{self.source} is damaged: {cls.__name__} refuses its fields: {error}") from error

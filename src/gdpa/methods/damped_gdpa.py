@@ -133,7 +133,7 @@ class DampedGDPA(Method):
         w = F.weights(state.smoothed)
         gradient = now.pullback(w)
         alpha = self.alpha(r) * state.unit[..., None]
-        # Polyak's form of the momentum: what the projection took away is not carried on.
+        # Polyak's form of the momentum: the part that the projection removed is not carried on.
         x_next = problem.domain.project(x - alpha * gradient + self.momentum * (x - state.previous))
 
         then = problem.evaluate(x_next)

@@ -128,7 +128,7 @@ class Penalty(GDPA):
         x_{r+1} = P_X\bigl(x_r - \alpha_r(\nabla f(x_r) + J(x_r)^T [\beta_r g(x_r)]_+)\bigr), \qquad
         \lambda_{r+1} = [\beta_r g(x_{r+1})]_+
 
-    The arguments are those of `GDPA`. The violation left is lambda / beta_r, so the penalty grows faster than GDPA's,
+    It has the arguments of `GDPA`. The violation left is lambda / beta_r, so the penalty grows faster than GDPA's,
     beta_r = r^(3/4), and backtracking follows.
 
     Example:
@@ -165,7 +165,7 @@ class LinearizedALM(Penalty):
         [\lambda_{r+1}]_i &= [\lambda_r + \beta_r g(x_{r+1})]_{i,+} \text{ if } [\lambda_r + \beta_r g(x_r)]_i > 0,
             \quad 0 \text{ elsewhere}
 
-    The arguments are those of `GDPA`. Its fixed points are KKT points with no bias, so the penalty need not grow:
+    It has the arguments of `GDPA`. Its fixed points are KKT points with no bias, so the penalty need not grow:
     beta_r = 1. No theorem keeps its multipliers bounded.
 
     Example:

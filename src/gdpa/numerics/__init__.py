@@ -1,1 +1,1 @@
-"""Small dense algebra, limited-memory BFGS and quadratic programs: what methods and certificates share."""
+"""Small dense algebra, limited-memory BFGS and quadratic programs, shared by methods and certificates."""

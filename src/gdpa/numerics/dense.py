@@ -11,7 +11,7 @@ from array_api_compat import is_jax_array
 from gdpa.base.arrays import from_numpy, namespace, to_numpy
 from gdpa.base.typing import Array
 
-#: JAX compiles anew for every shape, so `padded` fills matrices up to multiples of this many rows.
+#: JAX compiles for every shape, so `padded` fills matrices up to multiples of this many rows.
 JAX_BLOCK = 8
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]

@@ -36,7 +36,7 @@ class _Sweep(NamedTuple):
 
 
 def precision(value: Any) -> float:
-    """Return the relative precision of what a function returned, by its dtype; double for anything but floats.
+    """Return the relative precision of a function's answer, by its dtype; double for anything but floats.
 
     >>> precision(np.float32(1.0)) == 2.0**-23, precision(3) == 2.0**-52
     (True, True)
@@ -82,7 +82,7 @@ def derivative(
         lower, upper: no evaluation has a real part outside them: steps turn round at a bound. A coordinate
             whose bounds leave no room gets a zero derivative.
         relative_step: the step over |x|; default: sqrt(eps) max(1, |x|), for "3-point" the cube root of eps.
-        precision: the eps of the values, see `precision`, if it is larger than that of x. "2-point" becomes "3-point"
+        precision: the eps of the values, see `precision`, if larger than the eps of x. "2-point" becomes "3-point"
             then, because a step of sqrt(eps) would bias the derivative.
         name: how the warning calls the function.
 
@@ -168,7 +168,7 @@ def _look_again(
     eps: float,
     name: str,
 ) -> None:
-    """Decide about the doubtful rows by values farther away, and write what is known into ``jacobian``."""
+    """Decide about the doubtful rows by values farther away, and write the known entries into ``jacobian``."""
     at, size = samples[:, 0], np.maximum(1.0, np.abs(x))
     direction = size * np.sin(np.arange(1, x.shape[0] + 1) ** 2)  # no coordinate is left out, no two are alike
     coarse, single, faint, dim = (np.zeros(len(at), dtype=bool) for _ in range(4))

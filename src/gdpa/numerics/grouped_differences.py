@@ -50,7 +50,7 @@ class GroupedDifferences:
         precision: float = 0.0,
         step: Any = None,
     ) -> SparseMatrix:
-        """Return the Jacobian at ``x``; the arguments are those of `gdpa.numerics.differences.derivative`.
+        """Return the Jacobian at ``x``; with the arguments of `gdpa.numerics.differences.derivative`.
 
         ``step`` are absolute steps instead of the usual ones. At a bound "3-point" is a difference to one side.
         """

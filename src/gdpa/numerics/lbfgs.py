@@ -72,7 +72,7 @@ class LBFGS(NamedTuple):
         """The changes y of the gradient, oldest first."""
         return [self.rows[self.pairs + i] for i in range(self.pairs)]  # type: ignore[index]
 
-    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses non-finite numbers
     def updated(self, s: Array, y: Array) -> LBFGS:
         """Return the matrix with one more pair and sigma = y'y / s'y.
 
@@ -199,7 +199,7 @@ class LBFGS(NamedTuple):
 
 
 def _is_small(rows: Array | None) -> bool:
-    """Tell whether B is kept as a matrix, too."""
+    """Return whether B is kept as a matrix, too."""
     return type(rows) is np.ndarray and rows.shape[1] <= DENSE
 
 

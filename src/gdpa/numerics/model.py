@@ -64,7 +64,7 @@ class _Span(NamedTuple):
         return -(a / sigma + E @ (X @ a)), multipliers
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses non-finite numbers
 def model_step(
     curvature: LBFGS,
     c: Array,

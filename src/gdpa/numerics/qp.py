@@ -204,7 +204,7 @@ def _library() -> Any:
         library = importlib.import_module("daqp")
     except ImportError:
         return None
-    return library if hasattr(library, "solve") else None  # a folder of that name is no library
+    return library if hasattr(library, "solve") else None  # a folder of that name is not a library
 
 
 class _Program(NamedTuple):
@@ -264,7 +264,7 @@ def elastic_qp(
     if flag != 1 or not all_finite(solution):
         return None
     p, multipliers = solution[:d], info["lam"]
-    if bounds is not None:  # a bound that pushes is met to the last bit: near it is no KKT point
+    if bounds is not None:  # a bound that pushes is met to the last bit: near it is not a KKT point
         lower, upper, push = lower[:d], upper[:d], multipliers[:d]
         p = np.where(push < 0, lower, np.where(push > 0, upper, np.minimum(np.maximum(p, lower), upper)))
     return p, multipliers[n:]

@@ -40,8 +40,8 @@ class WrongEntry(NamedTuple):
         function: "f" or the name of the constraint.
         component: j of d/dx_j.
         given: the derivative as the problem has it.
-        difference: what the values of the function say.
-        cause: what is likely wrong.
+        difference: the derivative by differences of the values.
+        cause: the likely mistake.
     """
 
     function: str
@@ -57,7 +57,7 @@ class WrongEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class DerivativeReport:
-    """What `check_derivatives` found.
+    """The findings of `check_derivatives`.
 
     Attributes:
         wrong: the entries that are wrong.
@@ -217,7 +217,7 @@ def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> _Slopes:
 
 
 def _cause(given: Matrix, slope: Matrix, allowed: Matrix, names: list[str], i: int, j: int) -> str:
-    """Return what is likely wrong with the entry (i, j) of (grad f, J)."""
+    """Return the likely mistake in the entry (i, j) of (grad f, J)."""
 
     def same(a: Any, b: Any, rows: Any = i, columns: Any = slice(None)) -> bool:
         off = np.nan_to_num(allowed[rows, columns], nan=0.0, posinf=0.0)

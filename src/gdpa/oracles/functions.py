@@ -134,7 +134,7 @@ def from_functions(
 
 
 def _hessian_of(hessian: Callable[[Vector, Vector], Any], x: Vector, w: Vector, objective: float = 1.0) -> Any:
-    """Return the Hessian of objective * f + w'g from that of f + w'g."""
+    """Return the Hessian of objective * f + w'g from the Hessian of f + w'g."""
     return objective * read(hessian(x, w / objective), "hessian", (x.shape[0], x.shape[0]))
 
 

@@ -176,7 +176,7 @@ class HessianDifferences:
 
 
 def _every_row(now: Evaluation, objective: float) -> Vector:
-    """Return multipliers of both signs with which every constraint has a gradient as large as that of f."""
+    """Return multipliers of both signs with which every constraint has a gradient as large as the gradient of f."""
     signs: Vector = np.random.default_rng(1).choice([-1.0, 1.0], size=now.constraints.shape)
     if not len(signs):
         return signs

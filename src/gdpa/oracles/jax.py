@@ -52,7 +52,7 @@ def from_jax(
 
 
 def _checked(returned: Any) -> tuple[jax.Array, jax.Array]:
-    """Return the pair (f, g), or raise with what came instead."""
+    """Return the pair (f, g), or raise an error that shows the value returned instead."""
     f, g = pair(returned)
     for name, value in (("f", f), ("g", g)):
         if not isinstance(value, (jax.Array, np.ndarray, np.generic)):

@@ -1,4 +1,4 @@
-"""What a user's function ``fn(x) -> (f, g)`` returned: the pair, or an error that says what came instead."""
+"""The pair that a user's function ``fn(x) -> (f, g)`` returned, or an error that shows the value instead."""
 
 from __future__ import annotations
 

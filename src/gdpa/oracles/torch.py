@@ -110,7 +110,7 @@ def from_torch(
 
 
 def _checked(returned: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the pair (f, g), or raise with what came instead."""
+    """Return the pair (f, g), or raise an error that shows the value returned instead."""
     f, g = pair(returned)
     for name, value in (("f", f), ("g", g)):
         if not isinstance(value, torch.Tensor):
@@ -121,7 +121,7 @@ def _checked(returned: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _has_loose_parts(g: torch.Tensor) -> bool:
-    """Tell whether g, or a part that it is stacked of, has no gradient: a constant, or a value cut off from x."""
+    """Return whether g, or a part that it is stacked of, has no gradient: a constant, or a value cut off from x."""
     if not g.requires_grad or g.grad_fn is None:
         return g.numel() > 0
     stacked = type(g.grad_fn).__name__.startswith(("StackBackward", "CatBackward"))
@@ -131,7 +131,7 @@ def _has_loose_parts(g: torch.Tensor) -> bool:
 def _refuse_cut_off(
     function: Callable[[torch.Tensor], Any], leaf: torch.Tensor, f: torch.Tensor, g: torch.Tensor, problem: Problem
 ) -> None:
-    """Raise if a value without gradient changes with x: then it is no constant. One more call of the function."""
+    """Raise if a value without gradient changes with x: then it is not a constant. One more call of the function."""
     with torch.no_grad():
         size = leaf.abs().clamp(min=1.0)
         nearby = problem.domain.project(leaf.detach() + 0.01 * size * asymmetric_direction(leaf.detach()))

@@ -76,9 +76,9 @@ class _Graph:
     """A function without arguments whose tensor is computed by a captured graph, captured at the first call.
 
     Args:
-        function: what to capture.
+        function: the function to capture.
         pool, stream: shared by the graphs of one oracle.
-        rehearse: call the function once before the capture, so that it learns there what it cannot batch.
+        rehearse: call the function once before the capture, so that it learns there which operations it cannot batch.
     """
 
     def __init__(self, function: Callable[[], torch.Tensor], pool: Any, stream: Any, rehearse: bool = False) -> None:
@@ -135,7 +135,7 @@ class CapturedOracle:
         self._passes = 1 if (m + 1) * kept <= ONE_LAUNCH else m
 
     def fits(self, x: torch.Tensor) -> bool:
-        """Tell whether ``x`` has the shape, dtype and device of the capture."""
+        """Return whether ``x`` has the shape, dtype and device of the capture."""
         return x.shape == self._x.shape and x.dtype == self._x.dtype and x.device == self._x.device
 
     def evaluate(self, x: torch.Tensor) -> CapturedEvaluation:

@@ -1,4 +1,4 @@
-"""What an experiment is: a list of units of work, a function that runs one, and a section of the report."""
+"""The shape of an experiment: a list of units of work, a function that runs one, and a section of the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ExperimentError(Exception):
-    """An error that the user can fix; the message says how. ``exit_code`` is what the command line ends with."""
+    """An error that the user can fix; the message says how. ``exit_code`` is the exit code of the command line."""
 
     exit_code = 1
 
@@ -96,12 +96,12 @@ class Unit:
 
     Args:
         experiment: the name of the experiment.
-        method: what runs, as the figures label it.
+        method: the method, as the figures label it.
         setting: where it runs: a problem, a preset, a reading of the paper.
         seed: the seed.
         config: everything else that decides the outcome, as JSON values. Its hash is part of the unit's
             name: a unit with another configuration is another unit.
-        after: a unit whose record this one reads, run before it. What it decides must show in ``config``.
+        after: a unit whose record this one reads, run before it. Its decisions must show in ``config``.
 
     >>> unit = Unit("rate", "GDPA tau=0.1", "HS12", 0, {"tau": 0.1})
     >>> unit.name
@@ -140,7 +140,7 @@ class Log(Protocol):
         ...
 
     def summary(self, unit: Unit) -> Mapping[str, Any]:
-        """Return what the unit that this one runs ``after`` has found."""
+        """Return the summary of the unit that this one runs ``after``."""
         ...
 
 
@@ -155,12 +155,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim and what the records say about it.
+    """A claim and its verdict by the records.
 
     Args:
         claim: the claim, in a sentence.
         holds: True, False, or None if the records do not decide.
-        words: what was measured, in plain words.
+        words: the measurement in plain words.
         ours: whether this library makes the claim, not the paper.
     """
 

@@ -19,7 +19,7 @@ RIVALS = tuple(method for method in METHODS if method not in ("GDPA", UNTUNED))
 
 
 class Reached(NamedTuple):
-    """What a method needed to a level: medians over seeds, infinite if fewer than half of them reached it.
+    """The cost of a method to a level: medians over seeds, infinite if fewer than half of them reached it.
 
     Attributes:
         seconds, forwards: computing time and forward passes.

@@ -38,7 +38,7 @@ INTERRUPTED, TERMINATED = 130, 143
 
 @contextmanager
 def _exit_codes(kept: str = "") -> Iterator[None]:
-    """Turn an error that the user can fix into one line and an exit code; ``kept`` says what an interruption leaves."""
+    """Turn an error that the user can fix into one line and an exit code; ``kept`` names the files left."""
     from gdpa.paper.runner import Terminated, raising_on_sigterm
 
     try:
@@ -259,7 +259,7 @@ def show_versions() -> None:
 
 @app.command()
 def methods() -> None:
-    """List the methods and what each is, one on a line."""
+    """List the methods, each with its kind, one on a line."""
     from gdpa.methods import get_method, method_names
 
     width = max(map(len, method_names()))

@@ -1,4 +1,4 @@
-"""What the user sees of a running experiment: live bars on a terminal, a line per finished unit elsewhere."""
+"""The display of a running experiment: live bars on a terminal, a line per finished unit elsewhere."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def show(value: Any) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return the text on one line and without HTML: what looks like a tag or an entity is shown as it is written.
+    """Return the text on one line and without HTML: text that looks like a tag or an entity is shown as it is written.
 
     >>> escape_markdown("<script>alert(1)</script> for x < 1 &amp; g <= 0")
     '&lt;script>alert(1)&lt;/script> for x < 1 &amp;amp; g <= 0'

@@ -1,4 +1,4 @@
-"""Runs units of work, one process each, and tells a listener what happens."""
+"""Runs units of work, one process each, and reports events to a listener."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ INTERVAL = 0.1
 
 
 class Event(NamedTuple):
-    """What happened to a unit: "started", "progress", "finished", "skipped" or "failed".
+    """An event of a unit: "started", "progress", "finished", "skipped" or "failed".
 
-    ``note`` is the progress in words, or what went wrong; ``error`` what ends the whole run.
+    ``note`` is the progress in words, or the error; ``error`` is the one that ends the whole run.
     """
 
     kind: str
@@ -48,13 +48,13 @@ def run_units(
 
     Args:
         folder: where records go; its lock is held by the caller.
-        units: what to run.
+        units: the units to run.
         listen: called with every `Event`, in this process.
         jobs: how many run at once. 1 runs them in this process, more in a process of one thread for each unit.
-        fresh: run again what is already recorded.
+        fresh: run recorded units again.
 
     Raises:
-        ExperimentError: what no other unit will escape either (the output folder is full, data are missing).
+        ExperimentError: an error that no other unit will escape either (the output folder is full, data are missing).
         KeyboardInterrupt: on Ctrl-C, and `Terminated` on SIGTERM; the units cut off leave no record.
     """
     todo: list[Unit] = []
@@ -142,7 +142,7 @@ def _run_one(folder: Folder, unit: Unit, emit: Listener) -> None:
 
 
 def _run_processes(folder: Folder, units: Sequence[Unit], note: Listener, jobs: int) -> None:
-    """Run each unit in its own process: what one takes down with it, a crash or the memory, is its own."""
+    """Run each unit in its own process, so that a crash or a lack of memory ends one unit alone."""
     context: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
     if sys.platform != "win32":
         context.set_forkserver_preload(sorted({EXPERIMENTS[unit.experiment].partition(":")[0] for unit in units}))
@@ -220,7 +220,7 @@ def _noting_interrupts() -> Iterator[None]:
 
 @contextmanager
 def _handling(kinds: Mapping[int, type[KeyboardInterrupt]]) -> Iterator[list[type[KeyboardInterrupt]]]:
-    """Turn each signal into its exception inside the block and list what came; ignored signals stay ignored."""
+    """Turn each signal into its exception inside the block and list those that came; ignored signals stay ignored."""
     came: list[type[KeyboardInterrupt]] = []
 
     def handler(number: int, frame: Any) -> None:

@@ -19,7 +19,7 @@ from gdpa.paper.records.folder import Record
 NOT_REACHED = "not reached"
 #: A violation of zero has no place on a logarithmic axis: it is drawn here.
 FLOOR = 1e-5
-#: A curve is cut where it is this many times what the methods' runs begin with: it diverged.
+#: A curve is cut where it is this many times its first value: it diverged.
 CEILING = 1e3
 
 AXES = {"seconds": "computing time (seconds)", "forwards": "oracle calls", "step": "iterations"}
@@ -161,7 +161,7 @@ def _accuracy(summary: Any) -> str:
 
 
 def readings_table(records: Sequence[Record]) -> Table:
-    """Return what GDPA with the printed constants reaches in every reading of the paper, first seed."""
+    """Return the residuals of GDPA with the printed constants in every reading of the paper, first seed."""
     rows = []
     for record in records:
         if record.unit.method != "GDPA" or record.unit.seed != 0 or record.unit.setting == "tuned":

@@ -25,7 +25,7 @@ from gdpa.run.result import Result
 ROUNDS = 12
 #: The penalty of the linearized constraints: a step leaves about one part in this of the violation.
 PENALTY = 1e8
-#: Inequalities are aimed at minus this share of their rounding, so that what is left of a step is still negative.
+#: Inequalities are aimed at minus this share of their rounding, so that the rest after a step is still negative.
 MARGIN = 0.5
 
 
@@ -36,7 +36,7 @@ SHARE = 0.1
 
 
 class Restored(NamedTuple):
-    """What a restoration did.
+    """The outcome of a restoration.
 
     Attributes:
         before: the largest violation of a constraint at the point found, in the units of the constraints.
@@ -55,7 +55,7 @@ class Restored(NamedTuple):
 
 
 def restored(problem: Problem, result: Result) -> Result:
-    """Return the result at a point feasible to rounding and judged there anew; success now says that it was reached.
+    """Return the result at a point feasible to rounding, judged there again; success requires that it was reached.
 
     >>> from gdpa import problems, solve
     >>> hs = problems.get("HS12")
@@ -88,7 +88,7 @@ class _Point(NamedTuple):
 
 
 def restore(problem: Problem, certificate: Certificate) -> tuple[Certificate, Restored]:
-    r"""Return a certificate of a point of X near the given one that is feasible to rounding, and what was done.
+    r"""Return a certificate of a point of X near the given one that is feasible to rounding, and the outcome.
 
     Each step is the least change p, coordinates in their lengths L, that solves the linearized constraints
 
@@ -96,12 +96,12 @@ def restore(problem: Problem, certificate: Certificate) -> tuple[Certificate, Re
         g_i + J_i p \le -e_i/2 \;(i < m - p), \quad g_i + J_i p = 0 \text{ for equalities}
 
     with e_i the rounding of g_i. Coordinates that the multipliers of X hold on its boundary stay there, because a point
-    next to the boundary is no KKT point; if that leads nowhere they are freed. The multipliers are fitted anew. An
+    next to the boundary is not a KKT point; if that leads nowhere they are freed. The multipliers are fitted again. An
     oracle call with its Jacobian per step.
 
     Args:
         problem: the problem.
-        certificate: that of the point to restore.
+        certificate: the certificate of the point to restore.
 
     Example:
         >>> from gdpa import problems

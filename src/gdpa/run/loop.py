@@ -254,7 +254,7 @@ def conclude(oracle: CountingOracle, progress: Progress, ending: Ending, recorde
 def _best_certificate(progress: Progress, last: Probe | State, status: Status) -> Certificate:
     """Certify the best point seen and the last one, and keep the better (member by member in a batch)."""
     best = progress.run.best
-    if status is Status.FAILED:  # the problem's code is broken: do not run it again, report what was measured
+    if status is Status.FAILED:  # the problem's code is broken: do not run it again, report the measurements
         return _certify_measured(progress, last)
     if status is Status.INVALID_NUMBER and best is not None:  # the last point is the one that went wrong
         return progress.certify(best)

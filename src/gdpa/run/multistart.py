@@ -1,4 +1,4 @@
-"""Several starts instead of one: the best certified answer, and what the others found."""
+"""Several starts instead of one: the best certified answer, and the outcomes of the others."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Recorder:
         )
 
     def history(self) -> History:
-        """Return what was kept as columns."""
+        """Return the recorded values as columns."""
         if not self._rows:
             return History()
         columns = zip(*self._rows, strict=True)
@@ -203,5 +203,5 @@ class ProgressDisplay:
 
 
 def _in_notebook(stream: Any) -> bool:
-    """Tell whether a stream is the one by which a Jupyter kernel writes into the notebook."""
+    """Return whether a stream is the one by which a Jupyter kernel writes into the notebook."""
     return type(stream).__module__.partition(".")[0] == "ipykernel"

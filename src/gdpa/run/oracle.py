@@ -40,7 +40,7 @@ class CountingOracle:
     """Counts forwards and backwards of a problem and checks the shape of everything that comes back.
 
     Calls are charged to the method, or, inside ``with oracle.off_account():``, to measuring. A derivative that both ask
-    for is charged to the method, so that its account does not depend on what was measured.
+    for is charged to the method, so that its account does not depend on the measurements.
 
     >>> import numpy as np
     >>> problem = Problem(lambda x: Evaluation(x @ x, x[:1], lambda w, objective=1.0: 2 * objective * x))

@@ -99,7 +99,7 @@ def solve(
         record: keep every ``record``-th step in ``result.history``; 0 keeps nothing.
         check_every: measure residuals and ask the stop rules every ``check_every`` steps only (worth raising on a GPU,
             where each look waits for the device).
-        multipliers0: the multipliers to begin with, e.g. those of a similar problem; default zero.
+        multipliers0: the multipliers to begin with, e.g. from a similar problem; default zero.
         after: the result of a problem of the same shape with other limits or other data. The run begins at its ``x``
             (or at ``x0``) with its method, units, curvature, penalty and multipliers; the point alone is worth little.
         x_scale: the length of every coordinate of x, or one for all, if the start does not tell; see `gdpa.core.units`.

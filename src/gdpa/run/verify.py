@@ -26,14 +26,14 @@ MOST_ROUNDINGS = 1e4
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found.
+    """The findings of `verify`.
 
     Attributes:
         receipt: the receipt.
-        certificate: the certificate computed anew at the receipt's point with its multipliers; None if the problem
+        certificate: the certificate computed again at the receipt's point with its multipliers; None if the problem
             is so different that there is none.
-        tolerance: what it was judged by.
-        findings: what does not fit, one sentence each; empty if the receipt holds.
+        tolerance: the tolerance of the judgment.
+        findings: the contradictions, one sentence each; empty if the receipt holds.
     """
 
     receipt: Receipt

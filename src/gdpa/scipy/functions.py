@@ -40,7 +40,7 @@ class Frame:
         return x
 
     def spread(self, columns: Vector) -> Vector:
-        """Return columns for all variables from those of the free ones, NaN for the others."""
+        """Return columns for all variables from the columns of the free ones, NaN for the others."""
         if self.is_whole:
             return columns
         matrix = np.full((*columns.shape[:-1], self.x.shape[0]), np.nan)
@@ -73,7 +73,7 @@ class Function:
         frame: which variables are free; set by the problem. Derivatives have a column for every variable, NaN for those
             that are fixed and unknown to finite differences.
         size: how many values ``fun`` returns, known after the first call.
-        nfev, njev: calls of ``fun`` (those of finite differences included) and derivatives computed.
+        nfev, njev: calls of ``fun`` (including finite differences) and derivatives computed.
         precision: the eps of the numbers that ``fun`` returns.
     """
 

@@ -1,4 +1,4 @@
-"""The options of `gdpa.minimize`: its own, the method's, and those of SciPy's methods by SciPy's names."""
+"""The options of `gdpa.minimize`: its own, the method's, and options of SciPy's methods by SciPy's names."""
 
 from __future__ import annotations
 

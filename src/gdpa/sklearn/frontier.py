@@ -1,4 +1,4 @@
-"""What a limit costs: the error on one side of a trade-off against the limit on the other."""
+"""The cost of a limit: the error on one side of a trade-off against the limit on the other."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class FrontierPoint(NamedTuple):
 
     Attributes:
         limit: the limit.
-        error: what the limit costs: a 0/1 error on the training data.
+        error: the cost of the limit, a 0/1 error on the training data.
         objective: the training objective at the solution.
-        slope: what the multipliers say of the slope of ``objective`` against the limit: the price of the limit.
+        slope: the slope of ``objective`` against the limit by the multipliers: the price of the limit.
         met: whether every limit holds on the training data.
         steps: steps of the solver from the solution at the limit before.
     """
@@ -32,7 +32,7 @@ class Frontier:
 
     Attributes:
         points: one per limit.
-        limit_label, error_label: what the axes of a plot are called.
+        limit_label, error_label: the labels of the axes of a plot.
     """
 
     points: tuple[FrontierPoint, ...]

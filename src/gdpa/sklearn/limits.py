@@ -50,7 +50,7 @@ def demographic_parity(bound: float) -> Limit:
 
 
 def equalized_odds(bound: float) -> Limit:
-    """Every group's recall and every group's false positive rate are within ``bound`` of those of all."""
+    """Every group's recall and every group's false positive rate are within ``bound`` of the rates of all."""
     return Limit(("recall", "false positive rate"), "parity", bound, "each")
 
 

@@ -37,7 +37,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         \quad\text{subject to}\quad L_j \le r_j,\; j \ne p .
 
     With ``limit_on="error"`` the thresholds bound the 0/1 errors instead: the prioritized class is predicted if its
-    score exceeds that of the best other class c by more than a cut :math:`t_c`, the smallest that keeps class c within
+    score exceeds the best other class c by more than a cut :math:`t_c`, the smallest that keeps class c within
     its threshold on the training data. If the other classes are confused with each other too often for any cut, the
     surrogate limits are tightened and the model is trained again.
 
@@ -78,7 +78,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         frontier_: the last `frontier`.
         coefs_, intercepts_: W and b of every layer.
         coef_, intercept_: of a linear model, in the shapes of scikit-learn; a network has none. For two classes
-            they are those of `decision_function`, the cut included; for more, of the scores before the cuts.
+            they come from `decision_function`, the cut included; for more, of the scores before the cuts.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
 
     Example:
@@ -89,7 +89,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         (True, [], True)
 
     References:
-        The problem is that of section 5 of Lu, ICML 2022. X. Tong, Y. Feng and J. J. Li, "Neyman-Pearson classification
+        The problem is from section 5 of Lu, ICML 2022. X. Tong, Y. Feng and J. J. Li, "Neyman-Pearson classification
         algorithms and NP receiver operating characteristics", Science Advances 4 (2018).
     """
 
@@ -275,7 +275,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         def judge(now: RateProblem, result: Result) -> tuple[Any, RateProblem | None]:
             stuck = np.array([weights[np.isinf(T)].sum() for T, weights in _by_class(task, rates, result.x)])
             over = float(np.maximum(stuck - task.limits, 0).sum())
-            if over <= ROUNDING or result.status is Status.LOCALLY_INFEASIBLE:  # tighter limits are no help
+            if over <= ROUNDING or result.status is Status.LOCALLY_INFEASIBLE:  # tighter limits do not help
                 return over, None
             shrink = np.where(stuck > task.limits, TIGHTEN * task.limits / np.maximum(stuck, task.limits), 1.0)
             return over, replace(now, bounds=now.bounds * shrink)

@@ -123,7 +123,7 @@ def cells_of(X: Matrix, targets: Vector, weights: Vector, labels: Vector, count:
 class RateProblem:
     r"""``min o^T l(x) + (regularizer/2) sum ||W||^2`` subject to ``C r(x) <= bounds``.
 
-    l(x) are the means of ``loss`` over the cells and r(x) those of ``rate``. The cells are disjoint, so one backward
+    l(x) are the means of ``loss`` over the cells and r(x) means of ``rate``. The cells are disjoint, so one backward
     pass gives the gradient of every mean, the Jacobian is C times these, and further pullbacks at the same point are
     products with it.
 

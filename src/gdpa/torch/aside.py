@@ -21,14 +21,14 @@ def _stream(device: torch.device) -> Any:
 
 
 def fork(like: torch.Tensor) -> None:
-    """Let what runs `aside` from now on wait for what the device of ``like`` was given before, and not for more."""
+    """Let kernels `aside` from now on wait for those that the device of ``like`` was given before, and no others."""
     if like.is_cuda and not is_compiling():
         _stream(like.device).wait_stream(torch.cuda.current_stream(like.device))
 
 
 @contextmanager
 def aside(like: torch.Tensor) -> Iterator[None]:
-    """Run the kernels of the block beside those of others since `fork`, until `join`; elsewhere than on CUDA, at once.
+    """Run the kernels of the block along with others since `fork`, until `join`; elsewhere than on CUDA, at once.
 
     >>> fork(torch.zeros(1))
     >>> with aside(torch.zeros(1)):
@@ -43,6 +43,6 @@ def aside(like: torch.Tensor) -> Iterator[None]:
 
 
 def join(like: torch.Tensor) -> None:
-    """Let everything after this wait for what ran `aside` on the device of ``like``."""
+    """Let all later kernels wait for those that ran `aside` on the device of ``like``."""
     if like.is_cuda and not is_compiling():
         torch.cuda.current_stream(like.device).wait_stream(_stream(like.device))

@@ -22,7 +22,7 @@ class Averages:
     """An exponential average of the parameters, kept in the optimizer's own state of each parameter.
 
     There every checkpoint format finds it. A short run's average is dominated by its second half: the share of the
-    newest iterate is ``2 / (k + 1)`` at the k-th one until that falls below that of the decay.
+    newest iterate is ``2 / (k + 1)`` at the k-th one until that falls below the weight of the decay.
     """
 
     @torch.no_grad()

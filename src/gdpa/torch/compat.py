@@ -1,6 +1,6 @@
 """Every private interface of torch that the package uses, one function each.
 
-Each function documents what it does and why no public function serves; `tests/torch/test_compat.py` calls them all.
+Each function documents its effect and why no public function serves; `tests/torch/test_compat.py` calls them all.
 If a torch release moves one of them, this file is the only one to change.
 """
 
@@ -71,7 +71,7 @@ def restore_hooks(optimizer: torch.optim.Optimizer) -> None:
 
 
 def is_unshared(value: torch.Tensor) -> bool:
-    """Return whether no graph holds ``value``: a backward pass that frees its graph lets go of what the graph saved.
+    """Return whether no graph holds ``value``: a backward pass that frees its graph releases its saved tensors.
 
     Asking the graph itself for a freed tensor raises an error, which costs 100 microseconds.
     """

@@ -47,7 +47,7 @@ def empirical_bernstein(mean: float, variance: float, samples: float, length: fl
 
 @dataclass(frozen=True)
 class Statistic:
-    """What is kept of the outcomes of one `Mean`: their number, mean and variance."""
+    """A summary of the outcomes of one `Mean`: their number, mean and variance."""
 
     samples: float
     mean: float
@@ -98,17 +98,17 @@ class Estimate:
         return math.sqrt(sum(a**2 * s.variance / max(s.samples, 1) for a, s in self.parts))
 
     def resized(self, factor: float) -> Estimate:
-        """Return what ``factor`` times the samples would show, were means and variances the same."""
+        """Return the statement for ``factor`` times the samples with the same means and variances."""
         return replace(self, parts=tuple((a, replace(s, samples=s.samples * factor)) for a, s in self.parts))
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What the held-out data say of one limit on new data.
+    """A confidence statement about one limit on new data.
 
     Attributes:
         name, limit: the limit.
-        value, samples: on the held-out data; the samples are those of the smallest group involved.
+        value, samples: on the held-out data; the samples of the smallest group involved.
         lower, upper: bounds of the value on new data, infinite on a side that has no limit.
         shown: whether the limit holds for every value between them.
         needed: about as many samples would show it if the value stayed; None if no number would.
@@ -309,18 +309,18 @@ def tighten(
 ) -> Limits:
     """Return limits for training, tight enough that held-out data will probably show the given ones.
 
-    A model that just meets a limit cannot be shown to meet it. The margin is what the held-out data need: for a single
+    A model that just meets a limit cannot be shown to meet it. The margin depends on the held-out data: for a single
     0/1 rate the largest rate p such that ``n`` outcomes show the limit with probability ``power``, which depends on the
     limit and n alone; for other terms the width of the bound plus the quantile of the standard error, at the variance
     of the given model. The margin covers the sampling of the held-out data, not overfitting.
 
     Args:
-        limits: what must hold on new data.
+        limits: the limits that must hold on new data.
         model, loader, terms: as for `gdpa.torch.certify`; the loader brings the sizes of the groups and the variances:
             training data, or held-out data (whose values do not enter the margin of a 0/1 rate).
-        share: samples of the held-out data divided by those of the loader.
+        share: samples of the held-out data divided by samples of the loader.
         confidence: of the statement to come.
-        power: with what probability a model exactly at the tightened limits is to be shown within the given ones.
+        power: the probability with which a model exactly at the tightened limits is to be shown within the given ones.
 
     References:
         P. Thomas et al.: Preventing undesirable behavior of intelligent machines. Science 366, 2019.

@@ -45,8 +45,8 @@ def constrain(
         sizes: the size of the limits behind a g without `Limits`, or one for each constraint in their order;
             infinite if unknown. The rule "feedback" measures violations in them, and so do `certify` and `finish`.
         average: keep an average of the weights for `ConstrainedOptimizer.finish`; default: yes, unless ``capturable``.
-        accumulate: what several calls of `lagrangian` before one `step` mean: None refuses them, "exact" takes the
-            weights of the whole batch (`observe` first), "stale" those of the step before.
+        accumulate: the meaning of several calls of `lagrangian` before one `step`: None refuses them, "exact" takes the
+            weights of the whole batch (`observe` first), "stale" the weights of the step before.
         nan: "skip": a step with a value that is not finite is skipped, with a warning that names it.
             "absent": NaN in g means that the constraint's group is absent from this batch.
         process_group: the ranks whose samples are pooled: "world", None, or a process group.
@@ -76,7 +76,7 @@ def constrain(
 
 
 class ConstrainedOptimizer(MultiplierOptimizer):
-    """A base optimizer with multipliers; made by `constrain`, which says what the arguments are.
+    """A base optimizer with multipliers; made by `constrain`, which documents the arguments.
 
     It shares parameter groups and state with its base, so that schedulers, scalers and checkpoints see one optimizer.
     """
@@ -155,7 +155,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         rest = dict(state)
         loaded: dict[str, Any] = {key: rest.pop(key) for key in ("state", "param_groups") if key in rest}
-        if loaded:  # from load_state_dict: the base optimizer fills in what its older states lack
+        if loaded:  # from load_state_dict: the base optimizer fills in entries that its older states lack
             self.base.__setstate__(loaded)
         super().__setstate__(rest)
 

@@ -29,7 +29,7 @@ from gdpa.torch.terms.term import has_terms, resolve
 
 
 class MultiplierOptimizer(torch.optim.Optimizer):
-    """An optimizer with multipliers: what `GDPA` and `ConstrainedOptimizer` have in common.
+    """An optimizer with multipliers, the base of `GDPA` and `ConstrainedOptimizer`.
 
     One step is one forward and one backward pass::
 
@@ -60,7 +60,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         capturable: bool,
         sizes: Sequence[float] | float | None = None,
     ) -> None:
-        """Validate and set what both optimizers share; call before the parameter groups are built."""
+        """Validate and set the parts of both optimizers; call before the parameter groups are built."""
         if accumulate not in (None, "exact", "stale"):
             raise ValueError(f'accumulate must be None, "exact" or "stale", got {accumulate!r}')
         if nan not in ("skip", "absent"):
@@ -99,7 +99,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         """Take the primal step with the gradients in ``.grad``, unless ``skip`` (on the device) is 1."""
 
     def _after(self, stage: Stage | None) -> None:
-        """Do what follows a primal step."""
+        """Finish a primal step."""
 
     # The loop's three calls.
 
@@ -112,8 +112,8 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             f: the objective, a scalar tensor.
             g: the constraints, feasible if ``<= 0``: a tensor (m,) or a dict by name, which may hold the terms of
                 `gdpa.torch.terms`. With `Limits`, the values.
-            true: what the multipliers follow if it has no gradient, a 0/1 rate: in the form of g, or a dict with some
-                of its names. The gradient is then that of g, a differentiable surrogate (see `terms.proxy`). Also g
+            true: the value for the multipliers if it has no gradient, a 0/1 rate: in the form of g, or a dict with some
+                of its names. The gradient is then taken of g, a differentiable surrogate (see `terms.proxy`). Also g
                 on a second sample, for the rule "two-sample".
             samples: how many samples f is a mean of on this rank and in this micro-batch. Needed if ranks or
                 micro-batches differ in size; default: they count alike.
@@ -311,9 +311,9 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients, and with them what was staged for a step that did not happen.
+        """Clear the gradients, and with them the stage of a step that did not happen.
 
-        Between `lagrangian` and the backward pass, where many loops have it, it keeps what is staged.
+        Between `lagrangian` and the backward pass, where many loops have it, it keeps the stage.
         """
         if self._stage is not None and self._stage.clear():
             self.discard()
@@ -325,14 +325,14 @@ class MultiplierOptimizer(torch.optim.Optimizer):
                 p.grad = None
 
     def discard(self) -> None:
-        """Forget what `lagrangian` staged; the multipliers stay as they are."""
+        """Discard the stage of `lagrangian`; the multipliers stay as they are."""
         self._stage = None
         self._rounds.forget()
 
     # Stage, commit.
 
     def _abandon_stage(self) -> bool:
-        """Deal with what an earlier call staged; return whether its gradients may still be in ``.grad``."""
+        """Deal with the stage of an earlier call; return whether its gradients may still be in ``.grad``."""
         assert self._stage is not None
         phase = self._stage.phase
         if self._accumulate is not None and phase is not Phase.CLEARED:
@@ -378,7 +378,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         return self._record.snapshot(self._entries)
 
     def report(self, tolerance: float = 0.0) -> Report:
-        """Return value, limit, violation and multiplier of each constraint, and what looks wrong in words.
+        """Return value, limit, violation and multiplier of each constraint, and a warning in words if one is due.
 
         Values are means over the last steps (at most 200) in which the constraint was present.
         """
@@ -416,7 +416,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             self._record = Record(self._roster)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the state: what training does later does not show in it (base optimizers: as theirs do)."""
+        """Return a copy of the state, which later training does not change (base optimizers: as theirs do)."""
         return dual_state.save(self, super().state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -102,14 +102,14 @@ class Dual:
     def weigh(
         self, entries: Entries, values: torch.Tensor, present: torch.Tensor | None
     ) -> tuple[Entries, torch.Tensor]:
-        """Return what `advance` returns; without changed entries if `catch_up` finds them later."""
+        """Return the answer of `advance`; without changed entries if `catch_up` finds them later."""
         if not self.defers:
             return self.advance(entries, values, present)
         weights = entries["multipliers"]
         return {}, weights if present is None else mask(weights, present)
 
     def catch_up(self, entries: Entries, stage: Stage) -> None:
-        """Apply the rule of a stage that left it for `step`, beside what runs on the device until `commit`."""
+        """Apply the rule of a stage that left it for `step`, concurrently with the device until `commit`."""
         if stage.later:
             assert not isinstance(stage.present, list)
             fork(stage.values)
@@ -179,7 +179,7 @@ class Dual:
         changes = calibration.measure(self.roster, ranks, view, f, g, values, here, which, params) if which else {}
         if not (self.capturable or self.measures_everything) and calibration.due(entries["dual_steps"]):
             more = calibration.measure_again(self.roster, ranks, view, f, g, values, present, here, params)
-            for key, part in more.items():  # of other constraints than those of `measure`
+            for key, part in more.items():  # of constraints other than the ones `measure` saw
                 first = changes.get(key, Part([], []))
                 changes[key] = Part([*first.positions, *part.positions], [*first.numbers, *part.numbers])
         return changes
@@ -191,7 +191,7 @@ class Dual:
         ratio[known] = (slope_f[known] / slope_g[known]).sqrt()
 
     def commit(self, entries: Entries, stage: Stage) -> None:
-        """Write what a stage holds into the state."""
+        """Write a stage into the state."""
         if stage.guarded:
             with aside(stage.check):
                 self._write(entries, stage)

@@ -56,7 +56,7 @@ class Rows:
         return Rows, self._made_of
 
     def read(self, dual: dict[str, Any]) -> list[Row]:
-        """Return the numbers of each constraint: the rule's ``vectors``, then what it is ``given``."""
+        """Return the numbers of each constraint: the rule's ``vectors``, then those it is ``given``."""
         for key, column in self._columns:
             if dual[key] is not column:
                 column.copy_(dual[key])
@@ -71,7 +71,7 @@ class Rows:
             start += self._row.size
 
     def weights(self, weights: list[float], dtype: torch.dtype) -> torch.Tensor:
-        """Return the weights as a tensor: that of the step before, unless a graph still holds it."""
+        """Return the weights as a tensor: the one of the step before, unless a graph still holds it."""
         known = self._weights
         if known is None or known[0].dtype is not dtype or not compat.is_unshared(known[0]):
             array: Any = np.array(weights, _NUMPY[dtype])

@@ -27,7 +27,7 @@ class MicroBatches:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what was observed for a step that did not happen."""
+        """Drop the observations for a step that did not happen."""
         self._observed: torch.Tensor | None = None
         self._observations = 0
 
@@ -37,7 +37,7 @@ class MicroBatches:
         self._observations += 1
 
     def open(self, packed: torch.Tensor, dtype: torch.dtype, advance: Advance) -> Stage:
-        """Return the stage of a step whose means are known: those observed, or those of this call alone."""
+        """Return the stage of a step whose means are known: observed before, or from this call alone."""
         if self.mode == "exact":
             if self._observed is None:
                 raise RuntimeError(

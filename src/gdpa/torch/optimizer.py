@@ -45,8 +45,8 @@ class GDPA(MultiplierOptimizer):
         lr_power, beta_power: the exponents -1/3 and 1/3 of the schedules; 0 leaves lr to a scheduler.
         equalities: names (or positions) of the constraints that must equal zero.
         domain: the set X of groups that bring none of their own.
-        accumulate: what several calls of `lagrangian` before one `step` mean: None refuses them, "exact" takes the
-            weights of the whole batch (`observe` first), "stale" those of the step before.
+        accumulate: the meaning of several calls of `lagrangian` before one `step`: None refuses them, "exact" takes the
+            weights of the whole batch (`observe` first), "stale" the weights of the step before.
         nan: "skip": a step with a value that is not finite is skipped, with a warning that names it.
             "absent": NaN in g means that the constraint's group is absent from this batch.
         process_group: the ranks whose samples are pooled: "world", None, or a process group.

@@ -17,7 +17,7 @@ initialized: Callable[[], bool] = dist.is_initialized if dist.is_available() els
 
 
 class Pooled(NamedTuple):
-    """Means over all samples of a step in the precision of g, and what they were taken over."""
+    """Means over all samples of a step in the precision of g, and their numbers of samples."""
 
     objective: torch.Tensor
     values: torch.Tensor
@@ -29,7 +29,7 @@ class Pooled(NamedTuple):
 def pack(f: Any, g: torch.Tensor, samples: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Return the vector (f n, n, g_i c_i, c_i) that ranks and micro-batches add up; absent groups add nothing.
 
-    In double precision, so that the mean of many parts is as good as that of the whole.
+    In double precision, so that the mean of many parts is as good as the mean of the whole.
     """
     wide = torch.float32 if g.device.type == "mps" else torch.float64  # which knows no other
     f, n = torch.as_tensor(f, device=g.device).to(wide).reshape(1), samples.to(wide).reshape(1)

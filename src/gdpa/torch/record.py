@@ -1,4 +1,4 @@
-"""What an optimizer remembers of its last steps, and the observers that it calls."""
+"""The record of an optimizer's last steps, and the observers that it calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The constraints of a training run: how many, what they are called, which are equalities, in which order."""
+"""The constraints of a training run: their number, their names, which are equalities, in which order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from gdpa.base.checks import is_number
 from gdpa.torch.limits import NO_GRADIENT, Limits, mismatch
 
-#: What ``constraints=`` accepts: how many, or their names, or their limits.
+#: Values of ``constraints=``: how many, or their names, or their limits.
 Constraints = int | Sequence[str] | Limits
 
 

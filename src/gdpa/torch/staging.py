@@ -1,4 +1,4 @@
-"""The staging protocol: what `lagrangian` leaves for `step`. Nothing is committed before the step really happens."""
+"""The staging protocol between `lagrangian` and `step`. Nothing is committed before the step really happens."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Stage:
         check: a number that is finite exactly if the objective and all constraints are; if ``guarded``, whether it
             is, as a tensor on the device.
         objective, values: f and g of the step (means over all its samples), g in internal order, NaN if absent.
-        updates: what `step` writes into the dual state.
-        loss: what `lagrangian` returned; it keeps its gradient, which shows that a backward pass went through it.
+        updates: the entries that `step` writes into the dual state.
+        loss: the answer of `lagrangian`; it keeps its gradient, which shows that a backward pass went through it.
         present: which constraints had samples; None for all, or if ``pooled`` tells.
         states: the numbers of each constraint that `step` writes besides, if they are a handful.
         weights: w of grad f + J^T w.
@@ -76,7 +76,7 @@ class Stage:
         present: list[bool] | torch.Tensor | None = None,
         states: list[Row] | None = None,
     ) -> None:
-        # One is made at every step: what most of them leave at its default stays on the class.
+        # One is made at every step: attributes that most leave at their defaults stay on the class.
         self.check, self.objective, self.values, self.updates = check, objective, values, updates
         self.loss, self.present, self.states = loss, present, states
 
@@ -99,7 +99,7 @@ class Stage:
         self._phase = Phase.MIXED
 
     def check_backward(self, groups: list[dict[str, Any]]) -> bool:
-        """Return whether the backward pass has run; raise if the gradients are not those of the staged loss."""
+        """Return whether the backward pass has run; raise if the gradients do not belong to the staged loss."""
         if is_compiling() or self.phase is Phase.READY:  # the compiler does not see graphs of others
             return True
         if self._phase is Phase.MIXED:

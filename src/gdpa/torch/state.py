@@ -148,10 +148,10 @@ class DualState:
         self._optimizer = optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of multipliers and what belongs to them."""
+        """Return copies of the multipliers and the rest of the dual state."""
         return {key: _copy(self._optimizer._entries[key]) for key in self._optimizer._keys}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned, by name."""
+        """Load a state of `state_dict`, by name."""
         self._optimizer._entries.update(_fit(self._optimizer, state_dict))
         self._optimizer._awaits_duals = False

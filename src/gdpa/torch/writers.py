@@ -11,7 +11,7 @@ from gdpa.torch.report import Snapshot
 
 
 def scalars(snapshot: Snapshot, prefix: str = "constraints") -> dict[str, float]:
-    """Return the numbers of a snapshot by tag, as loggers take them: objective, then those of each constraint.
+    """Return the numbers of a snapshot by tag, as loggers take them: objective, then the numbers of each constraint.
 
     >>> import torch, gdpa.torch
     >>> x = torch.nn.Parameter(torch.ones(2))
@@ -53,7 +53,7 @@ class CSVWriter:
         self._path = path
 
     def prepare(self, snapshot: Snapshot) -> None:
-        """Write the header, or compare it with that of the file; `observe_steps` calls it before the first step."""
+        """Write the header, or compare it with the file's; `observe_steps` calls it before the first step."""
         columns = ("value", "violation", "multiplier")
         header = ["step", "objective", *(f"{r.name} {c}" for r in snapshot.rows for c in columns)]
         with open(self._path, "a+b") as file:
@@ -84,7 +84,7 @@ class TensorBoardWriter:
 
     Args:
         writer: the summary writer.
-        prefix: what the tags begin with.
+        prefix: the beginning of the tags.
     """
 
     def __init__(self, writer: Any, prefix: str = "constraints") -> None:

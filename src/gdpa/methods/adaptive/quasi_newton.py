@@ -102,7 +102,7 @@ def merit_gradient(problem: ScaledProblem, state: AdaptiveState) -> Array:
     return state.call(problem).pullback(merit.lagrangian.weights(state.constraints), merit.weight)
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses non-finite numbers
 def descend(problem: ScaledProblem, z: Array, gradient: Array, curvature: LBFGS) -> Trial:
     """Return a descent direction: -H grad, the minimizer of the model in a box, a spectral step in other sets."""
     bounds = problem.step_bounds(z) if problem.is_box else None

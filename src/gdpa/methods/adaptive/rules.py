@@ -11,12 +11,12 @@ from gdpa.base.stored import stored
 
 
 def _rule(default: Any, symbol: str, meaning: str, source: str = "ours", off: Any = None) -> Any:
-    """Return a field with what the table of docs/adaptive.md says about it.
+    """Return a field with its entries in the table of docs/adaptive.md.
 
     Args:
         default: the value.
         symbol: its name in the formulas of docs/adaptive.md, in LaTeX.
-        meaning: what it does.
+        meaning: its effect.
         source: where it comes from; "ours" was set on the development problems. `benchmarks.ablation` has the evidence.
         off: the value that switches the rule off, for `benchmarks.ablation`; None if there is none.
     """
@@ -41,7 +41,7 @@ class Rules:
     shortest_cut: float = _rule(0.1, r"\rho_-", "a refused step is cut to this share at least", "Nocedal 2006, 3.5")
     longest_cut: float = _rule(0.5, r"\rho_+", "a refused step is cut to this share at most", "Nocedal 2006, 3.5")
     shortest_step: float = _rule(2 / 3, "q", "steps shorter than the precision to this power are given up")
-    roundings: float = _rule(10.0, "u", "this many roundings of a merit or a coordinate are no change", off=0.0)
+    roundings: float = _rule(10.0, "u", "this many roundings of a merit or a coordinate count as no change", off=0.0)
     unbounded: float = _rule(1e15, "f_0", "a scaled objective below minus this has no lower bound")
     # Penalty
     largest_beta: float = _rule(1e8, r"\beta_{\max}", "the penalty is not raised above this; that of a stiff model")

@@ -79,7 +79,7 @@ class SQP(Phase):
             phase=SQP(c, J, self.multipliers),
         )
 
-    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses what is not finite
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses non-finite numbers
     def plan(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state with its next trial: units, penalty and multipliers that suit x, and the model's step."""
         rules, c, J = method.rules, self.gradient, self.jacobian

@@ -105,7 +105,7 @@ class Monitor(NamedTuple):
 @stored
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveState(State):
-    """The state of `AdaptiveGDPA`. Its own fields are in the units of the scaled problem, those of `State` are not.
+    """The state of `AdaptiveGDPA`. Its own fields are in scaled units, the fields of `State` are not.
 
     Attributes:
         scaling: the units of f, g and x.

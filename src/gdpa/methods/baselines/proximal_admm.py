@@ -124,7 +124,7 @@ def _polyhedral(domain: ConvexSet) -> bool:
 
 
 def _affine(problem: Problem, x0: Array, start: Evaluation) -> bool:
-    """Tell whether g fits one affine function at x0, at a second point of X and at a third between them."""
+    """Return whether g fits one affine function at x0, at a second point of X and at a third between them."""
     xp, g = namespace(x0), start.constraints
     if g.shape[-1] == 0:
         return True

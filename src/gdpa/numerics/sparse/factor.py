@@ -17,7 +17,7 @@ from gdpa.numerics.dense import Matrix, solve_symmetric
 from gdpa.numerics.sparse.matrix import Pattern, SparseMatrix
 
 #: Up to this many diagonals below the main one LAPACK is faster. At 300,000 rows and 5 diagonals it takes a ninth of
-#: SuperLU's time; its work grows with the square of the band, and that of SuperLU on such matrices does not.
+#: SuperLU's time; its work grows with the square of the band, and SuperLU's work on such matrices does not.
 WIDEST_BAND = 60
 #: A row of J with more entries than this has no part in a test of positive definiteness, because J'J has the square of
 #: their number of entries. Without any row the problems of `benchmarks.ablation` take 1.7 % more passes.
@@ -62,7 +62,7 @@ class SymmetricOrder:
         return self._banded(values) if self.is_banded else self._general(values)
 
     def is_positive_definite(self, values: Vector) -> bool:
-        """Tell whether the matrix with these values is positive definite, by its Cholesky factorization."""
+        """Return whether the matrix with these values is positive definite, by its Cholesky factorization."""
         from scipy.linalg import lapack
 
         if not self.is_banded:
@@ -147,7 +147,7 @@ class KKT:
 class Augmented:
     """Matrices ``H + diag(a) + J' diag(w) J`` with H and J of fixed patterns, for the test of positive definiteness.
 
-    Rows of J with more than `LONGEST` entries are left out: what is positive definite without them is so with them.
+    Rows of J with more than `LONGEST` entries are left out: a matrix positive definite without them is so with them.
     """
 
     def __init__(self, H: Pattern, J: Pattern) -> None:
@@ -166,7 +166,7 @@ class Augmented:
         self.order = SymmetricOrder(rows, columns, H.shape[0])
 
     def is_positive_definite(self, H: SparseMatrix, J: SparseMatrix, a: Vector, w: Vector) -> bool:
-        """Tell whether the matrix is positive definite."""
+        """Return whether the matrix is positive definite."""
         values = np.concatenate([H.data, J.data[self._first] * J.data[self._second] * w[self._row], a])
         return bool(np.isfinite(values).all()) and self.order.is_positive_definite(values)
 
@@ -184,7 +184,7 @@ def augmented(H: Pattern, J: Pattern) -> Augmented:
 
 
 def with_low_rank(solve: Solve, W: Matrix, K: Matrix) -> Solve:
-    """Return the solver of ``A - W K^-1 W'`` from that of A (Woodbury): as many solves with A as W has columns.
+    """Return the solver of ``A - W K^-1 W'`` from the solver of A (Woodbury): as many solves with A as W has columns.
 
     >>> solve = with_low_rank(lambda v: v, np.array([[1.0], [0.0]]), np.array([[2.0]]))
     >>> solve(np.array([1.0, 1.0])).tolist()

@@ -1,6 +1,6 @@
 """A primal-dual interior-point method for the convex model of `gdpa.numerics.sparse.model`.
 
-The optimality conditions, with l the multipliers of the rows and s their slacks, z and w those of the bounds::
+The optimality conditions, with l the multipliers of the rows and s their slacks, z and w multipliers of the bounds::
 
     c + B p + J'l - z + w = 0,   r + J p - l / beta + s = 0  (s = 0 for equalities),
     l s = 0,   z (p - lower) = 0,   w (upper - p) = 0,   l, s, z, w >= 0  (l free for equalities)

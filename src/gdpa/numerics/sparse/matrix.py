@@ -1,6 +1,6 @@
-"""Sparse matrices of a fixed pattern: what a Jacobian or a Hessian with few nonzeros is kept in.
+"""Sparse matrices of a fixed pattern, for Jacobians and Hessians with few nonzeros.
 
-SciPy's CSR arrays do the work. A `SparseMatrix` adds what the methods need: arithmetic that reads like that of a dense
+SciPy's CSR arrays do the work. A `SparseMatrix` adds the operations of the methods: arithmetic that reads like dense
 matrix, entries that can be stored in a file, and a pattern that many matrices share, so that it is analyzed once.
 """
 
@@ -60,7 +60,7 @@ class Pattern:
         return np.where(self._keys[found] == other._keys, found, -1)
 
     def is_same(self, other: Pattern) -> bool:
-        """Tell whether both have the same entries."""
+        """Return whether both have the same entries."""
         return self is other or (
             self.shape == other.shape
             and np.array_equal(self.indptr, other.indptr)
@@ -166,7 +166,7 @@ class SparseMatrix:
 
 
 def is_sparse(value: Any) -> bool:
-    """Tell whether ``value`` is a sparse matrix of ours or of SciPy.
+    """Return whether ``value`` is a sparse matrix of ours or of SciPy.
 
     >>> is_sparse(np.eye(2)), is_sparse(read(np.eye(2)))
     (False, True)

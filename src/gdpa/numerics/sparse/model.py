@@ -22,14 +22,14 @@ from gdpa.numerics.sparse.program import Quadratic, SparseModel
 
 #: The number of guesses of the active set.
 ROUNDS = 8
-#: A shift is in proportion to what the diagonal of each row lacks to outweigh it, plus this share of the largest lack.
+#: A shift is in proportion to the lack of each diagonal entry to outweigh its row, plus this share of the largest lack.
 #: Without that share the problems of `benchmarks.ablation` take 0.3 % more passes.
 FLOOR = 1e-3
 #: The first shift is this share of the shape, and every further one is GROWTH times larger. The larger the shift, the
 #: shorter the step along directions without curvature, so it is not to exceed the least one by much: with 10 in place
 #: of 2, ten `coupled` problems of `benchmarks.ablation_cases` take 21 to 89 steps instead of 11 to 31.
 FIRST_SHIFT, GROWTH = 1e-2, 2.0
-#: A matrix is tested with this share of the shift it gets, so that what is left is clearly positive.
+#: A matrix is tested with this share of the shift it gets, so that the rest is clearly positive.
 CLEARLY = 0.9
 #: No matrix counts as smaller than this, and no shift is larger than its reciprocal.
 LEAST = 1e-8
@@ -56,10 +56,10 @@ def sparse_model_step(
     interior: bool = True,
     near: ModelStep | None = None,
 ) -> ModelStep:
-    """Return the minimizer of the model and its multipliers; the arguments are those of `gdpa.numerics.model`.
+    """Return the minimizer of the model and its multipliers; with the arguments of `gdpa.numerics.model`.
 
     If no active set is found, an interior-point method takes over; without ``interior`` the step is NaN instead. The
-    first guess of the active set is that of the step ``near``, which minimizes a model with another beta.
+    first guess of the active set comes from the step ``near``, which minimizes a model with another beta.
 
     References:
         M. Hintermueller, K. Ito and K. Kunisch, "The primal-dual active set strategy as a semismooth Newton method",
@@ -141,7 +141,7 @@ def _settle(model: SparseModel, guess: _Guess) -> ModelStep | None:
 def _convex(model: SparseModel, rows: Vector, free: Vector) -> Quadratic:
     """Return B with the least shift tried for which B + beta J_A'J_A is positive definite on the free coordinates.
 
-    A are the given rows. The shift has the shape of what the diagonal lacks to outweigh its row: that much of it leaves
+    A are the given rows. The shift has the shape of the diagonal's lack to outweigh its row: that much of it leaves
     no negative eigenvalue (Gershgorin), and coordinates with enough curvature of their own keep it.
     """
     B, inside = model.B, free.astype(float)
@@ -181,7 +181,7 @@ def sparse_least_squares(D: SparseMatrix, slack: Vector, b: Vector, num_equaliti
     B = Quadratic(SparseMatrix(diagonal(m), (slack / size) ** 2 + SIGNLESS))
     lower = np.where(np.arange(m) >= m - num_equalities, -np.inf, 0.0)
     y = np.zeros(m)
-    for _ in range(2):  # the second time what keeps B definite pulls to the first answer, not to zero
+    for _ in range(2):  # the second time the term that keeps B definite pulls to the first answer, not to zero
         y = sparse_model_step(B, -SIGNLESS * y, A, -b, 1.0, d, (lower, np.full(m, np.inf))).direction
         if not np.isfinite(y).all():
             return np.zeros(m)

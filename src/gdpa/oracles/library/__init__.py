@@ -37,7 +37,7 @@ _PROBLEMS: dict[str, Callable[[], TestProblem]] = {
 
 
 def names(kind: str | None = None) -> tuple[str, ...]:
-    """Return the names of all problems, or of those of one kind ("solvable", "infeasible", "unbounded").
+    """Return the names of all problems, or of one kind ("solvable", "infeasible", "unbounded").
 
     >>> "HS12" in names("solvable"), names("unbounded")
     (True, ('open-strip',))

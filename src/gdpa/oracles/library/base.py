@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gdpa.base.typing import Array
 from gdpa.core.problem import Problem
 
-#: What a problem may be; only the first kind has an answer.
+#: Kinds of problems; only the first has an answer.
 KINDS = ("solvable", "infeasible", "unbounded")
 
 

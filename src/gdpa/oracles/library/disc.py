@@ -21,7 +21,7 @@ def disc_product() -> TestProblem:
 
 
 def disc_square() -> TestProblem:
-    """``min -(x0 x1)^2`` on the disc of radius sqrt(2): the solution is no saddle point of the Lagrangian."""
+    """``min -(x0 x1)^2`` on the disc of radius sqrt(2): the solution is not a saddle point of the Lagrangian."""
     problem = from_functions(
         lambda x: -((x[0] * x[1]) ** 2),
         lambda x: np.array([x @ x - 2]),

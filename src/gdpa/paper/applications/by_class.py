@@ -1,7 +1,7 @@
 """Problems whose losses are one per class of the data: one class in the objective, the others within thresholds.
 
 The samples of the classes are disjoint, so one backward pass over the data yields the gradient of *every* class's loss
-when the classes are kept apart: the Jacobian costs what a pullback costs, and further pullbacks at the same point
+when the classes are kept apart: the Jacobian costs no more than a pullback, and further pullbacks at the same point
 cost nothing. `select` makes such samples from labeled images.
 """
 
@@ -103,7 +103,7 @@ def as_thresholds(
 ) -> Tensor:
     """Return one threshold per class but the prioritized one, of shape (m,) or (..., m), positive and finite.
 
-    ``name`` is what complaints call them.
+    ``name`` is their name in errors.
 
     >>> as_thresholds(0.5, (1, 2, 3), torch.zeros(1)).tolist()
     [0.5, 0.5]

@@ -52,7 +52,7 @@ class Panel:
     """One pair of axes; logarithmic unless said otherwise.
 
     Args:
-        title, x_label, y_label: what is written above and beside it.
+        title, x_label, y_label: the texts above and next to it.
         series: the curves.
         log_x, log_y: whether an axis is logarithmic.
         x_ticks: place -> label, if the ticks of x are chosen and not found.

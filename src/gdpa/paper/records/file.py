@@ -76,7 +76,7 @@ class RecordFile:
                     raise
 
     def replace(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write the whole file anew, or leave it as it is if that fails."""
+        """Write the whole file again, or leave it as it is if that fails."""
         data = b"".join(seal(row) + b"\n" for row in rows)
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def seal(row: Mapping[str, Any]) -> bytes:
     {'a': 0.1, 'b': inf}
     """
     content = {key: value for key, value in row.items() if key != SEAL}
-    plain = json.loads(json.dumps(content, default=_plain))  # what a reader will see: tuples are lists there
+    plain = json.loads(json.dumps(content, default=_plain))  # as a reader will see it: tuples are lists there
     return json.dumps({**plain, SEAL: _hash(plain)}).encode()
 
 
@@ -141,9 +141,9 @@ def unseal(line: bytes) -> Row:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError("it is no JSON, or cut off") from error
+        raise ValueError("it is not JSON, or cut off") from error
     if not isinstance(row, dict):
-        raise ValueError(f"it is no JSON object but {type(row).__name__}")  # noqa: TRY004 - damage, not a wrong call
+        raise ValueError(f"it is not a JSON object but {type(row).__name__}")  # noqa: TRY004 - damage, not a wrong call
     given = row.pop(SEAL, None)
     if given is None:
         raise ValueError(f"it has no {SEAL}")
@@ -154,7 +154,7 @@ def unseal(line: bytes) -> Row:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses into a message for the user."""
+    """Turn an error of the file system into a message for the user."""
     try:
         yield
     except OSError as error:
@@ -164,7 +164,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def try_lock(handle: Any) -> bool:
-    """Lock an open file for this process, without waiting, and tell whether that worked."""
+    """Lock an open file for this process, without waiting, and return whether that worked."""
     try:
         import fcntl
     except ImportError:  # pragma: no cover - Windows
@@ -195,7 +195,7 @@ def _locked(file: Any) -> Iterator[None]:
 
 
 def _whole_lines(file: Any) -> int:
-    """Remove what a killed append left behind the last newline, and return the size of what stays."""
+    """Remove the remains of a killed append behind the last newline, and return the size of the rest."""
     size = int(file.seek(0, os.SEEK_END))
     if size == 0:
         return 0

@@ -1,6 +1,6 @@
 """The output folder of `gdpa reproduce`: one file of records for each experiment.
 
-    FOLDER/EXPERIMENT/records.jsonl     a line for each finished unit, and one for what the last run was asked for
+    FOLDER/EXPERIMENT/records.jsonl     a line for each finished unit, and one for the request of the last run
     FOLDER/EXPERIMENT/failed/UNIT.txt   the traceback of a unit that failed
 
 See `gdpa.paper.records.file` for the format. A unit is finished as soon as its line is there. A unit that was cut
@@ -36,8 +36,8 @@ class Record:
     """A finished unit.
 
     Attributes:
-        unit: what was run.
-        summary: what `run` returned.
+        unit: the unit that ran.
+        summary: the answer of `run`.
         columns: the rows it reported, by column.
         about: seconds, time, versions, machine, commit, command.
     """
@@ -105,13 +105,13 @@ class Folder:
         return self._files.setdefault(experiment, RecordFile(path, self._complain, _check))
 
     def begin(self, experiment: str, settings: Settings, units: Sequence[Unit]) -> None:
-        """Note what this run is asked for."""
+        """Note the request of this run."""
         plan = {"settings": asdict(settings), "command": self.command, "units": [unit.name for unit in units]}
         if plan != self._plan(experiment):
             self.file(experiment).append({"plan": plan})
 
     def finished(self, unit: Unit) -> bool:
-        """Tell whether the unit has its record."""
+        """Return whether the unit has its record."""
         return unit.hash in self._finished(unit.experiment)
 
     def summary(self, unit: Unit) -> Mapping[str, Any]:
@@ -162,7 +162,7 @@ class Folder:
         return tuple(name for name in found if self._plan(name) is not None)
 
     def run(self, experiment: str) -> dict[str, Any]:
-        """Return what the experiment's last run was asked for."""
+        """Return the request of the experiment's last run."""
         plan = self._plan(experiment)
         assert plan is not None, f"{experiment} is none of {self.experiments()}"
         return plan

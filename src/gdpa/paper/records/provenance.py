@@ -1,4 +1,4 @@
-"""What a record says of its origin: time, commit, versions, machine and command."""
+"""The origin of a record: time, commit, versions, machine and command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIBRARIES = (
 COMMIT_VARIABLE = "GDPA_COMMIT"
 GIT_TIMEOUT = 10.0
 DIRTY = "-dirty"
-#: What a record measures, as folders of the repository. Records and pages change while a study runs.
+#: The code that a record measures, as folders of the repository. Records and pages change while a study runs.
 MEASURED = ("src", "benchmarks", "examples")
 
 

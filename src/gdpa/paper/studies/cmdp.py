@@ -38,9 +38,9 @@ ALPHA, BETA, TAU = 1e3, 0.5, 0.1
 PAPER, PLAIN, NATURAL, ADAPTIVE = "GDPA", "policy gradient", "natural primal-dual", "AdaptiveGDPA"
 #: Rows are kept at every step up to this one, then at every tenth.
 DENSE = 100
-#: What the runs must meet: relative gap of the reward, distance of the utility from b, relative error of the law.
+#: Bounds for the runs: relative gap of the reward, distance of the utility from b, relative error of the law.
 GAP, CLOSE, LAW = 5e-3, 0.03, 0.05
-#: And what AdaptiveGDPA must meet, in both.
+#: And for AdaptiveGDPA, in both.
 EXACT = 1e-5
 
 

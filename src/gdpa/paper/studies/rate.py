@@ -41,9 +41,9 @@ LOOK_EVERY, ROWS_PER_DECADE = 10, 12
 ACTIVE = 1e-6
 #: A run has settled, so that the law covers it, when its relative stationarity has fallen to this.
 SETTLED = 1e-2
-#: What the law's ratio measured / predicted may differ from 1 by, and what a slope may differ from -1/3 by.
+#: Largest distance of the law's ratio measured / predicted from 1, and of a slope from -1/3.
 RATIO_TOLERANCE, SLOPE_TOLERANCE = 0.05, 0.05
-#: What the method leaves, as the report says it.
+#: The bias of the method, in the words of the report.
 LAW = "An active constraint is left violated by tau lambda_i / beta_r."
 RESIDUALS = ("stationarity", "feasibility", "slackness")
 #: The color of the slope, which no curve has.
@@ -114,7 +114,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         due = state.step * 10 ** (1 / ROWS_PER_DECADE)
         now, lam = state.evaluation, state.multipliers
         assert now is not None
-        # After step r the state is (x_{r+1}, lambda_{r+1}), and beta_r is what lambda_{r+1} was computed with.
+        # After step r the state is (x_{r+1}, lambda_{r+1}), and lambda_{r+1} was computed with beta_r.
         beta = algorithm.beta(state.step)
         gradient = now.pullback(lam)
         residuals = absolute_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam)
@@ -239,7 +239,7 @@ def _table_row(record: Record) -> list[Any]:
 
 
 def _violation_chart(records: Sequence[Record]) -> Chart:
-    """Return one panel per problem: a line per tau for the prediction, points for what was measured."""
+    """Return one panel per problem: a line per tau for the prediction, points for the measurements."""
     panels = []
     for name in dict.fromkeys(record.unit.setting for record in records):
         series = []

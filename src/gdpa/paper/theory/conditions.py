@@ -107,7 +107,7 @@ class Report:
 
     Attributes:
         conditions: by name: "c1", "c2", "c2 summed", "c3", "c4", "c5".
-        constants: what they were computed with.
+        constants: the constants that they were computed with.
         tau_bound: the least tau that (c4) allows with them.
         sigma: the smallest sigma_r met along the run; NaN if no iterate was infeasible or none was given.
         potential: P_r of eq. (defp) for r = 3, 4, ...; with (c1) and (c2) it decreases up to terms in ||lambda_r||^2

@@ -128,7 +128,7 @@ def _sizes(a: Vector) -> Vector:
 
 
 class Trajectory:
-    """An observer that keeps what `gdpa.theory.check` needs of every iterate: x_r, lambda_r, f, g and sigma_r.
+    """An observer that keeps the numbers of every iterate for `gdpa.theory.check`: x_r, lambda_r, f, g and sigma_r.
 
     One backward pass per infeasible iterate, off the method's account. For small problems: it keeps everything.
 

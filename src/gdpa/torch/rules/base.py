@@ -1,6 +1,6 @@
-"""What a dual rule is, and the two ways to apply one: to whole vectors, or to one number after another.
+"""The interface of a dual rule, and the two ways to apply one: to whole vectors, or to one number after another.
 
-A rule is a pure function of one constraint: from its state, its value g and what all constraints share in this step it
+A rule is a pure function of one constraint: from its state, its value g and the shared values of this step it
 makes the new state and the weight w of its gradient. The formula is elementwise, so it is written once and applied to
 NumPy arrays, torch tensors and Python floats alike. A tensor operation costs microseconds whatever its size, so a
 handful of constraints is cheaper as Python floats.
@@ -114,7 +114,7 @@ class Rule(ABC):
     """How multipliers follow the constraints, and the weights they give.
 
     Attributes:
-        name: what ``constrain(..., rule=name)`` calls it.
+        name: its name in ``constrain(..., rule=name)``.
         vectors: the entries of the state that `update` reads and returns, in its order; the first is "multipliers".
         given: entries that `update` reads and somebody else writes: "ratio" (calibration) and "limit" (`Limits`).
         lagged: the weights are the multipliers from before the batch, so they are known before the forward pass.
@@ -133,7 +133,7 @@ class Rule(ABC):
 
     @abstractmethod
     def begin(self, dual: Dual) -> tuple[Any, dict[str, Any]]:
-        """Return (what all constraints share in this step, the new scalars besides "dual_steps")."""
+        """Return (the values shared by all constraints in this step, the new scalars besides "dual_steps")."""
 
     @abstractmethod
     def update(
@@ -205,7 +205,7 @@ def advance_rows(
     Args:
         rule: the dual rule.
         dual: the entries of the dual state that have one number for all constraints.
-        rows: for each constraint its numbers of the rule's ``vectors``, then of what the rule is ``given``.
+        rows: for each constraint its numbers of the rule's ``vectors``, then those that the rule is ``given``.
         values: g.
         present: as in `advance`.
         first_equality: the position of the first equality.

@@ -20,7 +20,7 @@ class NuPI(Rule):
 
     Args:
         dual_rate: k, which multiplies both gains.
-        integral, proportional, nu: kappa_i, kappa_p and nu; the defaults are those of Cooper's tutorials (dual rate
+        integral, proportional, nu: kappa_i, kappa_p and nu; the defaults follow Cooper's tutorials (dual rate
             0.01, Kp = 10 times it, nu = 0.9).
     """
 

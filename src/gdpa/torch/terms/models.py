@@ -11,7 +11,7 @@ from gdpa.torch.terms.term import Term
 
 #: The stretch of the hard concrete distribution and its temperature, as Louizos et al. (2018), section 4, choose them.
 GATE_LOW, GATE_HIGH, GATE_TEMPERATURE = -0.1, 1.1, 2 / 3
-#: Layers that move no two points apart: what `lipschitz_bound` may pass over.
+#: Layers that move no two points apart: `lipschitz_bound` passes over them.
 NON_EXPANSIVE = (
     *(torch.nn.ReLU, torch.nn.LeakyReLU, torch.nn.Tanh, torch.nn.Sigmoid, torch.nn.Softplus, torch.nn.ELU),
     *(torch.nn.Identity, torch.nn.Flatten, torch.nn.Softsign, torch.nn.Hardtanh, torch.nn.LogSigmoid),
@@ -68,7 +68,7 @@ def kl_sampled(
 ) -> Term:
     """Return the KL to a reference from log probabilities of tokens that the model itself has drawn.
 
-    The value is ``r - 1 - log r`` with r = q/p, nonnegative with mean KL(p || q). The gradient is that of
+    The value is ``r - 1 - log r`` with r = q/p, nonnegative with mean KL(p || q). The gradient is taken of
     ``(log p - log q)^2 / 2``, whose mean over samples of p is the gradient of KL(p || q); the gradient of the value is
     not. J. Schulman: Approximating KL divergence, 2020, names them k3 and k2.
 
@@ -95,7 +95,7 @@ def sampled_cost(
 
     The gradient is the score function's, ``mean (cost_i - mean of the others) grad log p_i``. R. Williams: Simple
     statistical gradient-following algorithms for connectionist reinforcement learning. Machine Learning 8, 1992. The
-    baseline is that of W. Kool, H. van Hoof, M. Welling: Buy 4 REINFORCE samples, get a baseline for free! 2019.
+    baseline is due to W. Kool, H. van Hoof, M. Welling: Buy 4 REINFORCE samples, get a baseline for free! 2019.
 
     Args:
         costs: one number, or one truth value, per output; shape (n,).
@@ -124,9 +124,9 @@ def weight_norm(parameters: Iterable[torch.Tensor], order: float = 2.0) -> Term:
 
 
 def density(parameters: Iterable[torch.Tensor], threshold: float = 1e-3) -> Term:
-    """Return the share of weights with ``|w| > threshold``; what is left can be set to 0.
+    """Return the share of weights with ``|w| > threshold``; the others can be set to 0.
 
-    The gradient is that of the mean of ``w^2 / (w^2 + threshold^2)``, which is 1/2 at the threshold; it vanishes far
+    The gradient is taken of the mean of ``w^2 / (w^2 + threshold^2)``, which is 1/2 at the threshold; it vanishes far
     from it, so begin with a threshold of the size of the weights.
 
     >>> density([torch.tensor([0.0, 1.0, -2.0, 1e-4])]).true.item()
@@ -162,7 +162,7 @@ def monotonicity(
 ) -> Term:
     """Return the share of samples at which the output falls while a feature grows (rises, if not ``increasing``).
 
-    The gradient is that of the mean of ``max(0, -d output / d feature)``. A. Gupta et al.: How to incorporate
+    The gradient is taken of the mean of ``max(0, -d output / d feature)``. A. Gupta et al.: How to incorporate
     monotonicity in deep networks while preserving flexibility? 2019.
 
     Args:
@@ -185,7 +185,7 @@ def steepness(
 ) -> Term:
     """Return the share of samples at which the gradient of the output by the input is longer than ``limit``.
 
-    The gradient is that of the mean of ``max(0, |d output / d x| - limit) / limit``. It is a statement about the data;
+    The gradient is taken of the mean of ``max(0, |d output / d x| - limit) / limit``. It is a statement about the data;
     `lipschitz_bound` is one about every input. I. Gulrajani et al.: Improved training of Wasserstein GANs. NeurIPS
     2017.
 

@@ -39,7 +39,7 @@ def positive_rate(
         scores: logits, shape (n,).
         inside: the samples that count; by default all.
         threshold: scores above it are predicted positive.
-        surrogate: what the gradient follows, a function of ``score - threshold``. The hinge
+        surrogate: the term with a gradient, a function of ``score - threshold``. The hinge
             ``lambda s: torch.relu(1 + s)`` bounds the rate from above and does not saturate.
 
     >>> positive_rate(torch.tensor([1.0, -2.0, 3.0, 0.5])).true.item()
@@ -57,7 +57,7 @@ def recall(
     threshold: float = 0.0,
     surrogate: Surrogate = torch.sigmoid,
 ) -> Term:
-    """Return the true-positive rate ``P(score > threshold | label = 1)``; the arguments are those of `positive_rate`.
+    """Return the true-positive rate ``P(score > threshold | label = 1)``; with the arguments of `positive_rate`.
 
     >>> recall(torch.tensor([1.0, -2.0, 3.0]), torch.tensor([1, 1, 0])).true.item()
     0.5
@@ -73,7 +73,7 @@ def false_positive_rate(
     threshold: float = 0.0,
     surrogate: Surrogate = torch.sigmoid,
 ) -> Term:
-    """Return ``P(score > threshold | label = 0)``; the arguments are those of `positive_rate`.
+    """Return ``P(score > threshold | label = 0)``; with the arguments of `positive_rate`.
 
     >>> false_positive_rate(torch.tensor([1.0, -2.0, 3.0]), torch.tensor([1, 1, 0])).true.item()
     1.0

@@ -1,4 +1,4 @@
-"""What a limit is about: means over samples, each with a surrogate that has a gradient and the value that counts."""
+"""The terms of a limit: means over samples, each with a surrogate that has a gradient and the value that counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def proxy(surrogate: torch.Tensor, true: Any) -> torch.Tensor:
 
     Args:
         surrogate: differentiable, of any value.
-        true: what the multiplier is to follow, a number or a tensor of the same shape; its gradient is not used.
+        true: the value that the multiplier follows, a number or a tensor of the same shape; its gradient is not used.
 
     >>> x = torch.tensor(0.3, requires_grad=True)
     >>> value = proxy(torch.sigmoid(x), x > 0)
@@ -85,7 +85,7 @@ class Term:
 
     Attributes:
         means: pairs (a_j, mean_j).
-        fixed: what does not depend on samples, as (surrogate, true value): a constant, or a function of the weights.
+        fixed: the part independent of samples, as (surrogate, true value): a constant, or a function of the weights.
 
     >>> score, label = torch.tensor([2.0, -1.0, 3.0], requires_grad=True), torch.tensor([1, 1, 0])
     >>> hit = Term.of(torch.sigmoid(score), score > 0, label == 1)
@@ -174,7 +174,7 @@ class Term:
 
 
 def has_terms(g: Any) -> bool:
-    """Tell whether ``g`` is a dict with a `Term` in it."""
+    """Return whether ``g`` is a dict with a `Term` in it."""
     return isinstance(g, Mapping) and any(type(value) is Term for value in g.values())
 
 
@@ -183,7 +183,7 @@ def resolve(g: Any, true: Any = None, counts: Any = None, samples: int | None = 
 
     Args:
         g: as for ``lagrangian``; a dict may hold terms.
-        true: true rates in the form of g, or a dict with those of some names.
+        true: true rates in the form of g, or a dict with some of the names.
         counts: as for ``lagrangian``; with terms, None or a dict for the names that hold tensors.
         samples: the count of tensors beside terms, by default 1.
 

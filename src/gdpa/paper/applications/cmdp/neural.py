@@ -175,7 +175,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Batch:
-    """What was played: leading axes are time T and environment N."""
+    """Played episodes: leading axes are time T and environment N."""
 
     observations: Tensor
     actions: Tensor

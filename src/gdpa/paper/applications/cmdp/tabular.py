@@ -156,7 +156,7 @@ class PolicyEvaluation:
         self.visits = self._solve(start, transposed=True)
 
     def _solve(self, right: Vector, transposed: bool = False) -> Vector:
-        trans = 0 if transposed else 1  # the factors are those of the transpose
+        trans = 0 if transposed else 1  # factors of the transpose
         if right.ndim == 1:
             return np.asarray(dgetrs(*self._factors[0], right, trans)[0])
         rows = right.reshape(len(self._factors), -1)

@@ -1,6 +1,6 @@
 """Networks under an energy budget: an energy model, training of weights and widths, pruning to a smaller network.
 
-`Chain` reads a network, `CountedEnergy` and `MeasuredEnergy` say what a call costs, `fit_energy` makes psi of such
+`Chain` reads a network, `CountedEnergy` and `MeasuredEnergy` give the cost of a call, `fit_energy` makes psi of such
 readings, `EnergyBudget` is the problem, `prune` makes a smaller dense network, and `compress` does all of it.
 """
 

@@ -18,7 +18,7 @@ from gdpa.paper.applications.energy_budget.network import Chain
 
 #: The ridge penalty of Yang et al.'s code: half of a weight decay of 1e-3.
 PENALTY = 5e-4
-#: d_u relative to the median norm of the channels at the start; see docs/energy.md for what it decides.
+#: d_u relative to the median norm of the channels at the start; see docs/energy.md for its effect.
 SMOOTHING = 0.5
 #: The start's psi relative to the limit. Twice the limit makes the energy's violation 1 there, which is the unit that
 #: the "damped" rule of `gdpa.torch` scales its multiplier by; and it is near: from S the shares overshoot the budget.

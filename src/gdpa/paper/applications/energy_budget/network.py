@@ -132,7 +132,7 @@ class Chain:
         return small
 
     def of_widths(self, widths: Sequence[int]) -> nn.Sequential:
-        """Return a copy of these hidden widths with the first channels, to count and to measure what it costs."""
+        """Return a copy of these hidden widths with the first channels, to count and to measure its cost."""
         if len(widths) != len(self.hidden) or any(
             not 1 <= width <= hidden.width for width, hidden in zip(widths, self.hidden, strict=False)
         ):
@@ -238,7 +238,7 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
 class Costs:
     """Joules of one operation.
 
-    The defaults are those of a 45 nm process: a 32-bit floating-point multiplication (3.7 pJ) and addition (0.9 pJ),
+    The defaults are for a 45 nm process: a 32-bit floating-point multiplication (3.7 pJ) and addition (0.9 pJ),
     and a 32-bit access to DRAM (640 pJ).
 
     Attributes:
