@@ -322,7 +322,7 @@ def print_large(gigabytes: float) -> None:
         engine = sharded.Ray(timeout=1800)
         shards = [watched(net, part, str(log)) for part in sharded.rows.split(tuple(map(str, paths)), 2, chunk)]
         problem = sharded.problem(shards, engine, sharded.rate, limits=[0.25, 0.25])
-        x0 = np.zeros(features + 1)
+        x0 = np.zeros(features + 1, dtype=np.float32)
         begin = time.perf_counter()
         result = gdpa.solve(problem, x0, tolerance=1e-4)
         seconds = time.perf_counter() - begin
