@@ -1,4 +1,4 @@
-"""Large problems on one device: the method's own time for a step, beside the oracle's, and the memory.
+"""Large problems on one device: the method's own time for a step, the time of the oracle, and the memory.
 
 The minimum of a chained quartic under 3 smooth constraints, by torch, with x0 on the device; `gdpa.solve` to 1e-6 in
 float64 and 1e-4 in float32.

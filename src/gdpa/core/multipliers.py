@@ -111,7 +111,7 @@ def _slack(g: Any, units: Units) -> Any:
 def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int) -> Array:
     """Return argmin ``||P_T(-grad f - J^T lambda)||^2 + sum ([-g_i]_+ lambda_i)^2`` over lambda >= 0: units of 1.
 
-    The arguments are those of `fit`, at one point. A violated constraint has no slack.
+    The arguments are as in `fit`, at one point. A violated constraint has no slack.
 
     >>> from gdpa import REALS
     >>> one = np.ones(1)
@@ -162,7 +162,7 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, slack: Any, p: int)
     """Nonnegative least squares for the multipliers of one point.
 
     phi(lambda) = ||P_T(-grad f - J^T lambda)||^2 + ||slack lambda||^2 is convex, and quadratic between the kinks of
-    P_T, for the tangent cones of our sets are polyhedral: solve the piece at hand, and halve the step while it
+    P_T, for the tangent cones of our sets are polyhedral: solve the present piece, and halve the step while it
     leaves the piece for the worse (Newton's method for piecewise quadratics). A few bounds need no such iteration.
     """
     m = len(slack)

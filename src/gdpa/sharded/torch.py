@@ -93,7 +93,7 @@ class Torch(Engine):
                 if other[key] != value:
                     raise ValueError(
                         f"rank {rank} and rank {self.rank} differ in {key}: {other[key]} and {value}; start all ranks "
-                        "with the same code, versions, shards and x0"
+                        "with the same code, versions, shards and x0, and seed random starts"
                     )
 
     def clock(self) -> float:
@@ -148,7 +148,7 @@ class Torch(Engine):
         return torch.stack(received).cpu().numpy()
 
     def _together(self, work: Callable[[], Any] | ShardError | None) -> list[Any]:
-        """Return what ``work`` returns on each rank; raise on all of them if one raised, or has an error already."""
+        """Return the results of ``work`` on all ranks; raise on all of them if one raised, or has an error already."""
         found, error = _attempt(work) if callable(work) else (None, work)
         if self.world == 1:
             if error is not None:
