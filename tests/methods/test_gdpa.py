@@ -105,8 +105,7 @@ def test_the_loop_reports_the_same_count():
     assert result.history["backwards"].tolist() == list(range(1, 1001))
 
 
-@pytest.mark.parametrize("name", ["HS12", "HS22", "HS43", "disc-square"])
-@pytest.mark.parametrize("tau", [0.1, 0.5])
+@pytest.mark.parametrize(("name", "tau"), [("HS12", 0.1), ("HS22", 0.5), ("HS43", 0.1), ("disc-square", 0.5)])
 def test_with_constant_beta_it_stands_still_at_the_predicted_violation(name, tau):
     own = problems.get(name)
     beta = 2.0
@@ -118,7 +117,7 @@ def test_with_constant_beta_it_stands_still_at_the_predicted_violation(name, tau
     assert np.linalg.norm(now.pullback(lam)) < 1e-8
     assert now.constraints[active] == pytest.approx(tau * lam[active] / beta, abs=1e-9)
     assert (lam[~active] == 0).all()
-    # The point minimizes f + beta/(2 tau) ||g_+||^2 and is no feasible point.
+    # The point minimizes f + beta/(2 tau) ||g_+||^2 and is not feasible.
     assert (now.constraints[active] > 0).all()
 
 

@@ -16,8 +16,8 @@ except RuntimeError as error:  # of scikit-learn 1.6 beside array-api-compat; wi
 
 ESTIMATORS = [
     NeymanPearsonClassifier(),
-    NeymanPearsonClassifier(limit_on="surrogate", thresholds=0.2),
-    NeymanPearsonClassifier(hidden=(3,), max_iter=200, random_state=0),
+    NeymanPearsonClassifier(limit_on="surrogate", thresholds=0.2, max_iter=30),
+    NeymanPearsonClassifier(hidden=(3,), max_iter=20, random_state=0),
     ConstrainedClassifier(),
     ConstrainedClassifier([recall_at_least(0.9)]),
 ]

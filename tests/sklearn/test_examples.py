@@ -36,7 +36,7 @@ def test_fair_adult(monkeypatch, capsys):
         load_adult()
     except DataNotAvailableError as error:
         pytest.skip(f"UCI Adult cannot be fetched here: {error}")
-    out = run(monkeypatch, capsys, "fair_adult.py", "40")  # every 40th row
+    out = run(monkeypatch, capsys, "fair_adult.py", "80")  # every 80th row
     assert out.count("not met: none") == 4
     assert "selection rate of Female" in out
 
