@@ -1,4 +1,4 @@
-"""What a run returns: a status that is its own sentence, the points worth keeping, and the recomputed certificate."""
+"""The result of a run: a status that is its own sentence, the points worth keeping, and the recomputed certificate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEAD = ("constraint", "value", "violation", "multiplier", "")
 class History(dict[str, Vector]):
     """Columns of numbers recorded along a run, one row per recorded step; ``pandas.DataFrame(history)`` takes it.
 
-    The residuals are those of the step's own multiplier estimate: stationarity, feasibility and slackness as the paper
+    The residuals use the step's own multiplier estimate: stationarity, feasibility and slackness as the paper
     prints them, ``kkt`` the largest relative one.
 
     Attributes:
@@ -53,7 +53,7 @@ class History(dict[str, Vector]):
 
 @stored
 class Attempt(NamedTuple):
-    """What one of several starts came to, see ``best_of`` of `gdpa.solve`.
+    """The outcome of one of several starts, see ``best_of`` of `gdpa.solve`.
 
     Attributes:
         status: why it ended.
@@ -80,17 +80,17 @@ class Result:
         status: why the run ended.
         message: the status' sentence, with the residuals.
         certificate: the KKT conditions at ``x``; also holds f, g, gradient and the multipliers of X.
-        tolerance: what ``success`` was judged by.
+        tolerance: the tolerance of ``success``.
         x_last, multipliers_last: the last finite iterate and the method's own multipliers there.
         x_best_feasible: the lowest objective among the iterates feasible to the tolerance; None if there was none.
         x_average: the average of the iterates weighted by 1/beta_r, as the paper's Theorem 1 returns it.
-        steps, forwards, backwards, seconds: what the method used.
+        steps, forwards, backwards, seconds: the cost of the method.
         measuring: the oracle calls made beside these, for residuals and certificates; `calls` is the sum.
         history: the recorded columns.
         names: the names of the constraints, if the problem has any.
         run: continue from here with ``solve(problem, run=result.run, ...)``.
-        restored: what the final restoration did (``before``, ``after``, ``reached``); None if none was asked for.
-        others: what the other starts came to if there were several; steps, calls and seconds are then those of all.
+        restored: the outcome of the final restoration (``before``, ``after``, ``reached``); None if none was asked for.
+        others: the outcomes of the other starts if there were several; steps, calls and seconds then include them.
     """
 
     x: Array
@@ -173,7 +173,7 @@ class Result:
         return "\n".join([*lines, *(f"  {line}" for line in table)])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the same as `print`, as tables."""
+        """The view in a notebook: the same as `print`, as tables."""
         title = f"Result of {type(self.algorithm).__name__}: {'success' if self.success else 'no success'}"
         table = html_table(constraint_rows(self.certificate, self.tolerance))
         rows = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._summary())

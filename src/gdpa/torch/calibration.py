@@ -48,7 +48,7 @@ LEAST_NOISE = 1e-4
 #: Constraints without sizes that are within this factor of the median count as equally large.
 ALIKE = 4.0
 
-#: What calibration keeps in the dual state. ``ratio`` is 0 until it is known.
+#: The entries of calibration in the dual state. ``ratio`` is 0 until it is known.
 VECTORS = {
     "ratio": Vector(), "slope_f": Vector(), "slope_g": Vector(), "squares": Vector(), "measured": Vector(),
 }  # fmt: skip
@@ -110,7 +110,7 @@ def measure(
         values: g over all ranks.
         here: which groups have samples on this rank; None for all.
         which: from `candidates`, the same on all ranks.
-        params: what gradients are taken with respect to.
+        params: the parameters to differentiate by.
     """
     many, done = roster.size > MOST_AT_ONCE, int(dual["measurements"])
     left = MOST_IN_ALL - done if many else len(which)
@@ -147,7 +147,7 @@ def measure(
 
 
 def due(steps: int) -> bool:
-    """Tell whether ratios are measured again in the batch after ``steps`` steps.
+    """Return whether ratios are measured again in the batch after ``steps`` steps.
 
     >>> [steps for steps in range(200) if due(steps)]
     [64, 65, 66, 67, 128, 129, 130, 131]
@@ -170,7 +170,7 @@ def measure_again(
     here: Any,
     params: list[torch.Tensor],
 ) -> dict[str, Any]:
-    """Measure known ratios again on a batch that is `due`; arguments and answer are those of `measure`."""
+    """Measure known ratios again on a batch that is `due`; with the arguments and the answer of `measure`."""
     old, slope_f, slope_g, lam = (_array(dual[key]) for key in ("ratio", "slope_f", "slope_g", "multipliers"))
     steps, known, g_now = int(dual["dual_steps"]), old > 0, np.asarray(values, dtype=float)
     if _batch_of_turn(steps) == 0:

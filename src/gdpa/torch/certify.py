@@ -21,19 +21,19 @@ from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster
 from gdpa.torch.terms.term import Term, has_terms, proxy
 
-#: What ``losses(model, batch)`` returns: (f, g), or (f, g, counts), or (f, g, counts, samples).
+#: The answer of ``losses(model, batch)``: (f, g), or (f, g, counts), or (f, g, counts, samples).
 Losses = Callable[[torch.nn.Module, Any], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
 class ModelCertificate:
-    """What `certify` found on the whole data.
+    """The findings of `certify` on the whole data.
 
     Attributes:
         report: value, limit and violation of every constraint; ``print`` it.
         certificate: the KKT conditions with the best multipliers found, see `gdpa.Certificate`; None if not asked for.
         samples: how many samples were seen.
-        new_data: what the data, if held out, show of every limit on new data; None if not asked for.
+        new_data: statements about every limit on new data, from held-out data; None if not requested.
     """
 
     report: Report

@@ -19,11 +19,11 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Finished:
-    """What `ConstrainedOptimizer.finish` chose; ``print`` it.
+    """The choice of `ConstrainedOptimizer.finish`; ``print`` it.
 
     Attributes:
         chosen: "last" or "average", whose weights are now in the model.
-        certificates: what whole data says of each.
+        certificates: the certificate of each on the whole data.
     """
 
     chosen: str

@@ -23,7 +23,7 @@ MOST_NAMED = 5
 STAYS = 0.9
 #: A multiplier rises if it grows by at least this share in each half of the window.
 RISES = 0.02
-#: A limit looks unattainable only if its weighted gradient has this many times the norm of that of f. Without measured
+#: A limit looks unattainable only if its weighted gradient has this many times the norm of grad f. Without measured
 #: gradients the multiplier must have grown by this factor within the window.
 OUTWEIGHS = 20.0
 #: Rows that a printed report shows: of more constraints, the worst.

@@ -152,7 +152,7 @@ class AdaptiveGDPA(Method):
     def carry(self, problem: Problem, x0: Array, before: AdaptiveState) -> AdaptiveState:
         """Return the first state at x0 with units, curvature, penalty and multipliers of a run on a similar problem.
 
-        A penalty that had been raised begins as usual. If the other run ended in another phase, its curvature belongs to
+        A raised penalty begins as usual. If the other run ended in another phase, its curvature belongs to
         another function: then its multipliers alone are taken.
         """
         state = self.init(problem, x0)
