@@ -67,7 +67,7 @@ def best(records: Sequence[Record]) -> float:
 
 
 def _overall(marks: Sequence[bool]) -> bool | None:
-    """True if every comparison says so, False if none does, None in between or if there is none."""
+    """Return True if every mark is, False if none is, None in between or if there is none."""
     return None if len(set(marks)) != 1 else marks[0]
 
 

@@ -54,7 +54,7 @@ PROBLEMS = {
     "budget": Axes((0.1, 0.3, 1.0), (0.03, 0.3, 3.0)),
     "cmdp": Axes((10.0, 100.0, 1000.0), (0.1, 0.5, 2.5)),
 }
-#: Name in ``printed_constants``; the paper's constants of Figure 3 are those of GDPA alone.
+#: Name in ``printed_constants``; for Figure 3 the paper has constants of GDPA alone.
 PRINTED = {"mnpc": "mnpc", "budget": "network"}
 CMDP_PRINTED = {PAPER: {"alpha": 100.0, "beta": 0.5, "tau": 0.1}}
 #: Method -> the constants of its grid: a step length, and one that weighs the constraints or names a tolerance.
@@ -142,7 +142,7 @@ def _pose(problem: str, images: int, seed: int, log: Log) -> tuple[Problem, Prob
 
 
 def run(unit: Unit, log: Log) -> Mapping[str, Any]:
-    """Search a grid, or run one method; a method that does not take the problem says why."""
+    """Search a grid, or run one method; if a method does not take the problem, return its reason."""
     config = unit.config
     exact, problem, x0 = _pose(config["problem"], config["images"], unit.seed, log)
     try:

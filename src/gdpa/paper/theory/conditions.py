@@ -144,7 +144,7 @@ class Report:
 
 
 def check(algorithm: Any, constants: Constants, run: Trajectory | int) -> Report:
-    """Tell which conditions of the convergence proof a run satisfied, and since when.
+    """Return the conditions of the convergence proof that a run satisfied, and since when.
 
     Args:
         algorithm: a `GDPA`, for its schedules alpha_r and beta_r and its tau.
