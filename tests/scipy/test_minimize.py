@@ -9,8 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.optimize
-from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint, OptimizeResult, OptimizeWarning
+from scipy.optimize import (
+    Bounds,
+    LinearConstraint,
+    NonlinearConstraint,
+    OptimizeResult,
+    OptimizeWarning,
+    rosen,
+    rosen_der,
+    rosen_hess,
+)
 from scipy.sparse import csr_array
+from scipy.sparse.linalg import aslinearoperator
 
 import gdpa.methods
 from gdpa import Status, minimize
@@ -520,11 +530,28 @@ def test_wrong_shapes_on_the_way_are_named():
 
 
 def test_what_has_no_effect_is_said():
-    with pytest.warns(RuntimeWarning, match=r"does not use Hessian information \(hess\)"):
-        minimize(square, [1.0], hess=lambda x: np.eye(1), method="gdpa", options={"maxiter": 1})
-    constraint = NonlinearConstraint(lambda x: x, 0, 1, hess=lambda x, v: np.zeros((1, 1)), keep_feasible=True)
+    once = {"method": "gdpa", "options": {"maxiter": 1}}
+    constraint = NonlinearConstraint(lambda x: x, 0, 1, hess="2-point", keep_feasible=True)
     with pytest.warns(OptimizeWarning, match="keep_feasible, hess has no effect"):
-        minimize(square, [1.0], constraints=constraint, method="gdpa", options={"maxiter": 1})
+        minimize(square, [1.0], constraints=constraint, **once)
+    alone = NonlinearConstraint(lambda x: x, 0, 1, hess=lambda x, v: np.zeros((1, 1)))
+    for keywords in ({"hess": "2-point"}, {"hess": lambda x: aslinearoperator(np.eye(1))}, {"constraints": alone}):
+        with pytest.warns(RuntimeWarning, match=r"uses Hessian information \(hess\) only if"):
+            minimize(square, [1.0], **keywords, **once)
+
+
+@pytest.mark.parametrize("make", [np.asarray, csr_array], ids=["dense", "sparse"])
+def test_second_derivatives_save_evaluations_of_a_small_problem(make):
+    # Rosenbrock's function on the disc of radius sqrt(2), whose solution (1, 1) is on its boundary
+    disc = (lambda x: x @ x, -np.inf, 2.0, lambda x: 2 * x[None])
+    curved = NonlinearConstraint(*disc, hess=lambda x, v: make(2 * v[0] * np.eye(2)))
+    keywords = {"jac": rosen_der, "method": "gdpa"}
+    plain = minimize(rosen, [-1.2, 1.0], constraints=NonlinearConstraint(*disc), **keywords)
+    newton = minimize(rosen, [-1.2, 1.0], constraints=curved, hess=lambda x: make(rosen_hess(x)), **keywords)
+    assert plain.success
+    assert newton.success
+    assert newton.x == pytest.approx([1.0, 1.0], abs=1e-5)
+    assert newton.nfev < plain.nfev
 
 
 def test_unconstrained_and_free_rows():

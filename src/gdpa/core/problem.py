@@ -53,8 +53,8 @@ class Evaluation:
         jacobian: a function without arguments that returns J(x) of shape (..., m, d). Without it `jacobian` pulls the
             rows back one at a time. It may be a sparse array of SciPy, and then stays sparse.
         passes: how many backward passes a call of ``jacobian`` costs.
-        hessian: ``hessian(w, objective=1.0)`` is ``objective * Hess f(x) + sum_i w_i Hess g_i(x)``, a sparse array of
-            SciPy of shape (d, d). It is used if J is sparse or there are no constraints.
+        hessian: ``hessian(w, objective=1.0)`` is ``objective * Hess f(x) + sum_i w_i Hess g_i(x)``, a dense or sparse
+            array of shape (d, d). `AdaptiveGDPA` uses it in a box or the whole space.
         hessian_passes: how many oracle calls a call of ``hessian`` costs.
         sparse: whether ``jacobian`` returns a sparse array, if that is known before it is called.
 

@@ -94,12 +94,10 @@ class CountingOracle:
         d = x.shape[-1]
         now.account = self
         now.pullback = partial(self._pull, now.pullback, x.shape)
-        if now.second is not None and d > FEW_COLUMNS:
+        if now.second is not None:
             now.second = partial(self._hessian, now.second, d)
             if g.shape[-1] == 0:
                 now.whole = partial(empty, d)
-        else:
-            now.second = None
         if now.whole is not None and (now.second is None or g.shape[-1]):
             has_hessian = now.second is not None
             now.whole = partial(self._whole, now.whole, now.passes, (*g.shape, d), has_hessian)

@@ -123,7 +123,7 @@ def _read(name: str, constraint: Any, dimension: int) -> Function:
         sparsity: Any = constraint.finite_diff_jac_sparsity
         if sparsity is not None and isinstance(constraint.jac, str):
             sparsity = read(sparsity, f"{name}.finite_diff_jac_sparsity").pattern
-        if constraint.hess is not None and not isinstance(constraint.hess, BFGS) and dimension <= FEW_COLUMNS:
+        if not (constraint.hess is None or callable(constraint.hess) or isinstance(constraint.hess, BFGS)):
             ignored.append("hess")
         function = Function(
             f"{name}.fun",

@@ -65,8 +65,8 @@ def minimize(
             None is "adaptive-gdpa".
         jac: the gradient ``jac(x, *args)``, True, or "2-point", "3-point" or "cs" for finite differences, which
             never leave the bounds. None is "2-point".
-        hess: the Hessian of ``fun``, ``hess(x, *args)``. It is used if it is a sparse array and every nonlinear
-            constraint has its ``hess``, too; otherwise a warning says so.
+        hess: the Hessian of ``fun``, ``hess(x, *args)``, a dense or sparse array. It is used if every nonlinear
+            constraint has its ``hess``, too; otherwise there is a warning.
         hessp: not used; a warning says so.
         bounds: `scipy.optimize.Bounds`, or (low, high) pairs. They are kept at every evaluation, to the last bit.
             A variable with equal bounds is fixed: it is taken out of the problem and put back into the result.
@@ -265,10 +265,10 @@ def _read_jac(jac: Any) -> Any:
 
 
 def add_second_derivatives(canonical: Canonical, hess: Any, sparsity: Any) -> None:
-    """Attach a Hessian to large sparse problems; warn if ``hess`` is ignored.
+    """Attach the Hessian of the Lagrangian; warn if ``hess`` is ignored.
 
-    The Hessian is exact if ``hess`` and those of all nonlinear constraints are given, and by differences of gradients
-    if ``sparsity`` is given or the Jacobian of the constraints is sparse.
+    The Hessian is exact if ``hess`` and those of all nonlinear constraints are given. For large problems it is found by
+    differences of gradients if ``sparsity`` is given or the Jacobian of the constraints is sparse.
 
     Args:
         canonical: the problem.
@@ -276,21 +276,24 @@ def add_second_derivatives(canonical: Canonical, hess: Any, sparsity: Any) -> No
         sparsity: which second derivatives of the Lagrangian may be nonzero; None if it is not known.
     """
     free = canonical.frame.free
-    large = canonical.x0.shape[0] > FEW_COLUMNS
-    if hess is not None and not (large and callable(hess) and is_sparse(_objective(canonical, hess, canonical.x0))):
-        text = "gdpa.minimize does not use Hessian information (hess) unless it is a sparse array of more than"
-        warn_user(f"{text} {FEW_COLUMNS} free variables", RuntimeWarning)
-        hess = None
-    if not large:
-        return
-    nonlinear = [function for function in canonical.functions[1:] if function.matrix is None]
-    if hess is not None and all(callable(function.hess) for function in nonlinear):
+    functions = [hess, *(function.hess for function in canonical.functions[1:] if function.matrix is None)]
+    if all(map(callable, functions)) and _is_matrix(_objective(canonical, hess, canonical.x0)):
         canonical.attach_hessian = lambda x, now: _attach_exact(canonical, hess, x, now)
-    elif sparsity is not None or len(canonical.index) > FEW_ROWS:
+        return
+    large = canonical.x0.shape[0] > FEW_COLUMNS
+    if hess is not None or (not large and any(map(callable, functions))):
+        text = "gdpa.minimize uses Hessian information (hess) only if the objective and every nonlinear constraint"
+        warn_user(f"{text} have a function hess that returns an array", RuntimeWarning)
+    if large and (sparsity is not None or len(canonical.index) > FEW_ROWS):
         if sparsity is not None and not free.all():
             sparsity = read(sparsity, "hess_sparsity").csr[free][:, free]
         differences = HessianDifferences(canonical.problem.evaluate, canonical.domain, sparsity)
         canonical.attach_hessian = differences.attach
+
+
+def _is_matrix(H: Any) -> bool:
+    """Return whether a Hessian is an array, dense or sparse, and not a linear operator."""
+    return is_sparse(H) or not hasattr(H, "matvec")
 
 
 def _objective(canonical: Canonical, hess: Any, x: Vector) -> Any:

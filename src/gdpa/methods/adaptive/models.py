@@ -20,7 +20,7 @@ from gdpa.methods.adaptive.state import AdaptiveState, largest_violation
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.qp import WORKING_SET
-from gdpa.numerics.sparse.matrix import is_sparse
+from gdpa.numerics.sparse.matrix import filled, is_sparse
 from gdpa.numerics.sparse.model import sparse_model_step
 from gdpa.numerics.sparse.program import STIFFER, Quadratic
 
@@ -146,6 +146,7 @@ class SparseModel(Model):
 def model_at(problem: ScaledProblem, state: AdaptiveState, c: Array, J: Array, g: Array) -> Model:
     """Return the model at the x of the state; a row of zeros was not evaluated and takes no part in it."""
     bounds = problem.step_bounds(state.z)
-    if is_sparse(J):
+    if is_sparse(J) or state.hessian is not None:
+        J = J if is_sparse(J) else filled(J)
         return SparseModel(c, J, g, bounds, Quadratic.of(state.curvature, state.hessian, len(c)))
     return DenseModel(c, J, g, bounds, state.curvature)

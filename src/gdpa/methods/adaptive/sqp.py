@@ -90,7 +90,7 @@ class SQP(Phase):
             state = state.rescaled(*change, state.scaling.lengths).replaced(monitor=state.monitor.reset())
             c, J = phase.gradient, phase.jacobian
         now, violation = state.call(problem), state.violation
-        if state.hessian is None and is_sparse(J) and now.original.has_hessian:
+        if state.hessian is None and now.original.has_hessian and isinstance(c, np.ndarray):
             state = state.replaced(hessian=now.hessian(state.lagrangian.multipliers))
         model = model_at(problem, state, c, J, state.constraints)
         F, step = _penalize(model, state.lagrangian, violation, rules)

@@ -261,6 +261,21 @@ def empty(columns: int) -> SparseMatrix:
     return SparseMatrix(Pattern(none, np.zeros(1, dtype=np.int64), (0, columns)), np.zeros(0))
 
 
+def filled(J: Vector) -> SparseMatrix:
+    """Return a dense matrix with every entry stored, so that its pattern is always the same.
+
+    >>> len(filled(np.eye(3)).data)
+    9
+    """
+    return SparseMatrix(_full(J.shape), np.ravel(J))
+
+
+@lru_cache(maxsize=4)
+def _full(shape: tuple[int, int]) -> Pattern:
+    rows, columns = shape
+    return Pattern(np.tile(np.arange(columns), rows), columns * np.arange(rows + 1), shape)
+
+
 @lru_cache(maxsize=4)
 def diagonal(size: int) -> Pattern:
     """Return the pattern of the diagonal.
