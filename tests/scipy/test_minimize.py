@@ -545,9 +545,9 @@ def test_second_derivatives_save_evaluations_of_a_small_problem(make):
     # Rosenbrock's function on the disc of radius sqrt(2), whose solution (1, 1) is on its boundary
     disc = (lambda x: x @ x, -np.inf, 2.0, lambda x: 2 * x[None])
     curved = NonlinearConstraint(*disc, hess=lambda x, v: make(2 * v[0] * np.eye(2)))
-    keywords = {"jac": rosen_der, "method": "gdpa"}
-    plain = minimize(rosen, [-1.2, 1.0], constraints=NonlinearConstraint(*disc), **keywords)
-    newton = minimize(rosen, [-1.2, 1.0], constraints=curved, hess=lambda x: make(rosen_hess(x)), **keywords)
+    plain = minimize(rosen, [-1.2, 1.0], jac=rosen_der, constraints=NonlinearConstraint(*disc))
+    hessian = {"hess": lambda x: make(rosen_hess(x)), "constraints": curved}
+    newton = minimize(rosen, [-1.2, 1.0], jac=rosen_der, **hessian)
     assert plain.success
     assert newton.success
     assert newton.x == pytest.approx([1.0, 1.0], abs=1e-5)
