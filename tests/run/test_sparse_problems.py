@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint, OptimizeWarning, brentq, linprog
+from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint, brentq, linprog
 from scipy.sparse import csr_array, diags_array, eye_array
 
 import gdpa
@@ -183,7 +183,7 @@ def test_an_exact_hessian_is_used_and_no_other_call_is_made():
     found = gdpa.minimize(case.objective, case.x0, jac=case.gradient, hess=hess, constraints=links, tol=1e-6)
     assert found.success
     assert calls
-    assert found.nfev <= found.nit + 3
+    assert found.nfev <= found.nit + 6  # differences would take as many a step
 
 
 def test_small_problems_take_the_dense_path_bit_for_bit():
@@ -254,9 +254,10 @@ def test_a_sparsity_of_the_wrong_shape_is_refused():
         gdpa.minimize(lambda x: x @ x, np.ones(N), constraints=constraint)
 
 
-def test_a_dense_hessian_of_a_large_problem_is_named_as_unused():
-    with pytest.warns(RuntimeWarning, match=r"does not use Hessian information \(hess\) unless it is a sparse array"):
-        gdpa.minimize(lambda x: x @ x, np.ones(N), jac=lambda x: 2 * x, hess=lambda x: 2 * np.eye(N))
+def test_a_dense_hessian_of_a_large_problem_is_used():
+    found = gdpa.minimize(lambda x: np.cosh(x).sum(), np.ones(N), jac=np.sinh, hess=lambda x: np.diag(np.cosh(x)))
+    assert found.success
+    assert found.nit <= 8  # Newton's method
 
 
 def test_fixed_variables_leave_a_sparse_problem():
@@ -283,5 +284,5 @@ def test_fixed_variables_leave_a_sparse_problem():
 
 def test_what_is_still_unused_is_said():
     constraint = NonlinearConstraint(lambda x: x, 0, 1, hess=lambda x, v: eye_array(2))
-    with pytest.warns(OptimizeWarning, match="hess has no effect"):
+    with pytest.warns(RuntimeWarning, match=r"uses Hessian information \(hess\) only if"):
         gdpa.minimize(lambda x: x @ x, np.ones(2), constraints=constraint)
