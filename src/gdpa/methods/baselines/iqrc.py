@@ -61,7 +61,7 @@ class IQRC(Method):
         z_{k+1} = P_X(z_k - \gamma_k \zeta_k), \qquad \gamma_k = \frac{2}{\mu(k+2) + L^2/(\mu(k+1))}, \qquad
         x_{t+1} = \frac{\sum_{k \in I} (k+1) z_k}{\sum_{k \in I} (k+1)}
 
-    and z_K if I is empty. The multiplier of constraint i is the weight of the steps it decided over that of I.
+    and z_K if I is empty. The multiplier of constraint i is the weight of the steps it decided over the weight of I.
     One forward and one backward pass per update; the update that ends an outer iteration takes a second of each, at
     x_{t+1}, the backward for the Lagrangian gradient at the reported multipliers.
 

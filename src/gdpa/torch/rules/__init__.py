@@ -9,6 +9,7 @@ from gdpa.torch.rules.feedback import Feedback
 from gdpa.torch.rules.paper import Paper
 from gdpa.torch.rules.peers import NuPI, PenaltyBarrier, TwoSample
 from gdpa.torch.rules.published import RCML, SPBM, SSLALM, add_moreau_term
+from gdpa.torch.rules.recursive import SpiderPenalty, StormPenalty
 
 #: The names that ``constrain(..., rule=name)`` takes; the first is the default.
 RULES: dict[str, type[Rule]] = {
@@ -48,6 +49,8 @@ __all__ = [
     "Paper",
     "PenaltyBarrier",
     "Rule",
+    "SpiderPenalty",
+    "StormPenalty",
     "TwoSample",
     "add_moreau_term",
     "make_rule",
