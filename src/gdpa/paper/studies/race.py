@@ -270,7 +270,7 @@ def _verdicts(records: Sequence[Record]) -> list[Verdict]:
             "Later papers: methods of O(eps^-2) need fewer passes than GDPA.", overall(successors), " ".join(words[0])
         ),
         Verdict(
-            f"Later papers: a successor needs up to {FACTOR:g} times fewer passes than switching subgradients and IPPP.",
+            f"Later papers: a successor needs up to {FACTOR:g} times fewer passes than switching steps or IPPP.",
             max(factors) >= FACTOR if factors else None,
             f"{' '.join(words[1])} The claim is about a stochastic method that is not in this race.",
         ),
