@@ -160,10 +160,11 @@ class DirectionalDecomposition(ProxLinear):
     .. math::
         s_r = -(I - J^+ J) \nabla f(x_r) - J^T A\, c(x_r), \qquad x_{r+1} = x_r + \eta_r s_r
 
-    and s_r with inequalities solves ``min ||s + grad f||^2 / 2`` subject to ``g + J s <= 0``. The method
-    reports its multipliers w. eta_r is the first of eta, eta/2, ... that lowers the merit function f + nu sum [g]_+ as much
-    as a share of its slope, and nu grows to twice the largest multiplier. It is the step of `AdaptiveGDPA` with the
-    Hessian model B = I. One forward pass, a gradient and a Jacobian per update, and one forward per rejected eta.
+    and s_r with inequalities solves ``min ||s + grad f||^2 / 2`` subject to ``g + J s <= 0``. The method reports the
+    multipliers w of this problem. eta_r is the first of eta, eta/2, ... that lowers the merit function
+    f + nu sum [g]_+ by a share of its slope, and nu grows to twice the largest multiplier. It is the step of
+    `AdaptiveGDPA` with the Hessian model B = I. One forward pass, a gradient and a Jacobian per update, and one
+    forward per rejected eta.
 
     Args:
         eta: the step length, fixed; None finds it as above, 1 at most.
