@@ -130,8 +130,8 @@ HOLES = [
 
 #: Descent ends at a hole: the culprit must be named.
 WALLS = [
-    Case("constraint", lambda x: (x[0], [-1 - 0 * torch.sqrt(x[0])]), [1.0], culprit="the constraint g[0] is nan"),
-    Case("objective", lambda x: (x[0] + 0 * torch.sqrt(x[0]), [x[1] - 1]), [1.0, 0.5], culprit="the objective is nan"),
+    Case("constraint", lambda x: (x[0], [-1 - 0 * torch.sqrt(x[0])]), [1.0], culprit="The constraint g[0] is nan"),
+    Case("objective", lambda x: (x[0] + 0 * torch.sqrt(x[0]), [x[1] - 1]), [1.0, 0.5], culprit="The objective is nan"),
 ]
 
 
