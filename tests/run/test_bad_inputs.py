@@ -202,12 +202,12 @@ TABLE = [
         "check_every must be an integer of at least 1",
         options=lambda: {"check_every": 0},
     ),
-    BadInput("tau 0", ValueError, "tau must lie strictly", options=lambda: {"algorithm": GDPA(tau=0.0)}),
-    BadInput("tau 1", ValueError, "tau must lie strictly", options=lambda: {"algorithm": GDPA(tau=1.0)}),
+    BadInput("tau -1", ValueError, "tau must lie in", options=lambda: {"algorithm": GDPA(tau=-1.0)}),
+    BadInput("tau 2", ValueError, "tau must lie in", options=lambda: {"algorithm": GDPA(tau=2.0)}),
     BadInput("alpha 0", ValueError, "alpha must be a positive", options=lambda: {"algorithm": GDPA(alpha=0.0)}),
     BadInput("beta NaN", ValueError, "beta must be a positive", options=lambda: {"algorithm": GDPA(beta=NAN)}),
     BadInput(
-        "algorithm unknown", ValueError, "method 'gpda' is unknown; there are", options=lambda: {"algorithm": "gpda"}
+        "algorithm unknown", ValueError, "method 'gpda' is unknown; did you mean", options=lambda: {"algorithm": "gpda"}
     ),
     BadInput(
         "algorithm a class",
@@ -226,7 +226,7 @@ TABLE = [
     BadInput(
         "run a state",
         TypeError,
-        r"run must be a Run, such as result\.run or load_run\(path\), got State",
+        r"run must be a Run, such as result\.run or load_run\(path\), got \w*State",
         x0=None,
         options=lambda: {"run": some_run().state},
     ),

@@ -52,9 +52,11 @@ def positive_part(q: Array, num_equalities: int = 0) -> Array:
     """
     if type(q) is float:  # one constraint's number: `gdpa.torch` goes through a handful of them one by one
         return 0.0 if q < 0.0 and not num_equalities else q
+    if num_equalities == 0 and type(q) is np.ndarray:
+        return np.maximum(q, 0.0)
     xp = namespace(q)
     if num_equalities == 0:
-        return xp.maximum(q, 0.0) if xp is np else xp.clip(q, min=0.0)
+        return xp.clip(q, min=0.0)
     split = q.shape[-1] - num_equalities
     return xp.concat([xp.clip(q[..., :split], min=0.0), q[..., split:]], axis=-1)
 
@@ -65,10 +67,9 @@ def norm(v: Array) -> Array:
     >>> float(norm(np.array([3.0, 4.0])))
     5.0
     """
-    xp = namespace(v)
-    if xp is np and v.ndim == 1:
+    if type(v) is np.ndarray and v.ndim == 1:
         return np.sqrt(v.dot(v))
-    return xp.linalg.vector_norm(v, axis=-1)
+    return namespace(v).linalg.vector_norm(v, axis=-1)
 
 
 def max_norm(v: Array) -> Array:
@@ -210,9 +211,9 @@ def from_numpy(values: Any, like: Array) -> Array:
     >>> from_numpy([1, 2], like=np.zeros(3)).dtype
     dtype('float64')
     """
-    xp = namespace(like)
-    if xp is np:
+    if type(like) is np.ndarray:
         return np.asarray(values, dtype=like.dtype)
+    xp = namespace(like)
     return xp.asarray(np.asarray(values), dtype=like.dtype, device=array_api_compat.device(like))
 
 

@@ -54,13 +54,13 @@ def _ends(length: int) -> Any:
 
 
 def suggest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
-    """Return "; did you mean ...?" if one of ``names`` is like ``name``, else "".
+    """Return "; did you mean ..." if one of ``names`` is like ``name``, else "".
 
     >>> suggest("adaptve-gdpa", ["gdpa", "adaptive-gdpa"]), suggest("x", ["gdpa"])
-    ("; did you mean 'adaptive-gdpa'?", '')
+    ("; did you mean 'adaptive-gdpa'", '')
     """
     near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=likeness)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f"; did you mean {near[0]!r}" if near else ""
 
 
 def make_printable(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,7 +56,7 @@ class WrongEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class DerivativeReport:
-    """The findings of `check_derivatives`.
+    """The outcome of `check_derivatives`.
 
     Attributes:
         wrong: the entries that are wrong.
@@ -124,24 +123,13 @@ def check_derivatives(problem: Problem, x: Array) -> DerivativeReport:
     now = problem.evaluate(x)
     names = ["f", *(problem.constraint_name(i) for i in range(now.constraints.shape[-1]))]
     given = np.concatenate([_host(now.gradient())[None], _host(now.jacobian()).reshape(-1, x.shape[-1])])
-    judged = _judge(problem, x, now, given)
+    slope, allowed, is_wrong, is_unclear = _judge(problem, x, now, given)
     wrong = tuple(
-        WrongEntry(
-            names[i], j, given[i, j], judged.slope[i, j], _cause(given, judged.slope, judged.allowed, names, i, j)
-        )
-        for i, j in zip(*(k.tolist() for k in np.nonzero(judged.wrong)), strict=True)
+        WrongEntry(names[i], j, given[i, j], slope[i, j], _name_cause(given, slope, allowed, names, i, j))
+        for i, j in np.argwhere(is_wrong).tolist()
     )
-    unclear = tuple((names[i], j) for i, j in zip(*(k.tolist() for k in np.nonzero(judged.unclear)), strict=True))
+    unclear = tuple((names[i], j) for i, j in np.argwhere(is_unclear).tolist())
     return DerivativeReport(wrong, unclear, given.size)
-
-
-class _Judged(NamedTuple):
-    """The best difference of every entry, how far off it may be, and the two verdicts."""
-
-    slope: Matrix
-    allowed: Matrix
-    wrong: Any
-    unclear: Any
 
 
 class _Slopes(NamedTuple):
@@ -154,8 +142,11 @@ class _Slopes(NamedTuple):
     size: Matrix
 
 
-def _judge(problem: Problem, x: Array, now: Evaluation, given: Matrix) -> _Judged:
-    """Judge every entry by the first pair of steps that agree on it, or by the pair that agrees best."""
+def _judge(problem: Problem, x: Array, now: Evaluation, given: Matrix) -> tuple[Matrix, Matrix, Any, Any]:
+    """Judge every entry by the first pair of steps that agree on it, or by the pair that agrees best.
+
+    Return the best difference of every entry, how far off it may be, which entries are wrong, and which are unclear.
+    """
     eps = float(namespace(x).finfo(x.dtype).eps)
     at, scale = _values(now), np.maximum(1.0, np.abs(_host(x)))
     slope, allowed = np.full(given.shape, np.nan), np.full(given.shape, np.inf)
@@ -186,7 +177,7 @@ def _judge(problem: Problem, x: Array, now: Evaluation, given: Matrix) -> _Judge
     with np.errstate(all="ignore"):
         distance = np.maximum(given - high, low - given)
         wrong = ~np.isfinite(given) | ((distance > allowed + TOLERANCE * size) & (least <= DISAGREED))
-    return _Judged(slope, allowed, wrong, ~wrong & ~settled)
+    return slope, allowed, wrong, ~wrong & ~settled
 
 
 def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> _Slopes:
@@ -216,8 +207,8 @@ def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> _Slopes:
     return _Slopes(low, high, central, change, size)
 
 
-def _cause(given: Matrix, slope: Matrix, allowed: Matrix, names: list[str], i: int, j: int) -> str:
-    """Return the likely mistake in the entry (i, j) of (grad f, J)."""
+def _name_cause(given: Matrix, slope: Matrix, allowed: Matrix, names: list[str], i: int, j: int) -> str:
+    """Return the likely cause of a wrong entry (i, j) of (grad f, J)."""
 
     def same(a: Any, b: Any, rows: Any = i, columns: Any = slice(None)) -> bool:
         off = np.nan_to_num(allowed[rows, columns], nan=0.0, posinf=0.0)
@@ -239,17 +230,12 @@ def _cause(given: Matrix, slope: Matrix, allowed: Matrix, names: list[str], i: i
         return "it is zero: a term is missing, or the value is cut off from x"
     if abs(b) <= allowed[i, j] <= AGREED * abs(a):
         return f"{names[i]} does not depend on x[{j}]"
-    for factor, text in _factors(b / a):
-        if abs(factor * a - b) <= 10 * TOLERANCE * abs(b):
-            return text
+    sign = " and the sign is wrong" if b / a < 0 else ""
+    for ratio, fault in ((abs(b / a), "missing"), (abs(a / b) if b else 0.0, "too much")):
+        whole = round(min(ratio, LARGEST_FACTOR + 1))
+        if 2 <= whole <= LARGEST_FACTOR and abs(ratio / whole - 1) <= 10 * TOLERANCE:
+            return f"the factor {whole} is {fault}{sign}"
     return f"off by the factor {b / a:.4g}"
-
-
-def _factors(ratio: float) -> Iterator[tuple[float, str]]:
-    for sign, also in ((1.0, ""), (-1.0, " and the sign is wrong")):
-        for whole in range(2, LARGEST_FACTOR + 1):
-            yield sign * whole, f"the factor {whole} is missing{also}"
-            yield sign / whole, f"the factor {whole} is too much{also}"
 
 
 def find_contradiction(problem: Problem, x: Array, multipliers: Array, now: Evaluation | None = None) -> str:

@@ -55,8 +55,8 @@ def run_loop(
     unmeasured: dict[str, Any] = {}
     try:
         if saver is not None:
-            saver.offer(run.step, lambda: progress.record(recorder.history()), final=True)
-        if run.step % check_every == 0:
+            saver.offer(run.state.step, lambda: progress.record(recorder.history()), final=True)
+        if run.state.step % check_every == 0:
             with oracle.off_account():
                 status = _ask(rules, progress) or status
         while status is None and not stop:
@@ -86,7 +86,7 @@ def run_loop(
                 if status is None and progress.diverged:
                     status = Status.DIVERGING
             if saver is not None:
-                saver.offer(run.step, lambda: progress.record(recorder.history()))
+                saver.offer(run.state.step, lambda: progress.record(recorder.history()))
     except KeyboardInterrupt:
         vars(run).update(unmeasured)  # if interrupted while measuring, undo the step; a resumed run repeats it
         return Ending(Status.INTERRUPTED)

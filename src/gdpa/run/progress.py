@@ -186,9 +186,9 @@ class Progress:
         state, probe = run.state, run.state.probe
         self._size = largest(max_norm(state.x))
         self.finite = math.isfinite(self._size)
-        run.attempts = run.step >= run.next_attempt  # by the step alone, whatever the stop rules ask for
+        run.attempts = run.state.step >= run.next_attempt  # by the step alone, whatever the stop rules ask for
         if run.attempts:
-            run.next_attempt = math.ceil(ATTEMPT_GROWTH * run.step)
+            run.next_attempt = math.ceil(ATTEMPT_GROWTH * run.state.step)
         if probe is None:
             return
         known = run.units, run.next_units, run.best_kkt
@@ -221,14 +221,14 @@ class Progress:
         if now is not None and now.knows_derivatives:
             run.units = units_at(lengths_of(self.problem.x_scale, probe.x, now), run.start, probe.x, now)
             return
-        if run.units is not None and run.step < run.next_units:
+        if run.units is not None and run.state.step < run.next_units:
             return
         if now is None:
             now = self.problem.evaluate(probe.x)
         d, m, _ = run.shape
         if run.units is not None and m > ATTEMPT_ROWS and not now.has_cheap_jacobian:
             return  # m backward passes: once is enough
-        run.next_units = 2 * run.step
+        run.next_units = 2 * run.state.step
         lengths, whole = lengths_of(self.problem.x_scale, probe.x, now), m * d <= JACOBIAN_LIMIT or now.is_sparse
         run.units = units_at(lengths, run.start, probe.x, now, whole=whole)
         if run.best is not None:
@@ -295,10 +295,10 @@ class Progress:
         """
         run = self.run
         state, probe = run.state, run.state.probe
-        if run.kkt <= tolerance and run.step >= run.next_certificate:
+        if run.kkt <= tolerance and run.state.step >= run.next_certificate:
             if self.certify(run.best or state).holds(tolerance):
                 return True  # it stays due, so that a finished run that is continued is still finished
-            run.next_certificate = math.ceil(1.1 * run.step) + 1
+            run.next_certificate = math.ceil(1.1 * run.state.step) + 1
             return False
         now = state.evaluation
         if now is None or not run.attempts:
