@@ -191,6 +191,12 @@ class TestDoesNotHold:
         assert found.certificate is None
         assert "another problem: 2 constraints, 1 of them equalities; the receipt has 2 and 0" in found.findings[0]
 
+    def test_a_set_that_the_point_is_barely_not_in(self, receipt):
+        x = load_receipt(receipt).x
+        held, left = (disc(domain=Box(x * (1 + roundings * 2.0**-52), 9.0)) for roundings in (2.0, 1e3))
+        assert "x lies outside the set X of the problem" not in verify(held, receipt).findings
+        assert "x lies outside the set X of the problem" in verify(left, receipt).findings
+
     def test_a_set_that_the_point_is_not_in(self, receipt):
         assert "x lies outside the set X of the problem" in verify(disc(domain=Box(2.0, 3.0)), receipt).findings
 
@@ -292,12 +298,42 @@ class TestRefused:
             {"x": ["one", "two"]},
             {"start": None},
             {"multipliers": {"a": 1}},
+            {"multipliers": [1.0]},
+            {"x": []},
+            {"x": 1.0},
+            {"x": [[1.0, 0.0]]},
+            {"constraints": [1.0]},
+            {"objective": [1.0]},
+            {"names": [1, 2]},
+            {"names": "ab"},
+            {"equalities": -1},
+            {"equalities": 3},
+            {"equalities": "0"},
+            {"tolerance": "1e-6"},
+            {"gdpa": 1},
         ],
     )
     def test_entries_of_the_wrong_kind(self, receipt, changes):
         forge(receipt, **changes)
         with pytest.raises((DamagedFileError, UnavailableError), match=r"receipt\.json"):
             load_receipt(receipt)
+
+    def test_a_pipe_a_device_and_a_file_without_end_are_not_read(self, receipt, monkeypatch):
+        pipe = receipt.with_name("pipe")
+        os.mkfifo(pipe)
+        for path in (pipe, "/dev/zero", receipt.parent):
+            with pytest.raises(DamagedFileError, match="is not a receipt of gdpa: not a file of at most"):
+                load_receipt(path)
+        monkeypatch.setattr(gdpa.files.receipt, "MOST_BYTES", 100)
+        with pytest.raises(DamagedFileError, match="at most 100 bytes"):
+            load_receipt(receipt)
+
+    def test_control_characters_of_a_receipt_do_not_reach_the_terminal(self, receipt):
+        forge(receipt, gdpa="1\x1b[2K\nThe certificate holds", names=["a\nb", "\x1b[1A"])
+        text = str(verify(disc(), receipt))
+        assert "\x1b" not in text
+        assert text.splitlines()[-1].startswith("The certificate does not hold")
+        assert sum(line.startswith("The certificate") for line in text.splitlines()) == 1
 
     def test_a_problem_that_is_none(self, receipt):
         with pytest.raises(TypeError, match="problem must be a Problem, or have one as its attribute problem, got int"):

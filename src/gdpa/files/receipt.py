@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gdpa.base.checks import is_count, is_number
 from gdpa.base.typing import Array
 from gdpa.base.writing import write_whole
 from gdpa.files.arrays import num_bytes, pack, unpack
@@ -26,6 +28,9 @@ _KEYS = (
     "gdpa", "library", "dtype", "device", "tolerance", "equalities", "names", "x", "multipliers", "objective",
     "constraints", "residuals", "relative",
 )  # fmt: skip
+
+#: A receipt with ten million numbers is smaller. A pipe or a device, which may have no end, is not read at all.
+MOST_BYTES = 2**30
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -104,6 +109,9 @@ def load_receipt(path: str | os.PathLike[str]) -> Receipt:
         UnavailableError: the array library, the precision or the device is not available here.
     """
     source = str(Path(path))
+    about = os.stat(path)
+    if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+        raise DamagedFileError(f"{source} is not a receipt of gdpa: not a file of at most {MOST_BYTES} bytes")
     try:
         document = json.loads(Path(path).read_bytes(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -134,17 +142,28 @@ def _read(source: str, content: dict[str, Any], sha256: dict[str, str]) -> Recei
         num_bytes(entry, source)  # refuses dtypes that pack does not write
         return unpack(entry, data, source)
 
-    names = content["names"]
+    names, equalities, tolerance = content["names"], content["equalities"], content["tolerance"]
+    if not (names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names))):
+        raise ValueError("its names are not texts")
+    if not isinstance(content["gdpa"], str) or not (tolerance is None or is_number(tolerance)):
+        raise ValueError("its version or its tolerance has another kind")
+    x, multipliers = array(content["x"]), array(content["multipliers"])
+    objective, constraints = _numbers(content["objective"]), _numbers(content["constraints"])
+    members, m = tuple(x.shape[:-1]), constraints.shape[-1] if constraints.ndim else 0
+    if x.ndim == 0 or x.shape[-1] == 0 or objective.shape != members or constraints.shape != (*members, m):
+        raise ValueError("its point and its values do not fit together")
+    if tuple(multipliers.shape) != (*members, m) or not is_count(equalities) or equalities > m:
+        raise ValueError("its multipliers or its equalities do not fit the constraints")
     return Receipt(
         source=source,
         gdpa=content["gdpa"],
-        tolerance=content["tolerance"],
-        equalities=content["equalities"],
+        tolerance=tolerance,
+        equalities=equalities,
         names=None if names is None else tuple(names),
-        x=array(content["x"]),
-        multipliers=array(content["multipliers"]),
-        objective=_numbers(content["objective"]),
-        constraints=_numbers(content["constraints"]),
+        x=x,
+        multipliers=multipliers,
+        objective=objective,
+        constraints=constraints,
         residuals=content["residuals"],
         relative=content["relative"],
         sha256=sha256,

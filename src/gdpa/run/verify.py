@@ -12,7 +12,7 @@ import numpy as np
 
 from gdpa.base.arrays import largest, max_norm, namespace, positive_part, to_numpy
 from gdpa.base.checks import is_number
-from gdpa.base.text import number, vector
+from gdpa.base.text import make_printable, number, vector
 from gdpa.core.certificate import JACOBIAN_LIMIT, Certificate, certificate_from
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import ROUNDINGS, lengths_of, nearby, units_at
@@ -49,7 +49,7 @@ class Verification:
     def __str__(self) -> str:
         receipt, certificate = self.receipt, self.certificate
         lines = [
-            f"receipt     {receipt.source}, written by gdpa {receipt.gdpa}",
+            f"receipt     {receipt.source}, written by gdpa {make_printable(receipt.gdpa)}",
             f"point       {vector(receipt.x)}, SHA-256 {receipt.sha256['point'][:16]}...",
         ]
         if certificate is not None:
@@ -159,7 +159,7 @@ def _outside(problem: Problem, receipt: Receipt) -> list[str]:
 def _brief(names: tuple[str, ...] | None) -> str:
     if names is None:
         return "nothing"
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return ", ".join(map(make_printable, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def as_problem(value: Any) -> Problem:
