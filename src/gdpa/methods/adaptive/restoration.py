@@ -5,7 +5,7 @@ positive and stationary: to first order, moving x by its own size changes it by 
 agree, each followed by twenty points that lead to no lower violation. The first is a step as long as x down the slope
 that is left, because a plateau is flat without being a minimum. The second is a shove, because a point of symmetry is
 flat, too. If the shoved point is as flat, the phase ends without a verdict, the first time: the objective may
-lead off that plateau.
+lead off that plateau. Last, the same has to hold with one unit for all constraints, in which the user sees them.
 """
 
 from __future__ import annotations
@@ -86,9 +86,21 @@ class Restoration(Phase):
         if state.violation <= rules.fallen * self.before:  # there was a way down
             return state.replaced(phase=Restoration(self.violation))
         if self.stage == Stage.AFTER_SHOVE:
-            return state.replaced(verdict=Status.LOCALLY_INFEASIBLE)
+            return self._decide(method, problem, state)
         phase = replace(self, stage=Stage.AFTER_SHOVE, before=state.violation, points=0)
         return state.replaced(phase=phase, curvature=state.curvature.cleared())
+
+    def _decide(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        """Return the state with its verdict, or in the phase again with one unit for all constraints.
+
+        A least violation in units of the method is not one in units of the user, so the verdict has to hold in both.
+        """
+        units = state.scaling.constraints
+        common = 1 / float(max_norm(1 / units))
+        if float(max_norm(units)) <= common * (1 + sqrt_eps(state.x)):
+            return state.replaced(verdict=Status.LOCALLY_INFEASIBLE)
+        state = state.rescaled(1.0, common / units, state.scaling.lengths)
+        return enter_restoration(method, ScaledProblem(problem.original, state.scaling), state)
 
     def plan(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         z = state.z
