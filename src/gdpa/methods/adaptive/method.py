@@ -199,7 +199,8 @@ class AdaptiveGDPA(Method):
         if not phase.restores:
             violated = state.violation > sqrt_eps(state.x)
             if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
-                return enter_restoration(self, problem, state) if violated else state.replaced(verdict=Status.DIVERGING)
+                far = state.violation > sqrt_eps(state.x) * max(1.0, float(max_norm(state.x)))
+                return enter_restoration(self, problem, state) if far else state.replaced(verdict=Status.DIVERGING)
             unmoved = 0 if _moved(old.z, state.z, rules) else old.unmoved_points + 1
             state = state.replaced(unmoved_points=unmoved)
         state = phase.arrive(self, problem, old, state)
