@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -161,46 +161,30 @@ class RateProblem:
         return float(gradient @ x) / 2, gradient
 
     def evaluate(self, x: Vector) -> Evaluation:
-        point = _Point(self, x)
-        f = np.asarray(self.objective @ self.cells.means(point.losses[0]) + point.penalty[0])
-        g = self.combination @ self.cells.means(point.rates[0]) - self.bounds
+        cells, network = self.cells, self.network
+        activations = network.activations(x, cells.X)
+        rates = self.rate(activations[-1], cells.targets)
+        losses = rates if self.loss is self.rate else self.loss(activations[-1], cells.targets)
+        penalty, penalty_gradient = self.penalty(x)
+        f = np.asarray(self.objective @ cells.means(losses[0]) + penalty)
+        g = self.combination @ cells.means(rates[0]) - self.bounds
+
+        @cache
+        def cell_gradients() -> Vector:
+            return network.gradients(x, activations, cells.weights[:, None] * rates[1], cells.parts)
+
+        @cache
+        def gradient() -> Vector:
+            if losses is rates:
+                return np.asarray(self.objective @ cell_gradients() + penalty_gradient)
+            weights = cells.weights * np.repeat(self.objective, [part.stop - part.start for part in cells.parts])
+            every = [slice(0, len(weights))]
+            return np.asarray(
+                network.gradients(x, activations, weights[:, None] * losses[1], every)[0] + penalty_gradient
+            )
 
         def pullback(w: Vector, objective: Any = 1.0) -> Vector:
-            out: Vector = objective * point.gradient if np.count_nonzero(objective) else np.zeros_like(x)
-            return out + (w @ self.combination) @ point.cell_gradients if np.count_nonzero(w) else out
+            out: Vector = objective * gradient() if np.count_nonzero(objective) else np.zeros_like(x)
+            return out + (w @ self.combination) @ cell_gradients() if np.count_nonzero(w) else out
 
         return Evaluation(f, g, pullback)
-
-
-class _Point:
-    """The values at one x, and the derivatives on demand."""
-
-    def __init__(self, owner: RateProblem, x: Vector) -> None:
-        self._owner, self._x = owner, x
-        self._activations = owner.network.activations(x, owner.cells.X)
-        scores = self._activations[-1]
-        self.rates = owner.rate(scores, owner.cells.targets)
-        self.losses = self.rates if owner.loss is owner.rate else owner.loss(scores, owner.cells.targets)
-
-    @cached_property
-    def penalty(self) -> tuple[float, Vector]:
-        """The penalty and its gradient."""
-        return self._owner.penalty(self._x)
-
-    @cached_property
-    def cell_gradients(self) -> Vector:
-        """The gradient of the mean rate of every cell, of shape (cells, parameters)."""
-        return self._gradients(self.rates[1], self._owner.cells.weights, self._owner.cells.parts)
-
-    @cached_property
-    def gradient(self) -> Vector:
-        """The gradient of the objective."""
-        owner = self._owner
-        if owner.loss is owner.rate:
-            return np.asarray(owner.objective @ self.cell_gradients + self.penalty[1])
-        sizes = [part.stop - part.start for part in owner.cells.parts]
-        weights = owner.cells.weights * np.repeat(owner.objective, sizes)
-        return np.asarray(self._gradients(self.losses[1], weights, [slice(0, len(weights))])[0] + self.penalty[1])
-
-    def _gradients(self, slopes: Vector, weights: Vector, parts: Sequence[slice]) -> Vector:
-        return self._owner.network.gradients(self._x, self._activations, weights[:, None] * slopes, parts)
