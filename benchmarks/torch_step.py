@@ -254,7 +254,7 @@ def many_constraints(m: int = 100_000, d: int = 1000) -> dict[str, float]:
         t3 = time.process_time()
         values = g.detach().double()
         t4 = time.process_time()
-        opt._dual.advance(opt._entries, values, None)
+        opt.dual_state.advance(values, None)
         t5 = time.process_time()
         x.grad = None
         t6 = time.process_time()

@@ -127,7 +127,7 @@ def test_stale_uses_the_weights_of_the_step_before():
         wanted = torch.autograd.grad(f + weights @ vector, list(twin.parameters()))
         assert torch.allclose(ours, torch.cat([w.flatten() for w in wanted]), rtol=1e-9, atol=1e-12)
         # and the multipliers of the ordinary rule on the mean of g
-        updates, weights = by_hand._dual.advance(by_hand._entries, vector.detach(), None)
+        updates, weights = by_hand.dual_state.advance(vector.detach(), None)
         by_hand.param_groups[0].update(
             {k: torch.from_numpy(v) if hasattr(v, "shape") else v for k, v in updates.items()}
         )

@@ -122,7 +122,7 @@ def certify(
         means = whole.means()
         with torch.enable_grad():
             f, g = whole.split(means.detach().requires_grad_())
-        lam = None if optimizer is None else optimizer._entries["multipliers"].to(g)
+        lam = None if optimizer is None else optimizer.dual_state.entries["multipliers"].to(g)
         certificate = None
         if stationarity:
             domain = REALS if optimizer is None else optimizer.domain_of(whole.params)

@@ -108,7 +108,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         self._domains = [check_domain(group.pop("domain", None)) for group in base.param_groups]
         compat.restore_hooks(self)
         self._averages = Averages() if (not capturable if average is None else average) else None
-        self._install()
+        self.dual_state.install()
 
     # The base optimizer's groups and state are ours: schedulers, scalers and checkpoints see one optimizer.
 
@@ -116,10 +116,6 @@ class ConstrainedOptimizer(MultiplierOptimizer):
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The base optimizer's parameter groups; the first also holds the dual state."""
         return self.base.param_groups
-
-    @property
-    def _entries(self) -> dict[str, Any]:
-        return self.base.param_groups[0] if self._apart is None else self._apart
 
     @property
     def state(self) -> Any:  # type: ignore[override]
@@ -196,19 +192,19 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         >>> bool(opt.param_groups[0]["ratio"] > 0)
         True
         """
-        entries, dual = self._entries, self._dual
+        dual = self.dual_state
         if "ratio" not in dual.vectors:
             raise RuntimeError(f"the rule {dual.rule.name!r} has nothing to calibrate")
         for f, g in values:
             vector = self._roster.vector(g)
-            seen = dual.widen(entries, vector.detach())
+            seen = dual.widen(vector.detach())
             dual.measures_everything = True
             try:
-                changes = dual.calibrate(entries, f, vector, seen, None, None, self.param_groups, self._group)
+                changes = dual.calibrate(f, vector, seen, None, None, self.param_groups, self._group)
             finally:
                 dual.measures_everything = False
-            dual.commit(entries, Stage(0.0, 0.0, seen, changes))
-        dual.settle(entries)
+            dual.commit(Stage(0.0, 0.0, seen, changes))
+        dual.settle()
 
     def finish(self, model: torch.nn.Module, loader: Iterable[Any], losses: Any, **kwargs: Any) -> Finished:
         """Load the better of the last and the averaged weights into ``model``; see `gdpa.torch.finish.finish`."""

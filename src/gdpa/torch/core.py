@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,10 +11,8 @@ from torch.compiler import is_compiling
 
 from gdpa.base.sets import ConvexSet
 from gdpa.torch import compat
-from gdpa.torch import state as dual_state
-from gdpa.torch.dual import Dual
+from gdpa.torch.dual import AWAITED, DualState
 from gdpa.torch.gradients import GradientCheck
-from gdpa.torch.memory import Rows
 from gdpa.torch.microbatches import MicroBatches
 from gdpa.torch.plot import plot_course
 from gdpa.torch.pooling import Group, Pooled, initialized, mask, pack
@@ -44,8 +41,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     """
 
     _roster: Roster
-    _dual: Dual
-    _apart: dict[str, Any] | None
+    dual_state: DualState
     _stage: Stage | None
     _domains: list[ConvexSet | None]
 
@@ -68,7 +64,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if capturable and accumulate is not None:
             raise ValueError("capturable=True cannot be combined with accumulate=; capture whole batches")
         self._roster = Roster(constraints, equalities, sizes)
-        self._dual = Dual(rule, self._roster, accumulate == "stale", bool(capturable))
+        self.dual_state = DualState(self, rule, self._roster, accumulate == "stale", bool(capturable))
         self._accumulate, self._nan, self._capturable = accumulate, nan, bool(capturable)
         self._group = Group(process_group)
         self._rounds = MicroBatches(accumulate, self._group)
@@ -77,22 +73,6 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._gradients = GradientCheck()
         self._domains = []
         self._skipped = 0
-
-    def _install(self) -> None:
-        """Put the initial dual state in its place; call after the parameter groups are built."""
-        initial = self._dual.initial()
-        self._awaits_duals = False
-        self._keys = tuple(initial)
-        if self._roster.size <= dual_state.LIMIT:
-            self._apart = None
-            self.param_groups[0].update(initial)
-        else:  # the flat form of distributed checkpoints writes a group's entries once per parameter
-            self._apart = initial
-
-    @property
-    def _entries(self) -> dict[str, Any]:
-        """The dual state."""
-        return self.param_groups[0] if self._apart is None else self._apart
 
     @abstractmethod
     def _descend(self, stage: Stage | None, skip: torch.Tensor | None, compiling: bool) -> None:
@@ -121,7 +101,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
                 says that the constraint's group is absent from this batch: it is neither satisfied nor violated, its
                 multiplier stands still.
         """
-        roster = self._roster
+        roster, dual = self._roster, self.dual_state
         if not roster.size:
             return torch.as_tensor(f)
         if g is None:
@@ -131,94 +111,61 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         vector = roster.vector(g)
         f = objective(f, vector)
         mixed = self._stage is not None and self._abandon_stage()
-        if self._awaits_duals:
-            raise RuntimeError(dual_state.AWAITED.format(roster.size))
+        if dual.awaited:
+            raise RuntimeError(AWAITED.format(roster.size))
         if self._accumulate is not None or samples == 0 or (initialized() and self._group.size > 1):
             loss = self._pooled(f, g, vector, samples, counts)
-        elif vector.is_cpu and self._dual.rows is not None:
-            loss = self._numbers(self._dual.rows, f, g, vector, counts)
         else:
-            loss = self._arrays(f, g, vector, counts)
+            loss = self._whole(f, g, vector, counts)
         if mixed and self._stage is not None:
             self._stage.mix()
         if not is_compiling():
             loss.retain_grad()
         return loss
 
-    def _numbers(self, rows: Rows, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
-        """Stage a step of a handful of constraints on the CPU, number by number."""
-        entries, dual, values = self._entries, self._dual, vector.tolist()
-        present = None if counts is None else [count > 0 for count in self._roster.counts(counts)]
-        if self._nan == "absent":
-            present = [value == value and (present is None or present[i]) for i, value in enumerate(values)]
-        if present is not None and all(present):
-            present = None
-        states, updates, weights = dual.advance_numbers(rows, entries, values, present)
-        if present is not None:
-            vector = self._without_absent(g, vector, present)
-            values = [value if here else float("nan") for value, here in zip(values, present, strict=True)]
-        w = rows.weights(weights, vector.dtype)
+    def _whole(self, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
+        """Stage a call whose samples are all those of the step."""
+        dual = self.dual_state
+        batch = dual.read(vector, counts, self._nan == "absent")
+        if batch.present is not None:
+            vector = self._leave_out(g, vector, batch.present)
+        updates, w = dual.weigh(batch, vector.dtype)
         total = f + torch.dot(vector, w)
-        objective, check = f.item(), total.item()
-        if present is not None and check != check:
-            # The gradient of the dot product is w, which is 0 for absent constraints. Its value must leave them out.
-            terms = zip(weights, values, present, strict=True)
-            check = objective + sum(weight * value for weight, value, here in terms if here)
-            total.detach().fill_(check)
-        if dual.measures(entries):
-            updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
-        self._stage = Stage(check, objective, values, updates, total, present, states)
+        if dual.measures():
+            updates |= dual.calibrate(f, vector, *batch, batch.present, self.param_groups, self._group)
+        host = type(batch.values) is list
+        check, objective = (total.item(), f.item()) if host else (total.detach(), f.detach())
+        stage = self._stage = Stage(check, objective, batch.values, updates, total, batch.present)
+        if not host:
+            stage.later = dual.defers
+            self._settle(stage)
         return total
 
-    def _without_absent(self, g: Any, vector: torch.Tensor, present: Any) -> torch.Tensor:
-        """Return the vector with absent constraints out of its graph: a mean over no samples is 0 / 0."""
-        on_host = vector.is_cpu and not self._capturable
-        here = present if isinstance(present, list) else present.tolist() if on_host else None
-        if here is None or not all(here):
-            if here is not None and not isinstance(g, torch.Tensor):
-                return self._roster.vector(g, present=here)
-            compat.cut_divisions_by_zero(vector)
-        return vector
-
-    def _arrays(self, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
-        """Stage a step of many constraints, or on another device, as vectors."""
-        entries, dual, seen = self._entries, self._dual, vector.detach()
-        present = None if counts is None else self._roster.count_tensor(counts, seen) > 0
-        if self._nan == "absent":
-            present = seen == seen if present is None else present & (seen == seen)
-        on_host = vector.is_cpu and not self._capturable
-        if self._nan == "absent":
-            vector = self._without_absent(g, vector, present)
-        if present is not None:
-            seen = mask(seen, present)
-            vector = vector if on_host else mask(vector, present)
-        values = dual.widen(entries, seen)
-        updates, weights = dual.weigh(entries, values, present)
-        w = weights.to(vector.dtype)
-        total = f + torch.dot(vector, w)
-        if on_host and present is not None and not math.isfinite(total.item()):
-            total.detach().copy_(f.detach() + torch.dot(seen, w))  # see `_numbers`
-        if dual.measures(entries):
-            updates |= dual.calibrate(entries, f, vector, values, present, present, self.param_groups, self._group)
-        if present is not None:
-            values.masked_fill_(~present, float("nan"))
-        stage = self._stage = Stage(total.detach(), f.detach(), values, updates, total, present)
-        stage.later = dual.defers
-        self._settle(stage)
-        return total
+    def _leave_out(self, g: Any, vector: torch.Tensor, present: Any) -> torch.Tensor:
+        """Return the vector with 0 for absent constraints, out of its graph: a mean over no samples is 0 / 0."""
+        here = present if type(present) is list else None
+        if here is None and vector.is_cpu and not self._capturable:
+            here = present.tolist()
+        if here is None:
+            if self._nan == "absent":
+                compat.cut_divisions_by_zero(vector)
+        elif not all(here):
+            if isinstance(g, torch.Tensor):
+                compat.cut_divisions_by_zero(vector)
+            else:
+                vector = self._roster.vector(g, present=here)
+        return mask(vector, torch.as_tensor(present, device=vector.device))
 
     def _pooled(self, f: torch.Tensor, g: Any, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
         """Stage a call whose samples are only part of the step's."""
         n, c = self._roster.sizes(vector.detach(), samples, counts, self._nan == "absent")
-        if self._nan == "absent":
-            vector = self._without_absent(g, vector, c > 0)
-        vector, f = mask(vector, c > 0), torch.where(n > 0, f, torch.zeros_like(f))
+        vector, f = self._leave_out(g, vector, c > 0), torch.where(n > 0, f, torch.zeros_like(f))
         seen = vector.detach()
-        stage, rounds, entries, dual = self._stage, self._rounds, self._entries, self._dual
+        stage, rounds, dual = self._stage, self._rounds, self.dual_state
         packed, first = pack(f.detach(), seen, n, c), stage is None
         if self._accumulate == "stale":
             stage = rounds.add_stale(stage, packed, f, vector)
-            weights = entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
+            weights = dual.entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
             w = torch.where(c > 0, weights, torch.zeros_like(weights))
             loss, known, present = f + torch.dot(vector, w), seen, c > 0
         else:
@@ -228,13 +175,13 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             loss = rounds.loss(stage, f, vector, n, c)
             assert stage.pooled is not None
             known, present = stage.pooled.values, stage.pooled.present
-        if first and dual.measures(entries):
-            stage.updates |= dual.calibrate(entries, f, vector, known, present, c > 0, self.param_groups, self._group)
+        if first and dual.measures():
+            stage.updates |= dual.calibrate(f, vector, known, present, c > 0, self.param_groups, self._group)
         self._stage, stage.loss = stage, loss
         return loss
 
     def _advance_pooled(self, pooled: Pooled) -> tuple[dict[str, Any], torch.Tensor]:
-        return self._dual.advance(self._entries, self._dual.widen(self._entries, pooled.values), pooled.present)
+        return self.dual_state.advance(self.dual_state.widen(pooled.values), pooled.present)
 
     def observe(self, f: Any, g: Any, *, true: Any = None, samples: int | None = None, counts: Any = None) -> None:
         """Add one micro-batch to the means that ``accumulate="exact"`` needs before the first backward pass.
@@ -278,7 +225,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        stage, self._stage = self._stage, None
+        stage, self._stage, dual = self._stage, None, self.dual_state
         compiling = is_compiling()
         if stage is None:
             self._descend(None, None, compiling)
@@ -294,10 +241,10 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             self._skipped += 1
             warn_values(stage, self._roster)
             return loss
-        self._dual.catch_up(self._entries, stage)
+        dual.catch_up(stage)
         skip = self._gradients.nonfinite(self.param_groups, stage.guarded, compiling)
         if stage.guarded:
-            skip = self._dual.guard(stage, skip)
+            skip = dual.guard(stage, skip)
         elif skip is not None and skip.item():
             self._skipped += 1
             self._gradients.warn(self.param_groups, absent_names(stage, self._roster))
@@ -305,9 +252,8 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._descend(stage, skip if stage.guarded else None, compiling)
         self._project()
         self._after(stage)
-        entries, commit = self._entries, self._dual.commit
-        (compat.uncompiled(commit) if compiling else commit)(entries, stage)
-        self._record.keep(stage, entries, self._capturable)
+        (compat.uncompiled(dual.commit) if compiling else dual.commit)(stage)
+        self._record.keep(stage, dual.entries, self._capturable)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -361,28 +307,28 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     @property
     def multipliers(self) -> torch.Tensor:
         """The multipliers lambda_r of the last committed step, in the order the constraints were given (a copy)."""
-        return self._roster.to_user(self._entries["multipliers"])
+        return self._roster.to_user(self.dual_state.entries["multipliers"])
 
     @property
     def dual_steps(self) -> int:
         """How many steps have used the constraints (the paper's r)."""
-        return int(self._entries["dual_steps"])
+        return int(self.dual_state.entries["dual_steps"])
 
     @property
     def skipped(self) -> int:
         """How many steps were skipped because a value or a gradient was not finite."""
-        return self._skipped + int(self._dual.skipped)
+        return self._skipped + int(self.dual_state.skipped)
 
     def snapshot(self) -> Snapshot:
         """Return the state of every constraint at the last committed step, for observers and writers."""
-        return self._record.snapshot(self._entries)
+        return self._record.snapshot(self.dual_state.entries)
 
     def report(self, tolerance: float = 0.0) -> Report:
         """Return value, limit, violation and multiplier of each constraint, and a warning in words if one is due.
 
         Values are means over the last steps (at most 200) in which the constraint was present.
         """
-        return self._record.report(self._entries, self.skipped, tolerance)
+        return self._record.report(self.dual_state.entries, self.skipped, tolerance)
 
     def plot(self, names: Sequence[str] | None = None) -> Any:
         """Draw values against their limits, and multipliers, over the steps so far; return the matplotlib figure.
@@ -417,15 +363,11 @@ class MultiplierOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state, which later training does not change (base optimizers: as theirs do)."""
-        return dual_state.save(self, super().state_dict())
+        return self.dual_state.save(super().state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; multipliers go to the constraints of the same *name*."""
-        checked = dual_state.check(self, state_dict)
+        checked = self.dual_state.check(state_dict)
         super().load_state_dict(checked)
-        dual_state.restore(self, checked)
-
-    @property
-    def dual_state(self) -> dual_state.DualState:
-        """The dual state alone, a ``Stateful`` for distributed checkpoints of more than 1024 constraints."""
-        return dual_state.DualState(self)
+        self.discard()
+        self.dual_state.restore(checked)

@@ -112,7 +112,7 @@ class GDPA(MultiplierOptimizer):
         self._prepare(rule, constraints, equalities, accumulate, nan, process_group, capturable)
         self._domain = check_domain(domain)
         super().__init__(params, {"lr": lr, "lr_power": lr_power, "foreach": foreach})
-        self._install()
+        self.dual_state.install()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; its ``domain`` is the set of its parameters."""
@@ -134,7 +134,7 @@ class GDPA(MultiplierOptimizer):
             group.setdefault("lr_power", -1 / 3)
 
     def _descend(self, stage: Stage | None, skip: torch.Tensor | None, compiling: bool) -> None:
-        r = self._entries["dual_steps"] + 1 if stage is None else stage.updates["dual_steps"]
+        r = self.dual_state.entries["dual_steps"] + 1 if stage is None else stage.updates["dual_steps"]
         for group in self.param_groups:
             params: list[torch.Tensor] = []
             grads: list[torch.Tensor] = []

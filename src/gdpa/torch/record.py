@@ -51,7 +51,7 @@ class Record:
         self._last = (stage.objective, stage.values)
         if on_device:
             return
-        multipliers = entries["multipliers"].clone() if stage.states is None else stage.states
+        multipliers = stage.updates.get("rows") or entries["multipliers"].clone()
         self._steps.append((stage.values, multipliers))
         done = entries["dual_steps"]
         if done % self._stride == 0 and self._roster.size <= MANY:

@@ -12,7 +12,6 @@ from torch.compiler import is_compiling
 
 from gdpa.torch.pooling import Pooled
 from gdpa.torch.roster import Roster
-from gdpa.torch.rules.base import Row
 
 
 class NonFiniteWarning(RuntimeWarning):
@@ -48,7 +47,6 @@ class Stage:
         updates: the entries that `step` writes into the dual state.
         loss: the answer of `lagrangian`; it keeps its gradient, which shows that a backward pass went through it.
         present: which constraints had samples; None for all, or if ``pooled`` tells.
-        states: the numbers of each constraint that `step` writes besides, if they are a handful.
         weights: w of grad f + J^T w.
         pooled: sums over ranks and micro-batches, if there are several.
         packed: this rank's running sums (``accumulate="stale"``).
@@ -74,11 +72,10 @@ class Stage:
         updates: dict[str, Any],
         loss: torch.Tensor | None = None,
         present: list[bool] | torch.Tensor | None = None,
-        states: list[Row] | None = None,
     ) -> None:
         # One is made at every step: attributes that most leave at their defaults stay on the class.
         self.check, self.objective, self.values, self.updates = check, objective, values, updates
-        self.loss, self.present, self.states = loss, present, states
+        self.loss, self.present = loss, present
 
     @property
     def phase(self) -> Phase:
