@@ -152,7 +152,7 @@ def due(steps: int) -> bool:
     >>> [steps for steps in range(200) if due(steps)]
     [64, 65, 66, 67, 128, 129, 130, 131]
     """
-    return steps >= AGAIN_FROM and _batch_of_turn(steps) < AGAIN_BATCHES
+    return steps >= AGAIN_FROM and steps - (1 << (steps.bit_length() - 1)) < AGAIN_BATCHES  # see `_batch_of_turn`
 
 
 def _batch_of_turn(steps: int) -> int:

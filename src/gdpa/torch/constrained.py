@@ -102,7 +102,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
                 "a captured graph cannot count; average outside it with torch.optim.swa_utils"
             )
         self.base = base
-        self._prepare(rule, constraints, equalities, accumulate, nan, process_group, capturable, sizes)
+        self._prepare(rule, constraints, equalities, accumulate, nan, process_group, capturable, sizes, base)
         if not rule.signed and self._roster.num_equalities:
             raise ValueError(f'the rule "{rule.name}" has no equalities; use another one, or two inequalities')
         self._domains = [check_domain(group.pop("domain", None)) for group in base.param_groups]

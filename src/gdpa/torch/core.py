@@ -55,6 +55,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         process_group: Any,
         capturable: bool,
         sizes: Sequence[float] | float | None = None,
+        owner: torch.optim.Optimizer | None = None,
     ) -> None:
         """Validate and set the parts of both optimizers; call before the parameter groups are built."""
         if accumulate not in (None, "exact", "stale"):
@@ -64,7 +65,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if capturable and accumulate is not None:
             raise ValueError("capturable=True cannot be combined with accumulate=; capture whole batches")
         self._roster = Roster(constraints, equalities, sizes)
-        self.dual_state = DualState(self, rule, self._roster, accumulate == "stale", bool(capturable))
+        self.dual_state = DualState(owner or self, rule, self._roster, accumulate == "stale", bool(capturable))
         self._accumulate, self._nan, self._capturable = accumulate, nan, bool(capturable)
         self._group = Group(process_group)
         self._rounds = MicroBatches(accumulate, self._group)
@@ -232,7 +233,8 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             self._project()
             self._after(None)
             return loss
-        if not stage.check_backward(self.param_groups):
+        groups = self.param_groups
+        if not stage.check_backward(groups):
             warn_without_backward()
             return loss
         if self._accumulate is not None:
@@ -241,18 +243,20 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             self._skipped += 1
             warn_values(stage, self._roster)
             return loss
-        dual.catch_up(stage)
-        skip = self._gradients.nonfinite(self.param_groups, stage.guarded, compiling)
+        if stage.later:
+            dual.catch_up(stage)
+        skip = self._gradients.nonfinite(groups, stage.guarded, compiling)
         if stage.guarded:
             skip = dual.guard(stage, skip)
         elif skip is not None and skip.item():
             self._skipped += 1
-            self._gradients.warn(self.param_groups, absent_names(stage, self._roster))
+            self._gradients.warn(groups, absent_names(stage, self._roster))
             return loss
         self._descend(stage, skip if stage.guarded else None, compiling)
         self._project()
         self._after(stage)
-        (compat.uncompiled(dual.commit) if compiling else dual.commit)(stage)
+        commit = dual.commit_aside if stage.guarded else dual.commit
+        (compat.uncompiled(commit) if compiling else commit)(stage)
         self._record.keep(stage, dual.entries, self._capturable)
         return loss
 

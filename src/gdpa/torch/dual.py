@@ -71,7 +71,7 @@ class DualState:
     copied both ways, matched by constraint name, checked by value.
 
     Args:
-        owner: the optimizer.
+        owner: the optimizer that has the parameter groups.
         rule: the dual rule.
         roster: the constraints.
         weights: keep the weights of the last step in the state (micro-batches in the stale mode).
@@ -181,11 +181,10 @@ class DualState:
 
     def catch_up(self, stage: Stage) -> None:
         """Apply the rule of a stage that left it for `step`, parallel to the kernels on the device until `commit`."""
-        if stage.later:
-            assert not isinstance(stage.present, list)
-            fork(stage.values)
-            with aside(stage.values):
-                stage.updates |= self.advance(stage.values, stage.present)[0]
+        assert not isinstance(stage.present, list)
+        fork(stage.values)
+        with aside(stage.values):
+            stage.updates |= self.advance(stage.values, stage.present)[0]
 
     def guard(self, stage: Stage, nonfinite: torch.Tensor | None) -> torch.Tensor:
         """Return whether the step is skipped, as a tensor: a value or a gradient is not finite."""
@@ -263,16 +262,14 @@ class DualState:
         known = (ratio == 0) & (slope_f > 0) & (slope_g > 0)
         ratio[known] = (slope_f[known] / slope_g[known]).sqrt()
 
+    def commit_aside(self, stage: Stage) -> None:
+        """Do as `commit` does on the second stream of the device, and let everything after wait for it."""
+        with aside(stage.check):
+            self.commit(stage)
+        join(stage.check)
+
     def commit(self, stage: Stage) -> None:
         """Write the changes of a stage into the state."""
-        if stage.guarded:
-            with aside(stage.check):
-                self._write(stage)
-            join(stage.check)
-        else:
-            self._write(stage)
-
-    def _write(self, stage: Stage) -> None:
         entries = self.entries
         if stage.guarded:
             if not isinstance(self.skipped, torch.Tensor):
@@ -342,7 +339,7 @@ class DualState:
         missing = [key for key in self.keys if key not in saved]
         if missing:
             raise ValueError(
-                f"the state has no {missing}: it was not saved by a {type(self._owner).__name__} with the same rule. "
+                f"the state has no {missing}: it was not saved by an optimizer with constraints and the same rule. "
                 "Load a base optimizer's own state into optimizer.base"
             )
         roster = self.roster

@@ -224,12 +224,12 @@ class Limits:
         if not isinstance(values, Mapping):
             raise TypeError(f"with Limits the values must be a dict name -> tensor, got {type(values).__name__}")
         given = self._given
-        if len(values) != len(given) or any(name not in values for name in given):
+        if values.keys() != given.keys():
             raise KeyError(
                 f"the values {mismatch(given, values)}; the limits are {list(given)}. Keep metrics without a limit "
                 "in a dict of their own"
             )
-        out, place = {self._places[i] for i in absent}, 0
+        out, place = {self._places[i] for i in absent} if absent else (), 0
         parts: list[torch.Tensor] = []
         for name, limit in given.items():
             value = values[name]

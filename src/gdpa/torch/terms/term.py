@@ -175,7 +175,7 @@ class Term:
 
 def has_terms(g: Any) -> bool:
     """Return whether ``g`` is a dict with a `Term` in it."""
-    return isinstance(g, Mapping) and any(type(value) is Term for value in g.values())
+    return isinstance(g, Mapping) and Term in map(type, g.values())
 
 
 def resolve(g: Any, true: Any = None, counts: Any = None, samples: int | None = None) -> tuple[Any, Any]:
