@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -144,17 +145,15 @@ class MultiplierOptimizer(torch.optim.Optimizer):
 
     def _leave_out(self, g: Any, vector: torch.Tensor, present: Any) -> torch.Tensor:
         """Return the vector with 0 for absent constraints, out of its graph: a mean over no samples is 0 / 0."""
-        here = present if type(present) is list else None
-        if here is None and vector.is_cpu and not self._capturable:
-            here = present.tolist()
-        if here is None:
+        known = vector.is_cpu and not self._capturable
+        if not known:
             if self._nan == "absent":
                 compat.cut_divisions_by_zero(vector)
-        elif not all(here):
+        elif math.isnan(vector.detach().sum().item()):  # else no value is 0 / 0
             if isinstance(g, torch.Tensor):
                 compat.cut_divisions_by_zero(vector)
             else:
-                vector = self._roster.vector(g, present=here)
+                vector = self._roster.vector(g, present=present if type(present) is list else present.tolist())
         return mask(vector, torch.as_tensor(present, device=vector.device))
 
     def _pooled(self, f: torch.Tensor, g: Any, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
