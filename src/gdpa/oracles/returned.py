@@ -33,4 +33,6 @@ def check_dtype(name: str, value: Any, boolean: bool, floating: bool) -> None:
             "return the quantity itself instead of a comparison, such as x @ x - 1 instead of x @ x <= 1"
         )
     if not floating:
-        raise TypeError(f"{name} must hold floating-point numbers, got dtype {value.dtype}; convert it to the dtype of x")
+        raise TypeError(
+            f"{name} must hold floating-point numbers, got dtype {value.dtype}; convert it to the dtype of x"
+        )
