@@ -22,6 +22,7 @@ from gdpa import (
     Residuals,
     State,
     Status,
+    UnsupportedProblemError,
     get_method,
     method_names,
     problems,
@@ -282,7 +283,10 @@ def test_every_state_comes_back_bit_for_bit_and_continues_alike(name, library):
     if (name, library.name) == ("adaptive-gdpa", "jax"):  # JAX compiles anew for every length of the memory
         method = AdaptiveGDPA(memory=2)
     problem = problem_of(library, name)
-    state = method.init(problem, library.array([0.5, 1.5]))
+    try:
+        state = method.init(problem, library.array([0.5, 1.5]))
+    except UnsupportedProblemError as error:
+        pytest.skip(str(error))
     for step in range(26):
         if step in (0, 1, 25):
             state = detach(state)
