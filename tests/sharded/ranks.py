@@ -12,7 +12,7 @@ import gdpa
 from gdpa import sharded
 from tests.sharded.cases import DATA, Quadratic, quadratic
 
-FOLDER = Path(sys.argv[1])
+FOLDER = Path(*sys.argv[1:2])  # a worker of pytest has no arguments
 START = np.zeros(5)
 
 
