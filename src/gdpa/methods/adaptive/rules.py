@@ -48,7 +48,7 @@ class Rules:
     near: float = _rule(0.01, r"\nu_0", "below this violation, an SQP step is first tried with a stiff model", off=0.0)
     beta_factor: float = _rule(2.0, r"\kappa", "the penalty is raised and lowered by this factor", off=1.0)
     violation_left: float = _rule(0.25, r"\eta", "an SQP step leaves at most this share of the violation", off=1.0)
-    raises: int = _rule(8, "n_1", "the penalty is raised at most this many times at one point")
+    raises: int = _rule(4, "n_1", "the penalty is raised at most this many times at one point")
     # Multipliers
     adopted: float = _rule(
         0.1, r"\theta", "fitted multipliers whose size and residual are below this share replace lambda", off=0.0
