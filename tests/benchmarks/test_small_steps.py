@@ -13,6 +13,7 @@ class Disc:
     """The projection of (2, 0) on the unit disc, with its calls counted."""
 
     n, m_linear_ub, m_nonlinear_ub, aub, bub = 2, 0, 1, None, None
+    m_linear_eq, m_nonlinear_eq, aeq, beq = 0, 0, None, None
 
     def __init__(self):
         self.calls = Counter()
