@@ -109,8 +109,10 @@ CRAFTED = {
     "hidden-field": (craft_value({"class": "State", "fields": {**STATE, "evaluation": 1}}), "unknown: evaluation"),
     "fields-no-object": (craft_value({"class": "State", "fields": [1]}), "without named items"),
     "bad-values": (craft_value({"class": "Constant", "fields": {"value": -1.0}}), "Constant refuses its fields"),
-    "bad-type": (craft_value({"class": "GDPA", "fields": dict.fromkeys(("alpha", "beta", "tau", "gate", "lipschitz"), "x")}),
-                 "GDPA refuses its fields"),
+    "bad-type": (
+        craft_value({"class": "GDPA", "fields": dict.fromkeys(("alpha", "beta", "tau", "gate", "lipschitz"), "x")}),
+        "GDPA refuses its fields",
+    ),
     "bad-int": (craft_value({"int": "1_0"}), "the integer"),
     "bad-float": (craft_value({"float": "nan"}), "the number"),
     "bad-tuple": (craft_value({"tuple": "ab"}), "a tuple without"),
