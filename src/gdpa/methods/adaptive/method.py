@@ -27,6 +27,7 @@ from gdpa.methods.adaptive.scaling import (
     common_lengths,
     is_box,
     measures_rows,
+    own_lengths,
     scaling_from,
 )
 from gdpa.methods.adaptive.sqp import SQP, begins_with_sqp, enter_sqp, nearly_active
@@ -213,7 +214,7 @@ class AdaptiveGDPA(Method):
         still, monitor = state.unmoved_points >= rules.patience, state.monitor
         if violated and (still or monitor.points >= monitor.patience(rules.patience)):
             return enter_restoration(self, problem, state)
-        return state.replaced(verdict=Status.STALLED) if still else state
+        return self._stall(problem, state) if still else state
 
     def _refuse(
         self, problem: ScaledProblem, state: AdaptiveState, now: ScaledEvaluation, rise: float
@@ -246,7 +247,16 @@ class AdaptiveGDPA(Method):
             return state.replaced(probe=probe, verdict=Status.INVALID_NUMBER)
         if not state.phase.restores and state.violation > sqrt_eps(state.x):
             return enter_restoration(self, problem, state)
-        return state.replaced(verdict=Status.STALLED)
+        return self._stall(problem, state)
+
+    def _stall(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        """Return the state that begins again at x in a length for each variable, once, or with the verdict."""
+        before = state.scaling.lengths
+        common = before is None or not some(before != before[0])
+        D = own_lengths(problem.original, state.x, self.rules) if common and not state.phase.restores else None
+        if D is None:
+            return state.replaced(verdict=Status.STALLED)
+        return self._restart(problem.original, state, state.call(problem).original, D)
 
     def _choose(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state at x in the phase that the rows near active call for, if each of them is a pass.

@@ -248,6 +248,19 @@ def column_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) ->
     return None if np.ptp(powers) <= math.log2(rules.drift) else _powers_of_two(powers, x)
 
 
+def own_lengths(problem: Problem, x: Array, rules: Rules) -> Array | None:
+    """Return the D of |x_j| for each variable, or None if x shows one length for all.
+
+    A variable that is 0 gets the largest length. x is one point and a poor guess of lengths, so a run begins again in
+    them only after it has stalled in a common one.
+    """
+    size = np.abs(to_float64(x))
+    if problem.x_scale is not None or not is_box(problem.domain) or not size.any():
+        return None
+    powers = np.rint(np.log2(np.where(size > 0, size, size.max())))
+    return None if np.ptp(powers) <= math.log2(rules.ordinary) else _powers_of_two(powers, x)
+
+
 def _powers_of_two(powers: Matrix, x: Array) -> Array:
     most = -math.log2(float(namespace(x).finfo(x.dtype).smallest_normal)) // 4  # products stay finite
     return from_numpy(2.0 ** np.clip(powers, -most, most), x)
