@@ -33,6 +33,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--again", action="store_true", help="run finished pairs again")
     options = parser.parse_args()
+    known = equalities.SOLVERS if options.set == "equalities" else SOLVERS
+    if unknown := set(options.solvers or ()) - set(known):
+        parser.error(f"--set {options.set} has no solver {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if options.set == "equalities":
         run_equalities(options)
         return

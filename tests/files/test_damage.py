@@ -54,8 +54,8 @@ def test_other_damage_is_said(good, tmp_path):
     path = tmp_path / "file"
     assert "3 bytes after its end" in refused(path, good + b"end")
     assert "its checksum does not fit" in refused(path, good[:100] + bytes(1) + good[101:])
-    assert "no file of gdpa" in refused(path, good[1:])
-    assert "no file of gdpa" in refused(path, good.replace(b"\r\n", b"\n", 1))
+    assert "not a file of gdpa" in refused(path, good[1:])
+    assert "not a file of gdpa" in refused(path, good.replace(b"\r\n", b"\n", 1))
     assert f"reads up to version {VERSION}; update gdpa" in refused(path, craft({}, version=2), NewerFormatError)
     assert "format version 0" in refused(path, craft({}, version=0))
     path.write_bytes(good)
@@ -73,9 +73,9 @@ FIELDS = {"value": 0.5}
 STATE = {"step": 0, "x": None, "multipliers": None, "probe": None, "verdict": None}
 CRAFTED = {
     "empty": (b"", "is empty"),
-    "pickle": (pickle.dumps(Evil()), "no file of gdpa"),
+    "pickle": (pickle.dumps(Evil()), "not a file of gdpa"),
     "pickle-inside": (craft(pickle.dumps(Evil(), 0).decode()), "not what gdpa writes"),
-    "code": (b"import os\nopen('evil', 'w')\n", "no file of gdpa"),
+    "code": (b"import os\nopen('evil', 'w')\n", "not a file of gdpa"),
     "magic-alone": (MAGIC, "is cut off"),
     "huge-structure": (craft({}, lengths=(2**63, 0)), "is cut off"),
     "huge-arrays": (craft({}, lengths=(2, 2**64 - 1)), "is cut off"),
@@ -209,7 +209,7 @@ def test_a_huge_foreign_file_is_refused_by_its_first_bytes(tmp_path):
     with open(tmp_path / "file", "wb") as file:
         file.truncate(2**40)  # sparse: takes no space
     tracemalloc.start()
-    with pytest.raises(DamagedFileError, match="no file of gdpa"):
+    with pytest.raises(DamagedFileError, match="not a file of gdpa"):
         load(tmp_path / "file")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

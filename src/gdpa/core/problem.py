@@ -153,7 +153,7 @@ class Evaluation:
     def hessian(self, w: Array, objective: float = 1.0) -> SparseMatrix | None:
         """Return ``objective * Hess f(x) + sum_i w_i Hess g_i(x)``; None if it is not known."""
         H = None if self.second is None else self.second(w, objective)
-        if self.account is not None and self.second is not None:
+        if self.account is not None and self.second is not None and self.hessian_passes:
             self.account.charge_hessian(self.hessian_passes)  # known after the call: the first one finds the pattern
         return None if H is None else read(H, "the hessian", (self.gradient().shape[-1],) * 2)
 

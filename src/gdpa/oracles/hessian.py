@@ -83,7 +83,8 @@ class HessianDifferences:
         def hessian(w: Vector, objective: float = 1.0) -> SparseMatrix | None:
             before = self._calls
             H = self._hessian(x, now, pullback, w, objective)
-            now.hessian_passes = max(1, self._calls - before)
+            calls = self._calls - before
+            now.hessian_passes = calls if H is None else max(1, calls)
             return H
 
         now.second = hessian
