@@ -103,9 +103,12 @@ class SlowList:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def free_memory() -> Iterator[None]:
-    """Give memory back after each file: the operations that JAX keeps in memory reach 2 GB in a worker."""
+def free_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Give memory back after each file with tests of JAX, whose compiled operations reach 2 GB in a worker."""
     yield
+    file = request.node.nodeid
+    if not any("jax" in item.nodeid and item.nodeid.startswith(file) for item in request.session.items):
+        return
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
     gc.collect()
