@@ -251,9 +251,8 @@ class AdaptiveGDPA(Method):
 
     def _stall(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state that begins again at x in a length for each variable, once, or with the verdict."""
-        before = state.scaling.lengths
-        common = before is None or not some(before != before[0])
-        D = own_lengths(problem.original, state.x, self.rules) if common and not state.phase.restores else None
+        first = state.scaling.has_common_length and not state.phase.restores
+        D = own_lengths(problem.original, state.x, self.rules) if first else None
         if D is None:
             return state.replaced(verdict=Status.STALLED)
         return self._restart(problem.original, state, state.call(problem).original, D)
@@ -352,11 +351,9 @@ def _are_outgrown(problem: Problem, state: AdaptiveState, rules: Rules) -> bool:
     A first small step from 0 does not measure x: a length of 1 is shortened at `Rules.patience` points or not at all,
     and a shorter one is not shortened.
     """
-    lengths, D = state.scaling.lengths, state.scaling.length
-    if problem.x_scale is not None or not is_box(problem.domain):
-        return False
-    if lengths is not None and some(lengths != lengths[0]):
-        return False  # lengths of the columns stay
+    if problem.x_scale is not None or not is_box(problem.domain) or not state.scaling.has_common_length:
+        return False  # lengths of single variables stay
+    D = state.scaling.length
     size = float(max_norm(state.x))
     shortened = D > 1 or (D == 1 and size > 0 and state.step == rules.patience)
     return size > rules.ordinary * D or (shortened and size < D / rules.ordinary)

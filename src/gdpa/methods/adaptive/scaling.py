@@ -47,6 +47,11 @@ class Scaling(NamedTuple):
         """The common length of all coordinates, the first one if they differ."""
         return 1.0 if self.lengths is None else float(self.lengths[0])
 
+    @property
+    def has_common_length(self) -> bool:
+        """Whether all coordinates have one length."""
+        return self.lengths is None or every(self.lengths == self.lengths[0])
+
     def scale(self, multipliers: Array) -> Array:
         """Return the multipliers of the scaled problem."""
         return multipliers * self.objective / self.constraints
