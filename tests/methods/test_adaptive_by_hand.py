@@ -11,7 +11,6 @@ from gdpa.core.certificate import JACOBIAN_LIMIT
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.methods.adaptive import Rules
 from gdpa.methods.adaptive import method as adaptive
-from gdpa.methods.adaptive.merit import Merit, Reference, Trial, shorten, sufficient
 from gdpa.methods.adaptive.quasi_newton import QuasiNewton, projected_gradient
 from gdpa.methods.adaptive.scaling import (
     ScaledEvaluation,
@@ -23,7 +22,7 @@ from gdpa.methods.adaptive.scaling import (
     scaling_from,
 )
 from gdpa.methods.adaptive.sqp import begins_with_sqp
-from gdpa.methods.adaptive.state import Monitor, largest_violation, sqrt_eps
+from gdpa.methods.adaptive.state import Monitor, Reference, Trial, largest_violation, sqrt_eps
 from gdpa.numerics.lbfgs import LBFGS
 
 RULES = Rules()
@@ -61,31 +60,31 @@ def test_a_rule_is_off_at_the_value_that_changes_nothing(rule):
 
 
 def test_a_trial_is_accepted_up_to_its_share_of_the_promise_and_rounding():
-    rules = Rules(sufficient_decrease=0.25)
+    rules, trial = Rules(sufficient_decrease=0.25), Trial(np.ones(1), slope=-1.0)
     # 1 + 0.25 (-1) = 0.75
-    assert sufficient(0.75, 0.5, 1.0, -1.0, 0.0, rules)
-    assert not sufficient(0.7501, 0.5, 1.0, -1.0, 0.0, rules)
+    assert trial.suffices(0.75, 0.5, 1.0, 0.0, rules)
+    assert not trial.suffices(0.7501, 0.5, 1.0, 0.0, rules)
     # rounding 1/16 of the larger of |current| = 2 and |value|: 0.875
-    assert sufficient(0.875, -2.0, 1.0, -1.0, 1 / 16, rules)
-    assert not sufficient(0.8751, -2.0, 1.0, -1.0, 1 / 16, rules)
-    assert sufficient(-4.0, 0.0, -4.0, -1.0, 1 / 16, rules)  # -4.25 + 4/16
+    assert trial.suffices(0.875, -2.0, 1.0, 1 / 16, rules)
+    assert not trial.suffices(0.8751, -2.0, 1.0, 1 / 16, rules)
+    assert trial.suffices(-4.0, 0.0, -4.0, 1 / 16, rules)  # -4.25 + 4/16
 
 
 def test_the_next_length_minimizes_the_parabola_between_its_bounds():
     # q(0) = 0, q'(0) = -2, q(1/2) = 1/2: q = 6 t^2 - 2 t, least at 1/6
-    assert shorten(0.5, -2.0, 0.5, RULES) == pytest.approx(1 / 6)
-    assert shorten(0.5, -2.0, 100.0, RULES) == pytest.approx(0.05)  # a tenth
-    assert shorten(0.5, -2.0, -0.5, RULES) == 0.25  # q = 2 t^2 - 2 t, least at 1/2: cut to a half
-    assert shorten(1.0, -1.0, -1.0, RULES) == 0.1  # a straight line has no least value
-    assert shorten(1.0, -1.0, -2.0, RULES) == 0.1  # nor has a parabola that opens downwards
+    assert Trial(np.ones(1), -2.0, 0.5).shorter(0.5, RULES) == pytest.approx(1 / 6)
+    assert Trial(np.ones(1), -2.0, 0.5).shorter(100.0, RULES) == pytest.approx(0.05)  # a tenth
+    assert Trial(np.ones(1), -2.0, 0.5).shorter(-0.5, RULES) == 0.25  # q = 2 t^2 - 2 t, least at 1/2: cut to a half
+    assert Trial(np.ones(1), -1.0, 1.0).shorter(-1.0, RULES) == 0.1  # a straight line has no least value
+    assert Trial(np.ones(1), -1.0, 1.0).shorter(-2.0, RULES) == 0.1  # nor has a parabola that opens downwards
 
 
 def test_the_reference_is_the_largest_merit_before_the_newest():
     record = Reference(np.array([9.0, 3.0, 1.0]), np.array([[0.0], [0.0], [2.0]]))
-    merit = Merit(2.0, AugmentedLagrangian(np.zeros(1), 1.0))
+    F = AugmentedLagrangian(np.zeros(1), 1.0)
     # 2 f + [g]_+^2 / 2: 18, 6, 2 + 2
-    assert record.values(merit) == (4.0, 6.0, 18.0)
-    assert record.newest(2).values(merit) == (4.0, 6.0, 6.0)
+    assert record.values(2.0, F) == (4.0, 6.0, 18.0)
+    assert record.newest(2).values(2.0, F) == (4.0, 6.0, 6.0)
     assert record.newest().objectives.tolist() == [1.0]
     longer = record.push(np.asarray(5.0), np.array([-1.0]))
     assert longer.objectives.tolist() == [9.0, 3.0, 1.0, 5.0]
@@ -308,7 +307,9 @@ def test_the_monitor():
     assert Monitor() == (math.inf, 0, 0)
     assert Monitor(3.0, 7, 2).reset() == (math.inf, 0, 2)
     assert Monitor(3.0, 7, 2).reset(1.0) == (1.0, 0, 2)
-    assert [Monitor(restorations=n).patience(20) for n in (0, 1, 3)] == [20, 40, 160]
+    for restorations, patience in ((0, 20), (1, 40), (3, 160)):
+        assert Monitor(1.0, patience, restorations).is_out_of_patience(20)
+        assert not Monitor(1.0, patience - 1, restorations).is_out_of_patience(20)
     state = adaptive_state(linear([1.0], [[1.0]], [0.0]), [1.0])  # g = 1 at the start
 
     def monitored(monitor, g=1.0):

@@ -13,13 +13,11 @@ from gdpa.core.problem import row_by_row
 from gdpa.core.units import asymmetric_direction
 from gdpa.methods.adaptive import Rules, restoration, sqp
 from gdpa.methods.adaptive import method as adaptive
-from gdpa.methods.adaptive.merit import Reference, Trial
-from gdpa.methods.adaptive.models import DenseModel, model_at
 from gdpa.methods.adaptive.quasi_newton import QuasiNewton
 from gdpa.methods.adaptive.restoration import Restoration, Stage
 from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, Scaling, common_lengths
-from gdpa.methods.adaptive.sqp import SQP
-from gdpa.methods.adaptive.state import Monitor, sqrt_eps
+from gdpa.methods.adaptive.sqp import SQP, DenseModel, model_at
+from gdpa.methods.adaptive.state import Monitor, Reference, Trial, sqrt_eps
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.sparse.matrix import read
 
@@ -332,10 +330,10 @@ def test_what_the_loop_sees_is_in_the_lengths_of_the_user():
 
 
 def test_restoration_minimizes_the_violation_alone():
-    merit = Restoration(1.0).merit(at(line(), g=0.0))
-    assert merit.lagrangian.multipliers.tolist() == [0.0]
-    assert float(merit.value(np.asarray(7.0), np.full(1, 3.0))) == 4.5
-    assert Restoration(1.0).merit(at(line(), g=0.5)).lagrangian.multipliers.tolist() == [0.0]
+    penalty = Restoration(1.0).penalty(at(line(), g=0.5))
+    assert penalty.multipliers.tolist() == [0.0]
+    points = Reference(np.full(2, 7.0), np.array([[3.0], [2.0]]))
+    assert points.values(0.0, penalty) == (2.0, 4.5, 4.5)
 
 
 def test_the_second_probe_is_a_hundredth_of_x_in_a_fixed_direction():

@@ -29,9 +29,9 @@ from gdpa.base.arrays import to_numpy
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import row_by_row
 from gdpa.methods.adaptive import Rules
-from gdpa.methods.adaptive.merit import Merit, Reference
-from gdpa.methods.adaptive.models import DenseModel
 from gdpa.methods.adaptive.restoration import Restoration
+from gdpa.methods.adaptive.sqp import DenseModel
+from gdpa.methods.adaptive.state import Reference
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import ModelStep
 from gdpa.run.oracle import CountingOracle
@@ -137,7 +137,7 @@ def test_the_reference_value_is_exact_under_new_multipliers(rng):
         q = gi + 0.9 * F.multipliers / 3.0
         q[0] = max(q[0], 0.0)
         by_hand.append(fi + 1.5 * q @ q - 0.81 * F.multipliers @ F.multipliers / 6)
-    assert reference.values(Merit(1.0, F)) == pytest.approx((by_hand[-1], by_hand[-2], max(by_hand[:-1])))
+    assert reference.values(1.0, F) == pytest.approx((by_hand[-1], by_hand[-2], max(by_hand[:-1])))
 
 
 # Answers

@@ -9,9 +9,9 @@ import torch
 from gdpa import AdaptiveGDPA, Evaluation, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, solve
 from gdpa.base.arrays import max_norm, positive_part
 from gdpa.methods.adaptive import Rules
-from gdpa.methods.adaptive.merit import Reference, sufficient
 from gdpa.methods.adaptive.restoration import Restoration, enter_restoration
 from gdpa.methods.adaptive.scaling import ScaledProblem
+from gdpa.methods.adaptive.state import Reference, Trial
 from tests.methods.adaptive_cases import AWKWARD, HOLES, INFEASIBLE, UNBOUNDED, WALLS
 
 STEPS = ("auto", "pullback")
@@ -93,8 +93,9 @@ def test_an_infinite_merit_is_no_step_towards_minus_infinity(step):
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_a_merit_that_is_not_finite_is_never_sufficient(value):
-    assert not sufficient(value, current=1.0, reference=2.0, promised=-1.0, rounding=1e-15, rules=Rules())
-    assert sufficient(1.0, current=1.0, reference=2.0, promised=-1.0, rounding=1e-15, rules=Rules())
+    trial = Trial(np.ones(1), slope=-1.0)
+    assert not trial.suffices(value, current=1.0, reference=2.0, rounding=1e-15, rules=Rules())
+    assert trial.suffices(1.0, current=1.0, reference=2.0, rounding=1e-15, rules=Rules())
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from gdpa.base.arrays import machine_eps, max_norm, namespace, some, zeros_like
-from gdpa.base.checks import check_count, check_positive
 from gdpa.base.status import Status
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.certificate import JACOBIAN_LIMIT
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.methods.adaptive.merit import Reference, Trial, shorten, sufficient
 from gdpa.methods.adaptive.quasi_newton import QuasiNewton, descend, enter_quasi_newton
 from gdpa.methods.adaptive.restoration import enter_restoration
-from gdpa.methods.adaptive.rules import Rules
+from gdpa.methods.adaptive.rules import Rules, Settings
 from gdpa.methods.adaptive.scaling import (
     ScaledEvaluation,
     ScaledProblem,
     column_lengths,
     common_lengths,
-    is_box,
     measures_rows,
     own_lengths,
     scaling_from,
 )
-from gdpa.methods.adaptive.sqp import SQP, begins_with_sqp, enter_sqp, nearly_active
-from gdpa.methods.adaptive.state import AdaptiveState, Monitor, sqrt_eps
+from gdpa.methods.adaptive.sqp import begins_with_sqp, enter_sqp, nearly_active
+from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Reference, Trial, sqrt_eps
 from gdpa.methods.base import Probe
 from gdpa.methods.method import Method, MethodCard
 from gdpa.numerics.lbfgs import LBFGS
@@ -39,7 +36,7 @@ from gdpa.numerics.lbfgs import LBFGS
 
 @stored
 @dataclass(frozen=True)
-class AdaptiveGDPA(Method):
+class AdaptiveGDPA(Settings, Method):
     r"""A one-loop augmented Lagrangian method with nothing to tune. It is ours, not the paper's recursion.
 
     It keeps the paper's function F_beta (`core.lagrangian`), its single loop and its oracle, and replaces the rest.
@@ -86,25 +83,12 @@ class AdaptiveGDPA(Method):
         Everything but F_beta and the oracle, see docs/adaptive.md. There is no O(1/eps^3) theorem for it.
     """
 
-    beta: float = 10.0
-    memory: int = 20
-    step: str = "auto"
-    rules: Rules = field(default=Rules(), repr=False)
-
     card: ClassVar[MethodCard] = MethodCard(
         "AdaptiveGDPA (ours)", "primal-dual", "ncvx", "inequality, equality", "single-loop", "none"
     )
     batches: ClassVar[bool] = False
     retried: ClassVar[bool] = False
     works_on_host: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(beta=self.beta)
-        check_count(1, memory=self.memory)
-        if self.step not in ("auto", "pullback", "jacobian"):
-            raise ValueError(f"step must be 'auto', 'pullback' or 'jacobian', got {self.step!r}")
-        if not isinstance(self.rules, Rules):
-            raise TypeError(f"rules must be a Rules of gdpa.methods.adaptive, got {self.rules!r}")
 
     def init(self, problem: Problem, x0: Array) -> AdaptiveState:
         now = self.begin(problem, x0)
@@ -175,8 +159,7 @@ class AdaptiveGDPA(Method):
             hessian=None,
             reference=Reference(call.objective[None], call.constraints[None, :]),
         )
-        state = enter_sqp(scaled, state) if isinstance(state.phase, SQP) else state.phase.renew(scaled, state)
-        state = state.replaced(curvature=before.curvature)
+        state = state.phase.renew(scaled, state).replaced(curvature=before.curvature)
         return state.phase.plan(self, scaled, state)
 
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
@@ -189,7 +172,7 @@ class AdaptiveGDPA(Method):
             # 3. multipliers, penalty and curvature; the next phase; its trial, or a verdict
             new = self._arrive(scaled, old, there)
             if math.isfinite(new.trial.slope):
-                return self._in_suitable_lengths(problem, new)
+                return self._in_suitable_lengths(scaled, new)
             rise = math.nan  # the gradient there is not finite
         # 4. second-order correction, shorter step, projected gradient, or a verdict
         return self._refuse(scaled, old, now, rise)
@@ -197,22 +180,22 @@ class AdaptiveGDPA(Method):
     def _arrive(self, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState) -> AdaptiveState:
         """Return the state at the accepted point: multipliers, penalty, phase, next trial, or a verdict."""
         rules, phase = self.rules, state.phase
-        if not phase.restores:
-            violated = state.violation > sqrt_eps(state.x)
-            if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
-                far = state.violation > sqrt_eps(state.x) * max(1.0, float(max_norm(state.x)))
-                return enter_restoration(self, problem, state) if far else state.replaced(verdict=Status.DIVERGING)
-            unmoved = 0 if _moved(old.z, state.z, rules) else old.unmoved_points + 1
+        if phase.restores:
+            state = phase.arrive(self, problem, old, state)
+            return state.phase.plan(self, problem, state)
+        if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
+            far = state.violation > sqrt_eps(state.x) * max(1.0, float(max_norm(state.x)))
+            return enter_restoration(self, problem, state) if far else state.replaced(verdict=Status.DIVERGING)
+        unmoved = 0 if _moved(old.x, state.x, rules) else old.unmoved_points + 1
+        if unmoved != state.unmoved_points:
             state = state.replaced(unmoved_points=unmoved)
+        violated, still = state.is_violated, unmoved >= rules.patience
         state = phase.arrive(self, problem, old, state)
         state = state.phase.plan(self, problem, state)
-        if phase.restores:
-            return state
         if self.step == "auto":
             state = self._choose(problem, state)
         state = _watch(state, rules)
-        still, monitor = state.unmoved_points >= rules.patience, state.monitor
-        if violated and (still or monitor.points >= monitor.patience(rules.patience)):
+        if violated and (still or state.monitor.is_out_of_patience(rules.patience)):
             return enter_restoration(self, problem, state)
         return self._stall(problem, state) if still else state
 
@@ -234,7 +217,7 @@ class AdaptiveGDPA(Method):
             correction = state.phase.correct(problem, state, now.constraints, rules)
             if correction is not None:
                 return state.replaced(trial=trial._replace(correction=correction))
-        length = shorten(trial.length, trial.slope, rise, rules)
+        length = trial.shorter(rise, rules)
         if length >= sqrt_eps(state.x) ** (2 * rules.shortest_step):
             return state.replaced(trial=trial._replace(length=length))
         if state.curvature.pairs:  # once more along the projected gradient
@@ -245,7 +228,7 @@ class AdaptiveGDPA(Method):
             call = now.original
             probe = Probe(state.x, state.multipliers, call.objective, call.constraints, state.x + math.nan)
             return state.replaced(probe=probe, verdict=Status.INVALID_NUMBER)
-        if not state.phase.restores and state.violation > sqrt_eps(state.x):
+        if not state.phase.restores and state.is_violated:
             return enter_restoration(self, problem, state)
         return self._stall(problem, state)
 
@@ -263,12 +246,13 @@ class AdaptiveGDPA(Method):
         The quasi-Newton phase goes first, until it has made the passes that `Rules.patience` points of SQP would
         take. An easy problem is solved by then.
         """
-        rules, m, d = self.rules, state.constraints.shape[0], state.x.shape[0]
-        whole = m <= rules.few_rows or state.call(problem).original.has_cheap_jacobian
-        if whole or m * d > JACOBIAN_LIMIT or not problem.is_box:
+        rules, m, d = self.rules, state.multipliers.shape[0], state.x.shape[0]
+        if m <= rules.few_rows or m * d > JACOBIAN_LIMIT or not problem.is_box:
+            return state
+        if state.call(problem).original.has_cheap_jacobian:
             return state
         rows = int(namespace(state.x).sum(nearly_active(state, state.lagrangian)))
-        if isinstance(state.phase, SQP):
+        if state.phase.linearizes:
             if rows <= rules.few_rows:
                 return state
             state = enter_quasi_newton(problem, state)
@@ -279,22 +263,21 @@ class AdaptiveGDPA(Method):
             state = enter_sqp(problem, state.replaced(curvature=state.curvature.cleared()))
         return state.phase.plan(self, problem, state)
 
-    def _in_suitable_lengths(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
+    def _in_suitable_lengths(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state in new lengths if x has outgrown the old ones or they have not led to an end."""
-        rules, sqp = self.rules, isinstance(state.phase, SQP)
-        second = sqp and state.step == rules.second_attempt
-        outgrown = not state.phase.restores and _are_outgrown(problem, state, rules)
-        if not (second or outgrown):
+        rules, phase, original = self.rules, state.phase, problem.original
+        second = phase.linearizes and state.step == rules.second_attempt
+        if not second and (phase.restores or not _are_outgrown(problem, state, rules)):
             return state
-        now = state.evaluation or problem.evaluate(state.x)
+        now = state.call(problem).original
         if second:
-            D = column_lengths(problem, state.x, now, rules)
-            return state if D is None else self._restart(problem, state, now, D)
-        D, before = common_lengths(problem, state.x, now, rules), state.scaling.lengths
-        if sqp or (D is not None and (before is None or D[0] > before[0])):
+            D = column_lengths(original, state.x, now, rules)
+            return state if D is None else self._restart(original, state, now, D)
+        D, before = common_lengths(original, state.x, now, rules), state.scaling.lengths
+        if phase.linearizes or (D is not None and (before is None or D[0] > before[0])):
             return state.rescaled(lengths=D)
         # f and g have shrunk, and the quasi-Newton phase does not renew their units
-        return self._restart(problem, state, now, D)
+        return self._restart(original, state, now, D)
 
     def _restart(self, problem: Problem, state: AdaptiveState, now: Evaluation, D: Array | None) -> AdaptiveState:
         """Return the state of a run that begins again at x in the lengths D, with its multipliers and its penalty."""
@@ -319,14 +302,13 @@ class Outcome(NamedTuple):
 @np.errstate(over="ignore", invalid="ignore")
 def assess(state: AdaptiveState, now: ScaledEvaluation, rules: Rules) -> Outcome:
     """Return whether the trial point is accepted."""
-    trial, g = state.trial, now.constraints
-    points = state.reference.push(now.objective, g)
-    value, current, reference = points.values(state.phase.merit(state))
+    trial, phase, points = state.trial, state.phase, state.reference.push(now.objective, now.constraints)
+    value, current, reference = points.values(0.0 if phase.restores else 1.0, phase.penalty(state))
+    rise = value - current
     if trial.forced and math.isfinite(value):
-        return Outcome(points.newest(), value - current, True)
-    rounding = rules.roundings * machine_eps(g)
-    accepted = sufficient(value, current, reference, trial.length * trial.slope, rounding, rules)
-    return Outcome(points.newest(rules.reference_points), value - current, accepted)
+        return Outcome(points.newest(), rise, True)
+    accepted = trial.suffices(value, current, reference, rules.roundings * machine_eps(now.x), rules)
+    return Outcome(points.newest(rules.reference_points), rise, accepted)
 
 
 def _moved(old: Array, new: Array, rules: Rules) -> bool:
@@ -337,23 +319,22 @@ def _moved(old: Array, new: Array, rules: Rules) -> bool:
 
 def _watch(state: AdaptiveState, rules: Rules) -> AdaptiveState:
     """Return the state with its monitor reset if the violation has decreased or vanished."""
-    violation, monitor = state.violation, state.monitor
-    if violation <= sqrt_eps(state.x):
+    monitor = state.monitor
+    if not state.is_violated:
         return state.replaced(monitor=monitor.reset())
-    if monitor.points >= monitor.patience(rules.patience) and violation < rules.fallen * monitor.violation:
-        return state.replaced(monitor=monitor.reset(violation))
+    if monitor.is_out_of_patience(rules.patience) and state.violation < rules.fallen * monitor.violation:
+        return state.replaced(monitor=monitor.reset(state.violation))
     return state
 
 
-def _are_outgrown(problem: Problem, state: AdaptiveState, rules: Rules) -> bool:
+def _are_outgrown(problem: ScaledProblem, state: AdaptiveState, rules: Rules) -> bool:
     """Return whether the largest |x_j| has left the length that D gives it.
 
     A first small step from 0 does not measure x: a length of 1 is shortened at `Rules.patience` points or not at all,
     and a shorter one is not shortened.
     """
-    if problem.x_scale is not None or not is_box(problem.domain) or not state.scaling.has_common_length:
+    if problem.original.x_scale is not None or not problem.is_box or not state.scaling.has_common_length:
         return False  # lengths of single variables stay
-    D = state.scaling.length
-    size = float(max_norm(state.x))
+    D, size = state.scaling.length, float(max_norm(state.x))
     shortened = D > 1 or (D == 1 and size > 0 and state.step == rules.patience)
     return size > rules.ordinary * D or (shortened and size < D / rules.ordinary)

@@ -18,10 +18,9 @@ from gdpa.base.arrays import dot, max_norm
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.certificate import gradient_mapping
-from gdpa.methods.adaptive.merit import Trial
-from gdpa.methods.adaptive.rules import Rules
+from gdpa.methods.adaptive.rules import Rules, Settings
 from gdpa.methods.adaptive.scaling import ScaledProblem
-from gdpa.methods.adaptive.state import AdaptiveState, Phase, Settings
+from gdpa.methods.adaptive.state import AdaptiveState, Phase, Trial
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
 
@@ -98,8 +97,8 @@ def measure(problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState) ->
 
 def merit_gradient(problem: ScaledProblem, state: AdaptiveState) -> Array:
     """Return the gradient of the phase's merit at x, eq. (as) of the paper: one backward pass."""
-    merit = state.phase.merit(state)
-    return state.call(problem).pullback(merit.lagrangian.weights(state.constraints), merit.weight)
+    phase = state.phase
+    return state.call(problem).pullback(phase.penalty(state).weights(state.constraints), 0.0 if phase.restores else 1.0)
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses non-finite numbers

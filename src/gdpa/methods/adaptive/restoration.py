@@ -20,12 +20,11 @@ from gdpa.base.stored import stored
 from gdpa.core.certificate import gradient_mapping, violation
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.units import asymmetric_direction
-from gdpa.methods.adaptive.merit import Merit, Trial
 from gdpa.methods.adaptive.quasi_newton import descend, enter_quasi_newton, measure, merit_gradient
-from gdpa.methods.adaptive.rules import Rules
+from gdpa.methods.adaptive.rules import Rules, Settings
 from gdpa.methods.adaptive.scaling import ScaledProblem
 from gdpa.methods.adaptive.sqp import begins_with_sqp, enter_sqp
-from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Phase, Settings, sqrt_eps
+from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Phase, Trial, sqrt_eps
 
 
 @stored
@@ -56,8 +55,9 @@ class Restoration(Phase):
 
     restores: ClassVar[bool] = True
 
-    def merit(self, state: AdaptiveState) -> Merit:
-        return Merit(0.0, AugmentedLagrangian(0 * state.constraints, 1.0, 0.0, state.lagrangian.num_equalities))
+    def penalty(self, state: AdaptiveState) -> AugmentedLagrangian:
+        """Return ||[g]_+||^2 / 2: lambda = 0 and beta = 1."""
+        return AugmentedLagrangian(0 * state.constraints, 1.0, 0.0, state.lagrangian.num_equalities)
 
     def arrive(
         self, method: Settings, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState

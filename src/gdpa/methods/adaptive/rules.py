@@ -1,4 +1,4 @@
-"""Every constant of AdaptiveGDPA, with its symbol, its meaning and its source."""
+"""The parameters of AdaptiveGDPA, and every other constant with its symbol, its meaning and its source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from gdpa.base.checks import is_count, is_number
+from gdpa.base.checks import check_count, check_positive, is_count, is_number
 from gdpa.base.stored import stored
 
 
@@ -79,6 +79,24 @@ class Rules:
             if not (is_count(value) if whole else is_number(value) and value >= 0):
                 kind = "an integer" if whole else "a number"
                 raise ValueError(f"{rule.name} must be {kind} of at least 0, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parameters of `AdaptiveGDPA`, which its phases read."""
+
+    beta: float = 10.0
+    memory: int = 20
+    step: str = "auto"
+    rules: Rules = field(default=Rules(), repr=False)
+
+    def __post_init__(self) -> None:
+        check_positive(beta=self.beta)
+        check_count(1, memory=self.memory)
+        if self.step not in ("auto", "pullback", "jacobian"):
+            raise ValueError(f"step must be 'auto', 'pullback' or 'jacobian', got {self.step!r}")
+        if not isinstance(self.rules, Rules):
+            raise TypeError(f"rules must be a Rules of gdpa.methods.adaptive, got {self.rules!r}")
 
 
 def table() -> str:

@@ -1,52 +1,38 @@
-"""The state of AdaptiveGDPA between two trial points, and the interface of its phases."""
+"""The state of AdaptiveGDPA between two trial points: trial, accepted points, monitor, and the interface of phases."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
 
-from gdpa.base.arrays import machine_eps, top
+from gdpa.base.arrays import machine_eps, namespace, top
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.certificate import violation
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.methods.adaptive.merit import Merit, Reference, Trial
-from gdpa.methods.adaptive.rules import Rules
+from gdpa.methods.adaptive.rules import Rules, Settings
 from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, Scaling
 from gdpa.methods.base import State
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.sparse.matrix import SparseMatrix
 
 
-class Settings(Protocol):
-    """The parameters of the method that its phases read."""
-
-    @property
-    def beta(self) -> float:
-        """The first penalty."""
-        ...
-
-    @property
-    def step(self) -> str:
-        """The kind of step."""
-        ...
-
-    @property
-    def rules(self) -> Rules:
-        """The other constants."""
-        ...
-
-
 class Phase:
-    """A phase of the method. A subclass adds the values that this phase alone needs."""
+    """A phase of the method. A subclass adds the values that this phase alone needs.
 
-    #: Whether the phase minimizes the violation alone.
+    Attributes:
+        restores: whether the phase minimizes the violation alone; f then has the weight 0 in its merit.
+        linearizes: whether the phase holds the Jacobian at x.
+    """
+
     restores: ClassVar[bool] = False
+    linearizes: ClassVar[bool] = False
 
-    def merit(self, state: AdaptiveState) -> Merit:
-        """Return the function that the phase minimizes."""
-        return Merit(1.0, state.lagrangian)
+    def penalty(self, state: AdaptiveState) -> AugmentedLagrangian:
+        """Return the merit of the phase as a function of f, or of 0 if it restores, and g."""
+        return state.lagrangian
 
     def place(self, problem: ScaledProblem, z: Array, rules: Rules) -> Array:
         """Return the trial point, corrected for rounding."""
@@ -67,8 +53,8 @@ class Phase:
         raise NotImplementedError
 
     def renew(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
-        """Return the state, before it is planned, after its multipliers were replaced."""
-        return state
+        """Return the state at the start of the phase, before it is planned, with other multipliers or units."""
+        raise NotImplementedError
 
     def rescaled(self, a: float, b: Array | float, c: float) -> Self:
         """Return the phase with the units of f, g and z multiplied by a, b and 1 / c."""
@@ -95,11 +81,97 @@ class Monitor(NamedTuple):
 
     def counted(self, points: int) -> Monitor:
         """Return the monitor with more points counted."""
-        return self._replace(points=self.points + points)
+        return Monitor(self.violation, self.points + points, self.restorations)
 
-    def patience(self, first: int) -> int:
-        """Return how many points may pass without progress: ``first``, doubled by every restoration."""
-        return first << self.restorations
+    def is_out_of_patience(self, first: int) -> bool:
+        """Return whether ``first`` points have passed without progress, a number that every restoration doubles."""
+        return self.points >= first << self.restorations
+
+
+@stored
+class Trial(NamedTuple):
+    """The next trial point, x + t p.
+
+    Attributes:
+        direction: p, with x + p in X.
+        slope: the derivative of the merit along p, negative.
+        length: t.
+        forced: accept the trial whatever its merit, and forget the points before it.
+        correction: a step taken in place of a refused p (second-order correction).
+    """
+
+    direction: Array
+    slope: float
+    length: float = 1.0
+    forced: bool = False
+    correction: Array | None = None
+
+    def point(self, x: Array) -> Array:
+        """Return the trial point."""
+        if self.correction is not None:
+            return x + self.correction
+        return x + (self.direction if self.length == 1.0 else self.length * self.direction)
+
+    def rescaled(self, factor: float) -> Trial:
+        """Return the trial in coordinates that are ``factor`` times as large."""
+        correction = None if self.correction is None else factor * self.correction
+        return self._replace(direction=factor * self.direction, correction=correction)
+
+    def suffices(self, value: float, current: float, reference: float, rounding: float, rules: Rules) -> bool:
+        """Return whether the merit ``value`` of the trial point is low enough; one that is not finite never is.
+
+        The test is ``value <= reference + c t slope``, up to the relative rounding of the values.
+
+        >>> Trial(0.0, slope=-1.0).suffices(1.0, current=0.5, reference=1.1, rounding=0.0, rules=Rules())
+        True
+        """
+        promised = rules.sufficient_decrease * (self.length * self.slope)
+        return math.isfinite(value) and value <= reference + promised + rounding * max(abs(current), abs(value))
+
+    def shorter(self, rise: float, rules: Rules) -> float:
+        """Return the next t: the minimizer of a parabola, between a tenth and a half of this one.
+
+        ``rise`` is the increase of the merit from x to x + t p, and may be not finite.
+
+        >>> Trial(0.0, slope=-1.0).shorter(1.0, Rules()), Trial(0.0, slope=-1.0).shorter(math.nan, Rules())
+        (0.25, 0.1)
+        """
+        t, slope = self.length, self.slope
+        curvature = 2 * (rise - t * slope)
+        best = -slope * t * t / curvature if curvature > 0 else 0.0
+        return min(max(best, rules.shortest_cut * t), rules.longest_cut * t)
+
+
+@stored
+class Reference(NamedTuple):
+    """The scaled values (f, g) of the last accepted points, newest last.
+
+    F_beta(x_j, lambda) depends on x_j through these values alone, so after any change of lambda or beta the reference
+    is recomputed exactly and without an evaluation.
+
+    References:
+        L. Grippo, F. Lampariello and S. Lucidi, "A nonmonotone line search technique for Newton's method", SIAM J.
+        Numerical Analysis 23 (1986).
+    """
+
+    objectives: Array
+    constraints: Array
+
+    def push(self, objective: Array, constraints: Array) -> Reference:
+        """Return the record with one more point."""
+        xp = namespace(constraints)
+        return Reference(
+            xp.concat([self.objectives, objective[None]]), xp.concat([self.constraints, constraints[None]])
+        )
+
+    def newest(self, points: int = 1) -> Reference:
+        """Return the record of the newest points alone."""
+        return Reference(self.objectives[-points:], self.constraints[-points:])
+
+    def values(self, weight: float, F: AugmentedLagrangian) -> tuple[float, float, float]:
+        """Return the merit at the newest point, at the one before, and the largest over all but the newest."""
+        values = F.value(self.objectives if weight == 1.0 else weight * self.objectives, self.constraints)
+        return float(values[-1]), float(values[-2]), float(top(values[:-1]))
 
 
 @stored
@@ -139,24 +211,32 @@ class AdaptiveState(State):
         D = self.scaling.lengths
         return self.x if D is None else self.x / D
 
-    def call(self, problem: ScaledProblem) -> ScaledEvaluation:
-        """Return the oracle call at x in the units of the state."""
-        return ScaledEvaluation(self.evaluation or problem.original.evaluate(self.x), self.scaling, self.x)
-
     @property
     def constraints(self) -> Array:
         """The scaled g at x."""
         return self.reference.constraints[-1]
 
-    @property
+    @cached_property
     def violation(self) -> float:
         """The largest violation of a scaled constraint at x."""
-        return largest_violation(self.constraints, self.lagrangian.num_equalities)
+        return largest_violation(self.reference.constraints[-1], self.lagrangian.num_equalities)
+
+    @property
+    def is_violated(self) -> bool:
+        """Whether a scaled constraint is violated by more than rounding."""
+        return self.violation > sqrt_eps(self.x)
+
+    def call(self, problem: ScaledProblem) -> ScaledEvaluation:
+        """Return the oracle call at x in the units of the state."""
+        return ScaledEvaluation(self.evaluation or problem.original.evaluate(self.x), self.scaling, self.x)
 
     def replaced(self, **changes: Any) -> AdaptiveState:
         """Return the state with other values of some fields: `dataclasses.replace` without its check of each field."""
         state = object.__new__(AdaptiveState)
-        vars(state).update(vars(self), **changes)
+        known = vars(state)
+        known.update(vars(self), **changes)
+        if "reference" in changes:
+            known.pop("violation", None)
         return state
 
     def rescaled(self, a: float = 1.0, b: Array | float = 1.0, lengths: Array | None = None) -> AdaptiveState:
