@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import gdpa.torch
 from tests.torch.helpers import KINDS, batch, duals, flat, make, network, terms, train
 
 DTYPE = torch.float64
@@ -14,7 +15,7 @@ def exact_step(net, opt, parts):
     opt.zero_grad()
     with torch.no_grad():
         for part in parts:
-            opt.observe(*terms(net, part), samples=len(part))
+            opt.add_micro_batch(*terms(net, part), samples=len(part))
     for part in parts:
         opt.lagrangian(*terms(net, part), samples=len(part)).backward()
     opt.step()
@@ -50,10 +51,10 @@ def test_the_mean_of_many_parts_is_as_good_as_that_of_the_whole():
     counts = torch.randint(1, 9, (3000,), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         for scale, n in zip(scales, counts.tolist(), strict=True):
-            opt.observe(x.sum() * 0, x * scale, samples=n)
+            opt.add_micro_batch(x.sum() * 0, x * scale, samples=n)
     opt.lagrangian(x.sum() * 0, x * scales[0], samples=1)
     wanted = (scales.double() * counts.double()[:, None]).sum(0) / counts.sum()
-    assert torch.equal(opt._stage.values.float(), wanted.float())
+    assert torch.equal(torch.tensor(opt._stage.batch.values).float(), wanted.float())
 
 
 def test_weights_of_parts_are_something_else():
@@ -78,21 +79,22 @@ def test_weights_of_parts_are_something_else():
 def test_exact_refuses_what_it_cannot_know(kind):
     net = network()
     opt = make(kind, net.parameters(), accumulate="exact")
-    with pytest.raises(RuntimeError, match=r"call opt.observe\(f, g\) on every micro-batch"):
+    with pytest.raises(RuntimeError, match=r"call opt.add_micro_batch\(f, g\) on every micro-batch"):
         opt.lagrangian(*terms(net, batch(0)))
     for i in range(2):
-        opt.observe(*terms(net, batch(i)))
+        opt.add_micro_batch(*terms(net, batch(i)))
     opt.lagrangian(*terms(net, batch(0))).backward()
-    with pytest.raises(RuntimeError, match="observe came after lagrangian"):
-        opt.observe(*terms(net, batch(0)))
-    with pytest.raises(RuntimeError, match="observe saw 2 micro-batches but lagrangian 1"):
+    with pytest.raises(RuntimeError, match="add_micro_batch came after lagrangian"):
+        opt.add_micro_batch(*terms(net, batch(0)))
+    with pytest.raises(RuntimeError, match="add_micro_batch saw 2 micro-batches but lagrangian 1"):
         opt.step()
 
 
-def test_observe_belongs_to_exact():
+def test_micro_batches_belong_to_exact():
     net = network()
-    with pytest.raises(RuntimeError, match='observe is for accumulate="exact"'):
-        make("paper", net.parameters()).observe(*terms(net, batch(0)))
+    with pytest.raises(RuntimeError, match='add_micro_batch is for accumulate="exact"'):
+        make("paper", net.parameters()).add_micro_batch(*terms(net, batch(0)))
+    assert gdpa.torch.GDPA.observe is gdpa.torch.GDPA.add_micro_batch  # its name in 0.1.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,7 +103,7 @@ def test_a_round_that_did_not_step_is_forgotten(kind):
     opt = make(kind, net.parameters(), accumulate="exact")
     parts = [batch(i, dtype=DTYPE) for i in range(2)]
     for part in parts:
-        opt.observe(*terms(net, part))
+        opt.add_micro_batch(*terms(net, part))
     for part in parts:
         opt.lagrangian(*terms(net, part)).backward()
     exact_step(net, opt, parts)  # begins with zero_grad

@@ -195,7 +195,7 @@ class TestCalibration:
         opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=1e-9), 1)
         for i in range(70):
             if i == 60:
-                monkeypatch.setattr(calibration, "_slopes", _refuse)
+                monkeypatch.setattr(calibration, "squared_slopes", _refuse)
             opt.zero_grad()
             opt.lagrangian(x.sum(), x).backward()
             opt.step()

@@ -113,7 +113,7 @@ def test_b8_an_absent_masked_mean_does_not_poison_the_step(kind, form, groups, a
     opt = make(kind, [x], names, equalities=(), nan="absent", accumulate=accumulate)
     if accumulate == "exact":
         with torch.no_grad():
-            opt.observe(x.square().sum(), masked_means(x, form, groups))
+            opt.add_micro_batch(x.square().sum(), masked_means(x, form, groups))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         opt.lagrangian(x.square().sum(), masked_means(x, form, groups)).backward()

@@ -113,13 +113,13 @@ def test_calibrated_captured_steps_are_eager_steps():
 
 def test_calibration_reads_host_arrays_alone(monkeypatch):
     """On a CUDA device NumPy cannot read a tensor; this shows on any machine that calibration is given none."""
-    seen, original = [], calibration.candidates
+    seen, original = [], calibration.measure
 
-    def candidates(roster, dual, values, present, everything):
-        seen.extend(entry for entry in dual.values() if isinstance(entry, torch.Tensor))
-        return original(roster, dual, values, present, everything)
+    def measure(roster, dual, values, present, *rest):
+        seen.extend(entry for entry in (*dual.values(), values, present) if isinstance(entry, torch.Tensor))
+        return original(roster, dual, values, present, *rest)
 
-    monkeypatch.setattr(calibration, "candidates", candidates)
+    monkeypatch.setattr(calibration, "measure", measure)
     _, opt = trained("cpu", SAMPLES // 2, capturable=True)
     assert not seen
     assert bool((opt.param_groups[0]["ratio"] > 0).any())

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gdpa.torch
-from gdpa.torch.memory import FEW, Rows
+from gdpa.torch.dual import FEW, Rows
 from gdpa.torch.rules import RULES, Paper, make_rule
 from tests.torch.helpers import KINDS, make, network, train
 

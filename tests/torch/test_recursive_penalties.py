@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -63,6 +64,24 @@ def test_noisy_runs_come_near_the_solution(kind: Any) -> None:
         opt.step(batch, **({} if kind is StormPenalty else {"large": problem(x)}))
         tail += [x.item()] if k >= 400 else []
     assert sum(tail) / len(tail) == pytest.approx(1.03, abs=0.04)
+
+
+@pytest.mark.parametrize("kind", [StormPenalty, SpiderPenalty])
+def test_a_resumed_run_takes_the_same_steps(kind: Any) -> None:
+    def take(opt: Any, x: Any, noise: list[float]) -> None:
+        for xi in noise:
+            opt.step(problem(x, xi), **({} if kind is StormPenalty else {"large": problem(x)}))
+
+    x = parameter()
+    opt = kind([x], lr=0.1)
+    take(opt, x, NOISE)
+    y = torch.nn.Parameter(x.detach().clone())
+    other = kind([y], lr=0.1)
+    other.load_state_dict(copy.deepcopy(opt.state_dict()))
+    take(opt, x, NOISE)
+    take(other, y, NOISE)
+    assert torch.equal(x, y)
+    assert other.steps == 6
 
 
 def test_bad_constants_are_named() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gdpa.torch
 from gdpa.torch.rules import RULES, Damped, Feedback, NuPI, Paper, PenaltyBarrier, TwoSample, make_rule
-from gdpa.torch.rules.base import Part, advance, advance_few
+from gdpa.torch.rules.base import Part, advance
 from tests.torch.helpers import advance_each
 
 NAMES = list(RULES)
@@ -67,7 +67,7 @@ def test_numbers_vectors_and_tensors_agree(name, g, seed, equalities, masked):
     )  # fmt: skip
     assert w_each == pytest.approx(w.tolist(), rel=1e-12)
     assert w_tensors.tolist() == pytest.approx(w.tolist(), rel=1e-12)
-    few = advance_few(rule, dual, values, np.ones(m, bool) if present is None else present, equalities)
+    few = advance(rule, dual, values, np.ones(m, bool) if present is None else present, equalities)
     assert few[1].tolist() == pytest.approx(w.tolist(), rel=1e-12)
     for key in rule.vectors:
         expected = pytest.approx(whole(updates, dual, key).astype(float).tolist(), rel=1e-12)

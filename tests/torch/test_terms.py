@@ -397,7 +397,7 @@ def test_accumulated_micro_batches_of_terms_are_the_whole_batch():
             opt.zero_grad()
             with torch.no_grad():
                 for one in batches:
-                    opt.observe(*some(one))
+                    opt.add_micro_batch(*some(one))
             for one in batches:
                 opt.lagrangian(*some(one)).backward()
             opt.step()

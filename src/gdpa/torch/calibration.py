@@ -12,7 +12,7 @@ constraints that are violated or have a multiplier are measured again after 64, 
 from __future__ import annotations
 
 import logging
-import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 
 from gdpa.torch.pooling import Group
 from gdpa.torch.roster import Roster
-from gdpa.torch.rules.base import Part, Scalar, Vector
+from gdpa.torch.rules.base import Entries, Part, Scalar, Vector
 
 _logger = logging.getLogger("gdpa.torch")
 
@@ -61,185 +61,144 @@ _SEVERAL_PASSES = (
 )
 
 
-def candidates(roster: Roster, dual: dict[str, Any], values: Any, present: Any, everything: bool) -> list[int]:
-    """Return the constraints to measure in this batch: not known yet, present, and violated or an equality.
-
-    Args:
-        roster: the constraints.
-        dual: ``ratio`` and ``measured``, as sequences or arrays.
-        values: g over all samples.
-        present: which constraints have samples; None for all.
-        everything: take constraints that hold, too.
-    """
-    ratio, first = dual["ratio"], roster.size - roster.num_equalities
-    found: list[int]
-    if isinstance(values, np.ndarray):
-        here = np.arange(roster.size) if present is None else np.flatnonzero(present)
-        g = values[here]
-        wanted = (g > 0) | ((here >= first) | everything) & (g == g)
-        found = here[wanted & (np.asarray(ratio)[here] == 0)].tolist()
-    else:
-        found = [
-            i
-            for i, g in enumerate(values)
-            if ratio[i] == 0 and (present is None or present[i]) and (g > 0 or (g == g and (i >= first or everything)))
-        ]
-    if len(found) > MOST_AT_ONCE:
-        found.sort(key=lambda i: (dual["measured"][i], i))
-    return found
-
-
 def measure(
     roster: Roster,
-    group: Group,
-    dual: dict[str, Any],
-    f: torch.Tensor,
-    g: torch.Tensor,
+    dual: Entries,
     values: Any,
-    here: Any,
-    which: list[int],
-    params: list[torch.Tensor],
-) -> dict[str, Any]:
-    """Measure the constraints ``which`` on this batch and return the entries of the dual state that change.
+    present: Any,
+    slopes: Callable[[Any], list[float]],
+    everything: bool = False,
+    again: bool = False,
+) -> Entries:
+    """Measure ratios on this batch and return the entries of the dual state that change.
 
     Args:
         roster: the constraints.
-        group: the ranks that measure together.
-        dual: the dual state on the host.
-        f, g: of this rank's samples, with their graph; g of absent groups masked.
-        values: g over all ranks.
-        here: which groups have samples on this rank; None for all.
-        which: from `candidates`, the same on all ranks.
-        params: the parameters to differentiate by.
+        dual: the dual state in NumPy.
+        values: g over all samples.
+        present: which constraints have samples; None for all.
+        slopes: returns ||grad f||^2 and then each ||grad g_i||^2 of the positions given.
+        everything: also measure constraints that hold.
+        again: measure known ratios again.
     """
-    many, done = roster.size > MOST_AT_ONCE, int(dual["measurements"])
+    new, changed = {key: dual[key].copy() for key in VECTORS}, {}
+    here = np.ones(roster.size, bool) if present is None else present
+    first = np.arange(roster.size) >= roster.size - roster.num_equalities
+    wanted = here & (new["ratio"] == 0) & ((values > 0) | (first | everything) & (values == values))
+    if wanted.any():
+        changed = _measure_missing(roster, dual, new, values, np.flatnonzero(wanted), slopes)
+    if again:
+        _measure_again(roster, dual, new, values, here, slopes)
+    for key, vector in new.items():
+        at = np.flatnonzero(vector != dual[key])
+        if len(at):
+            changed[key] = Part(at, vector[at])
+    return changed
+
+
+def _measure_missing(roster: Roster, dual: Entries, new: Entries, values: Any, which: Any, slopes: Any) -> Entries:
+    many, done, ratio = roster.size > MOST_AT_ONCE, int(dual["measurements"]), new["ratio"]
+    if many:
+        which = which[np.argsort(new["measured"][which], kind="stable")]
     left = MOST_IN_ALL - done if many else len(which)
     chosen = which[: max(0, min(left, MOST_AT_ONCE))] if many else which
-    new = {key: {i: float(dual[key][i]) for i in which} for key in VECTORS}
+    if len(chosen):
+        slope_f, *rest = slopes(chosen)
+        slope_g = np.array(rest)
+        at, slope_g = chosen[slope_g > 0], slope_g[slope_g > 0]  # else the gradient vanishes here and gives no scale
+        for key, more in (("slope_f", slope_f), ("slope_g", slope_g), ("squares", values[at] ** 2), ("measured", 1)):
+            new[key][at] += more
+        ripe = at[new["measured"][at] >= BATCHES]  # if f does not move, any ratio above 0 will do
+        above = np.where(new["slope_f"][ripe] > 0, new["slope_f"][ripe], new["measured"][ripe])
+        ratio[ripe] = np.sqrt(above / new["slope_g"][ripe])
+        for i in ripe:
+            _logger.info("%s: gradient ratio %.4g", roster.name(i), ratio[i])
     common = float(dual["common_ratio"])
-    if chosen:
-        slopes = _slopes(f, [(g[i], here is None or bool(here[i])) for i in chosen], params, group)
-        for i, slope in zip(chosen, slopes[1:], strict=True):
-            if slope > 0:  # else the gradient vanishes here, which is no scale
-                new["slope_f"][i] += slopes[0]
-                new["slope_g"][i] += slope
-                new["squares"][i] += float(values[i]) ** 2
-                new["measured"][i] += 1
-            if new["measured"][i] >= BATCHES:  # if f does not move, any ratio above 0 will do
-                new["ratio"][i] = ((new["slope_f"][i] or new["measured"][i]) / new["slope_g"][i]) ** 0.5
-                _logger.info("%s: gradient ratio %.4g", roster.name(i), new["ratio"][i])
-    if many and left <= len(chosen):
-        if not common:
-            common = _common(dual, new)
+    if many and left <= len(chosen):  # the others get the median ratio in units of their sizes
+        measured = new["measured"] > 0
+        above = np.where(new["slope_f"] > 0, new["slope_f"], new["measured"])[measured]
+        typical = np.sqrt(new["squares"][measured] / new["measured"][measured])
+        if not common and measured.any():
+            sizes = np.where(np.isfinite(dual["limit"][measured]), dual["limit"][measured], typical)
+            common = float(np.median(np.sqrt(above / new["slope_g"][measured]) * sizes))
             _logger.info("the other constraints: gradient ratio %.4g over their limits", common)
-        measured, squares = _array(dual["measured"]), _array(dual["squares"])
-        typical = float(np.median(np.sqrt(squares[measured > 0] / measured[measured > 0]))) if measured.any() else 0.0
-        for i in which:
-            size = float(dual["limit"][i])
-            if not math.isfinite(size):  # one batch's |g| may be anything; the running square is the mean of many
-                seen = float(dual["square"][i]) ** 0.5 if "square" in dual else float(dual["size"][i])
-                size = max(seen, abs(float(values[i])))
-                size = typical if typical / ALIKE < size < typical * ALIKE else size
-            if new["ratio"][i] == 0 and size > 0:
-                new["ratio"][i] = common / size
-    parts = {key: Part(which, list(numbers.values())) for key, numbers in new.items()}
-    return {**parts, "measurements": done + len(chosen), "common_ratio": common}
+        others = which[ratio[which] == 0]
+        # One batch's |g| may be anything; the running square is the mean of many.
+        seen = np.sqrt(dual["square"][others]) if "square" in dual else dual["size"][others]
+        seen = np.maximum(seen, np.abs(values[others]))
+        usual = float(np.median(typical)) if measured.any() else 0.0
+        seen = np.where((seen > usual / ALIKE) & (seen < usual * ALIKE), usual, seen)
+        size = np.where(np.isfinite(dual["limit"][others]), dual["limit"][others], seen)
+        ratio[others[size > 0]] = common / size[size > 0]
+    return {"measurements": done + len(chosen), "common_ratio": common}
 
 
-def due(steps: int) -> bool:
+def is_due(steps: int) -> bool:
     """Return whether ratios are measured again in the batch after ``steps`` steps.
 
-    >>> [steps for steps in range(200) if due(steps)]
+    >>> [steps for steps in range(200) if is_due(steps)]
     [64, 65, 66, 67, 128, 129, 130, 131]
     """
-    return steps >= AGAIN_FROM and steps - (1 << (steps.bit_length() - 1)) < AGAIN_BATCHES  # see `_batch_of_turn`
+    return steps >= AGAIN_FROM and _batch_of_turn(steps) < AGAIN_BATCHES
 
 
 def _batch_of_turn(steps: int) -> int:
     return steps - (1 << (steps.bit_length() - 1))
 
 
-def measure_again(
-    roster: Roster,
-    group: Group,
-    dual: dict[str, Any],
-    f: torch.Tensor,
-    g: torch.Tensor,
-    values: Any,
-    present: Any,
-    here: Any,
-    params: list[torch.Tensor],
-) -> dict[str, Any]:
-    """Measure known ratios again on a batch that is `due`; with the arguments and the answer of `measure`."""
-    old, slope_f, slope_g, lam = (_array(dual[key]) for key in ("ratio", "slope_f", "slope_g", "multipliers"))
-    steps, known, g_now = int(dual["dual_steps"]), old > 0, np.asarray(values, dtype=float)
-    if _batch_of_turn(steps) == 0:
+def _measure_again(roster: Roster, dual: Entries, new: Entries, values: Any, here: Any, slopes: Any) -> None:
+    """Measure known ratios again on a batch that `is_due`; change them after the last batch of the turn."""
+    old, ratio, slope_f, slope_g = dual["ratio"], new["ratio"], new["slope_f"], new["slope_g"]
+    turn, known = _batch_of_turn(int(dual["dual_steps"])), old > 0
+    if turn == 0:
         slope_f[known] = slope_g[known] = 0.0
-    wanted = known & ((lam != 0) | (g_now > 0)) & (g_now == g_now) & (True if present is None else np.asarray(present))
-    which = np.flatnonzero(wanted)
+    which = np.flatnonzero(known & ((dual["multipliers"] != 0) | (values > 0)) & (values == values) & here)
     which = which[:: -(-len(which) // MOST_AGAIN) or 1]
     if len(which):
         try:
-            slopes = _slopes(f, [(g[int(i)], here is None or bool(here[i])) for i in which], params, group)
+            above, *below = slopes(which)
         except RuntimeError as error:
             _logger.warning("gradient ratios stay as they are: %s", error)
-            return {}
-        moves = np.array(slopes[1:]) > 0  # else the gradient vanishes here, which is no scale
-        slope_f[which] += slopes[0] * moves
-        slope_g[which] += slopes[1:]
-    ratio, found = old.copy(), known & (slope_f > 0) & (slope_g > 0)
-    if _batch_of_turn(steps) == AGAIN_BATCHES - 1 and found.any():
-        factor = np.minimum(np.sqrt(slope_f[found] / slope_g[found]) / old[found], LARGEST_RISE)
-        if roster.size > MOST_AT_ONCE:
-            ratio[known] *= np.median(factor)
-            unsized = known & ~np.isfinite(_array(dual["limit"]))
-            if "variance" in dual and unsized.any():  # as equal in units of their noise as sized ones in their limits
-                size = np.sqrt(np.maximum(_array(dual["variance"]), LEAST_NOISE * _array(dual["square"])))
-                share = size[unsized] / np.median(size[unsized])
-                share[(share > 1 / ALIKE) & (share < ALIKE)] = 1.0
-                ratio[unsized] = np.median(ratio[unsized]) / share
-        else:
-            ratio[found] *= factor
-    positions = np.flatnonzero(known)
-    return {
-        key: Part(positions, vector[positions])
-        for key, vector in (("ratio", ratio), ("slope_f", slope_f), ("slope_g", slope_g))
-    }
+            return
+        slope_f[which] += above * (np.array(below) > 0)  # else the gradient vanishes here and gives no scale
+        slope_g[which] += below
+    found = known & (slope_f > 0) & (slope_g > 0)
+    if turn < AGAIN_BATCHES - 1 or not found.any():
+        return
+    factor = np.minimum(np.sqrt(slope_f[found] / slope_g[found]) / old[found], LARGEST_RISE)
+    if roster.size <= MOST_AT_ONCE:
+        ratio[found] *= factor
+        return
+    ratio[known] *= np.median(factor)
+    unsized = known & ~np.isfinite(dual["limit"])
+    if "variance" in dual and unsized.any():  # as equal in units of their noise as sized ones in their limits
+        size = np.sqrt(np.maximum(dual["variance"], LEAST_NOISE * dual["square"]))[unsized]
+        share = size / np.median(size)
+        share[(share > 1 / ALIKE) & (share < ALIKE)] = 1.0
+        ratio[unsized] = np.median(ratio[unsized]) / share
 
 
-def _array(vector: Any) -> Any:
-    return torch.as_tensor(vector, device="cpu").detach().double().numpy().copy()
-
-
-def _common(dual: dict[str, Any], new: dict[str, dict[int, float]]) -> float:
-    """Return the median of rho_i c_i over the constraints measured at least once."""
-    vectors = {key: _array(dual[key]) for key in VECTORS}
-    for key, numbers in new.items():
-        vectors[key][list(numbers)] = list(numbers.values())
-    n = vectors["measured"]
-    seen = n > 0
-    if not seen.any():
-        return 0.0
-    slope_f = np.where(vectors["slope_f"][seen] > 0, vectors["slope_f"][seen], n[seen])
-    limit = _array(dual["limit"])[seen]
-    size = np.where(np.isfinite(limit), limit, np.sqrt(vectors["squares"][seen] / n[seen]))
-    return float(np.median(np.sqrt(slope_f / vectors["slope_g"][seen]) * size))
-
-
-def _slopes(
-    f: torch.Tensor, terms: list[tuple[torch.Tensor, bool]], params: list[torch.Tensor], group: Group
+def squared_slopes(
+    f: torch.Tensor, g: torch.Tensor, here: Any, params: list[torch.Tensor], group: Group, which: Any
 ) -> list[float]:
-    """Return the mean over ranks of ||grad f||^2 and of each ||grad g_i||^2, over ranks that have samples of it."""
+    """Return the mean over ranks of ||grad f||^2 and of each ||grad g_i||^2, over ranks that have samples of it.
+
+    Args:
+        f, g: of this rank's samples, with their graph; g of absent groups masked.
+        here: which groups have samples on this rank; None for all.
+        params: the parameters to differentiate by.
+        group: the ranks that measure together.
+        which: the positions i, the same on all ranks.
+    """
     try:
-        squares = [squared_norm(value, params) for value, _ in [(f, True), *terms]]
+        squares = [squared_norm(value, params) for value in (f, *(g[int(i)] for i in which))]
     except RuntimeError as error:
         error.add_note(_SEVERAL_PASSES)
         raise
-    there = torch.tensor([1.0, *(float(here) for _, here in terms)], dtype=torch.float64, device="cpu")
+    there = torch.tensor([1.0, *(here is None or here[i] for i in which)], dtype=torch.float64, device="cpu")
     local = torch.stack([s.detach().double().cpu() for s in squares])
-    packed = torch.cat([torch.where(there > 0, local, torch.zeros_like(local)), there])
-    summed = group.sum_(packed.to(f.device))
-    total, counted = summed[: len(there)], summed[len(there) :]
+    packed = torch.stack([torch.where(there > 0, local, torch.zeros_like(local)), there])
+    total, counted = group.sum_(packed.to(f.device))
     means: list[float] = (total / counted.clamp_min(1.0)).tolist()
     return means
 

@@ -46,7 +46,7 @@ def constrain(
             infinite if unknown. The rule "feedback" measures violations in them, and so do `certify` and `finish`.
         average: keep an average of the weights for `ConstrainedOptimizer.finish`; default: yes, unless ``capturable``.
         accumulate: the meaning of several calls of `lagrangian` before one `step`: None refuses them, "exact" takes the
-            weights of the whole batch (`observe` first), "stale" the weights of the step before.
+            weights of the whole batch (`add_micro_batch` first), "stale" the weights of the step before.
         nan: "skip": a step with a value that is not finite is skipped, with a warning that names it.
             "absent": NaN in g means that the constraint's group is absent from this batch.
         process_group: the ranks whose samples are pooled: "world", None, or a process group.
@@ -193,17 +193,12 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         True
         """
         dual = self.dual_state
-        if "ratio" not in dual.vectors:
+        if not dual.calibrates:
             raise RuntimeError(f"the rule {dual.rule.name!r} has nothing to calibrate")
         for f, g in values:
             vector = self._roster.vector(g)
-            seen = dual.widen(vector.detach())
-            dual.measures_everything = True
-            try:
-                changes = dual.calibrate(f, vector, seen, None, None, self.param_groups, self._group)
-            finally:
-                dual.measures_everything = False
-            dual.commit(Stage(0.0, 0.0, seen, changes))
+            batch = dual.read(vector, None, False)
+            dual.write(dual.calibrate(f, vector, batch, None, self.param_groups, self._group, everything=True))
         dual.settle()
 
     def finish(self, model: torch.nn.Module, loader: Iterable[Any], losses: Any, **kwargs: Any) -> Finished:

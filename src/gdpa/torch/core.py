@@ -13,16 +13,14 @@ from torch.compiler import is_compiling
 from gdpa.base.sets import ConvexSet
 from gdpa.torch import compat
 from gdpa.torch.dual import AWAITED, DualState
-from gdpa.torch.gradients import GradientCheck
-from gdpa.torch.microbatches import MicroBatches
 from gdpa.torch.plot import plot_course
-from gdpa.torch.pooling import Group, Pooled, initialized, mask, pack
+from gdpa.torch.pooling import Group, Pool, initialized
 from gdpa.torch.projection import product_of_sets, project_groups_
 from gdpa.torch.record import Observer, Record
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster, objective
 from gdpa.torch.rules import Rule
-from gdpa.torch.staging import TWICE, Phase, Stage, absent_names, warn_values, warn_without_backward
+from gdpa.torch.staging import TWICE, GradientCheck, Phase, Stage
 from gdpa.torch.terms.term import has_terms, resolve
 
 
@@ -69,7 +67,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self.dual_state = DualState(owner or self, rule, self._roster, accumulate == "stale", bool(capturable))
         self._accumulate, self._nan, self._capturable = accumulate, nan, bool(capturable)
         self._group = Group(process_group)
-        self._rounds = MicroBatches(accumulate, self._group)
+        self._pool = Pool(accumulate, self._group)
         self._record = Record(self._roster)
         self._stage = None
         self._gradients = GradientCheck()
@@ -103,7 +101,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
                 says that the constraint's group is absent from this batch: it is neither satisfied nor violated, its
                 multiplier stands still.
         """
-        roster, dual = self._roster, self.dual_state
+        roster = self._roster
         if not roster.size:
             return torch.as_tensor(f)
         if g is None:
@@ -113,90 +111,114 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         vector = roster.vector(g)
         f = objective(f, vector)
         mixed = self._stage is not None and self._abandon_stage()
-        if dual.awaited:
+        if self.dual_state.awaited:
             raise RuntimeError(AWAITED.format(roster.size))
-        if self._accumulate is not None or samples == 0 or (initialized() and self._group.size > 1):
-            loss = self._pooled(f, g, vector, samples, counts)
-        else:
-            loss = self._whole(f, g, vector, counts)
+        loss = self._form_loss(f, g, vector, samples, counts)
         if mixed and self._stage is not None:
             self._stage.mix()
         if not is_compiling():
             loss.retain_grad()
         return loss
 
-    def _whole(self, f: torch.Tensor, g: Any, vector: torch.Tensor, counts: Any) -> torch.Tensor:
-        """Stage a call whose samples are all those of the step."""
-        dual = self.dual_state
-        batch = dual.read(vector, counts, self._nan == "absent")
-        if batch.present is not None:
-            vector = self._leave_out(g, vector, batch.present)
-        updates, w = dual.weigh(batch, vector.dtype)
-        total = f + torch.dot(vector, w)
-        if dual.measures():
-            updates |= dual.calibrate(f, vector, *batch, batch.present, self.param_groups, self._group)
-        host = type(batch.values) is list
-        check, objective = (total.item(), f.item()) if host else (total.detach(), f.detach())
-        stage = self._stage = Stage(check, objective, batch.values, updates, total, batch.present)
-        if not host:
-            stage.later = dual.defers
-            self._settle(stage)
-        return total
+    def _form_loss(self, f: torch.Tensor, g: Any, vector: torch.Tensor, samples: Any, counts: Any) -> torch.Tensor:
+        """Stage the step of this call, or of all its micro-batches, and return the loss of this call."""
+        dual, pool, stage = self.dual_state, self._pool, self._stage
+        if samples != 0 and pool.mode is None and not (initialized() and self._group.size > 1):
+            present = None if counts is None else dual.find_present(counts, vector)
+            batch = dual.read(vector, present, self._nan == "absent")
+            here, on_host = batch.present, type(batch.values) is list
+            if here is not None and not on_host:
+                vector = self._leave_out(g, vector, here)
+            updates, w = dual.weigh(batch, vector.dtype)
+            loss = f + torch.dot(vector, w)
+            if on_host:
+                check = loss.item()
+                if here is not None and not math.isfinite(check):  # else the weight 0 has left absent groups out
+                    vector = self._leave_out(g, vector, here)
+                    loss = f + torch.dot(vector, w)
+                    check = loss.item()
+                stage = Stage(batch, f.item(), check, updates)
+            else:
+                stage = Stage(batch, f.detach(), loss.detach(), updates)
+                stage.later = dual.defers
+                stage.settle(self._capturable)
+            first = True
+        else:
+            size = self._roster.sizes(vector.detach(), samples, counts, self._nan == "absent")
+            here, first = size[1:] > 0, stage is None
+            vector, f = self._leave_out(g, vector, here), torch.where(size[0] > 0, f, torch.zeros_like(f))
+            if pool.mode == "stale":
+                pool.add(f, vector, size)
+                batch = dual.read(vector, here, False)
+                stage = stage or Stage(batch, f.detach(), f.detach(), {})
+                w = dual.entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
+                loss = f + torch.dot(vector, torch.where(here, w, torch.zeros_like(w)))
+            else:
+                stage = stage or self._open_stage(f, vector, size)
+                stage.calls += 1
+                assert stage.batch.samples is not None
+                share = pool.shares(size, stage.batch.samples)
+                loss, batch = f * share[0] + torch.dot(vector, stage.weights * share[1:]), stage.batch
+        if first and dual.measures(batch.values):
+            stage.updates |= dual.calibrate(f, vector, batch, here, self.param_groups, self._group)
+        self._stage, stage.loss = stage, loss
+        return loss
+
+    def _open_stage(self, f: torch.Tensor, vector: torch.Tensor, size: torch.Tensor) -> Stage:
+        """Return the stage of a step whose means are known: observed before, or from this call and other ranks."""
+        pool = self._pool
+        if pool.mode is None:
+            pool.forget()
+            pool.add(f, vector, size)
+        elif not pool.observed:
+            raise RuntimeError(
+                'accumulate="exact" needs the mean of g before the first backward pass: call '
+                "opt.add_micro_batch(f, g) on every micro-batch under torch.no_grad() first"
+            )
+        stage = self._weigh_means(vector)
+        stage.calls = 0
+        stage.settle(self._capturable)
+        return stage
+
+    def _weigh_means(self, like: torch.Tensor) -> Stage:
+        """Return a stage of the means in the pool, with the rule applied to them."""
+        means, samples = self._pool.means(like)
+        batch = self.dual_state.read(means[1:], samples[1:] > 0, False, samples)
+        updates, w = self.dual_state.weigh(batch, means.dtype)
+        stage = Stage(batch, means[0], means[0] + torch.dot(means[1:], w), updates)
+        stage.weights, stage.later = w.clone(), not updates
+        return stage
 
     def _leave_out(self, g: Any, vector: torch.Tensor, present: Any) -> torch.Tensor:
         """Return the vector with 0 for absent constraints, out of its graph: a mean over no samples is 0 / 0."""
-        known = vector.is_cpu and not self._capturable
-        if not known:
-            if self._nan == "absent":
-                compat.cut_divisions_by_zero(vector)
-        elif math.isnan(vector.detach().sum().item()):  # else no value is 0 / 0
+        if vector.is_cpu and not self._capturable:
+            if math.isfinite(vector.detach().sum().item()):
+                return vector  # the weight 0 is enough
             if isinstance(g, torch.Tensor):
                 compat.cut_divisions_by_zero(vector)
             else:
                 vector = self._roster.vector(g, present=present if type(present) is list else present.tolist())
-        return mask(vector, torch.as_tensor(present, device=vector.device))
+        elif self._nan == "absent":
+            compat.cut_divisions_by_zero(vector)
+        return torch.where(torch.as_tensor(present, device=vector.device), vector, torch.zeros_like(vector))
 
-    def _pooled(self, f: torch.Tensor, g: Any, vector: torch.Tensor, samples: int | None, counts: Any) -> torch.Tensor:
-        """Stage a call whose samples are only part of the step's."""
-        n, c = self._roster.sizes(vector.detach(), samples, counts, self._nan == "absent")
-        vector, f = self._leave_out(g, vector, c > 0), torch.where(n > 0, f, torch.zeros_like(f))
-        seen = vector.detach()
-        stage, rounds, dual = self._stage, self._rounds, self.dual_state
-        packed, first = pack(f.detach(), seen, n, c), stage is None
-        if self._accumulate == "stale":
-            stage = rounds.add_stale(stage, packed, f, vector)
-            weights = dual.entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
-            w = torch.where(c > 0, weights, torch.zeros_like(weights))
-            loss, known, present = f + torch.dot(vector, w), seen, c > 0
-        else:
-            if stage is None:
-                stage = rounds.open(packed, vector.dtype, self._advance_pooled)
-                self._settle(stage)
-            loss = rounds.loss(stage, f, vector, n, c)
-            assert stage.pooled is not None
-            known, present = stage.pooled.values, stage.pooled.present
-        if first and dual.measures():
-            stage.updates |= dual.calibrate(f, vector, known, present, c > 0, self.param_groups, self._group)
-        self._stage, stage.loss = stage, loss
-        return loss
-
-    def _advance_pooled(self, pooled: Pooled) -> tuple[dict[str, Any], torch.Tensor]:
-        return self.dual_state.advance(self.dual_state.widen(pooled.values), pooled.present)
-
-    def observe(self, f: Any, g: Any, *, true: Any = None, samples: int | None = None, counts: Any = None) -> None:
+    def add_micro_batch(
+        self, f: Any, g: Any, *, true: Any = None, samples: int | None = None, counts: Any = None
+    ) -> None:
         """Add one micro-batch to the means that ``accumulate="exact"`` needs before the first backward pass.
 
         Call it for every micro-batch under ``torch.no_grad()``, then `lagrangian` and ``backward`` for each again.
         """
         if self._accumulate != "exact":
-            raise RuntimeError('observe is for accumulate="exact"; build the optimizer with it')
+            raise RuntimeError('add_micro_batch is for accumulate="exact"; build the optimizer with it')
         if self._stage is not None:
-            raise RuntimeError("observe came after lagrangian; observe all micro-batches first, then train on them")
+            raise RuntimeError("add_micro_batch came after lagrangian; add all micro-batches first, then train on them")
         if true is not None or has_terms(g):
             g, counts = resolve(g, true, counts, samples)
         vector = self._roster.vector(g, differentiable=False).detach()
-        n, c = self._roster.sizes(vector, samples, counts, self._nan == "absent")
-        self._rounds.observe(pack(torch.as_tensor(f).detach(), vector, n, c))
+        self._pool.add(torch.as_tensor(f), vector, self._roster.sizes(vector, samples, counts, self._nan == "absent"))
+
+    observe = add_micro_batch  # the name of 0.1.0
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the primal step and commit the multipliers staged by `lagrangian`.
@@ -234,13 +256,11 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             return loss
         groups = self.param_groups
         if not stage.check_backward(groups):
-            warn_without_backward()
             return loss
         if self._accumulate is not None:
-            self._rounds.close(stage, stage.values.dtype, self._advance_pooled)
-        if not stage.guarded and not stage.finite():
+            self._close_parts(stage)
+        if not stage.guarded and not stage.check_finite(self._roster):
             self._skipped += 1
-            warn_values(stage, self._roster)
             return loss
         if stage.later:
             dual.catch_up(stage)
@@ -249,15 +269,29 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             skip = dual.guard(stage, skip)
         elif skip is not None and skip.item():
             self._skipped += 1
-            self._gradients.warn(groups, absent_names(stage, self._roster))
+            self._gradients.warn(groups, stage.batch, self._roster)
             return loss
         self._descend(stage, skip if stage.guarded else None, compiling)
         self._project()
         self._after(stage)
-        commit = dual.commit_aside if stage.guarded else dual.commit
-        (compat.uncompiled(commit) if compiling else commit)(stage)
+        if stage.guarded:
+            (compat.uncompiled(dual.commit_guarded) if compiling else dual.commit_guarded)(stage)
+        else:
+            dual.write(stage.updates)
         self._record.keep(stage, dual.entries, self._capturable)
         return loss
+
+    def _close_parts(self, stage: Stage) -> None:
+        """Finish a step of several micro-batches."""
+        if self._accumulate == "exact":
+            self._pool.check_calls(stage.calls)
+        else:
+            whole = self._weigh_means(stage.loss)
+            stage.batch, stage.objective, stage.check = whole.batch, whole.objective, whole.check
+            stage.updates = {**whole.updates, **stage.updates}
+            if not self.dual_state.rule.lagged:
+                stage.updates["stale_weights"] = whole.weights.double()
+        self._pool.forget()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and with them the stage of a step that did not happen.
@@ -276,9 +310,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def discard(self) -> None:
         """Discard the stage of `lagrangian`; the multipliers stay as they are."""
         self._stage = None
-        self._rounds.forget()
-
-    # Stage, commit.
+        self._pool.forget()
 
     def _abandon_stage(self) -> bool:
         """Deal with the stage of an earlier call; return whether its gradients may still be in ``.grad``."""
@@ -291,13 +323,6 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self.discard()
         ran = phase in (Phase.READY, Phase.MIXED)
         return ran and any(p.grad is not None for group in self.param_groups for p in group["params"])
-
-    def _settle(self, stage: Stage) -> None:
-        """Prepare the test that keeps non-finite numbers from being committed, on the host or on the device."""
-        if not self._capturable:
-            stage.prefetch()
-            return
-        stage.guarded, stage.check = True, (stage.check - stage.check) == 0  # isfinite in half the kernels
 
     def _project(self) -> None:
         if self._domains.count(None) < len(self._domains):
@@ -360,7 +385,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._stage, self._gradients = None, GradientCheck()
-        self._rounds.forget()
+        self._pool.forget()
         if "_record" not in self.__dict__:
             self._record = Record(self._roster)
 

@@ -3,64 +3,109 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+import struct
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch.compiler import is_compiling
 
-from gdpa.base.arrays import to_numpy
 from gdpa.base.checks import is_number
-from gdpa.torch import calibration
+from gdpa.torch import calibration, compat
 from gdpa.torch.aside import aside, fork, join
-from gdpa.torch.memory import FEW, Rows
-from gdpa.torch.pooling import Group, mask
+from gdpa.torch.pooling import Group
 from gdpa.torch.roster import Roster
 from gdpa.torch.rules.base import (
     LARGEST,
     MOST_STEPS,
+    Entries,
     Part,
+    Row,
     Rule,
     Scalar,
     Vector,
     advance,
-    advance_few,
     advance_rows,
 )
-from gdpa.torch.staging import Stage
-
-#: `advance_few` serves if at most this share of the constraints is present.
-SPARSE = 0.2
+from gdpa.torch.staging import Batch, Stage
 
 #: Up to this many constraints the dual state is in ``param_groups[0]``, which every checkpoint format saves.
 #: Above, it is kept apart: the flat form of distributed checkpoints repeats a group's entries for every parameter.
 LIMIT = 1024
+#: Up to this many constraints on the CPU the dual update goes number by number.
+FEW = 8
 
 _KEY = "gdpa"
+_NUMPY: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 AWAITED = (
-    "the loaded checkpoint holds no multipliers: those of {} constraints are kept in opt.dual_state; save and load it "
-    "beside the optimizer"
+    "the loaded checkpoint holds no multipliers: the dual state of {} constraints is kept in opt.dual_state; save and "
+    "load it beside the optimizer"
 )
-
-Entries = dict[str, Any]
-
 
 #: Among the changes of a stage: the numbers of each of a handful of constraints, see `Rows`.
 ROWS = "rows"
 
 
-class Batch(NamedTuple):
-    """The constraints of one call, in internal order.
+class Rows:
+    """The vectors that a rule reads, in one block of memory with a row of numbers per constraint.
 
-    Attributes:
-        values: g without gradient, NaN if absent: of a handful of constraints on the CPU a list of floats, else a
-            tensor in the precision of the state.
-        present: which constraints have samples, a list or a tensor; None for all.
+    Indexing a tensor costs about a microsecond, so the numbers of a handful of constraints are read and written
+    together. The block's columns are the tensors of the dual state; a tensor assigned from outside is copied into its
+    column and replaced by it. A copy of the rows (pickle, deepcopy) is a new block, which does the same.
+
+    >>> from gdpa.torch.rules import TwoSample
+    >>> rows, dual = Rows(TwoSample(), [1.0, 1.0]), {"multipliers": torch.tensor([1.0, 2.0])}
+    >>> rows.read(dual)
+    [(1.0,), (2.0,)]
+    >>> rows.write([(3.0,), (4.0,)])
+    >>> dual["multipliers"].tolist()
+    [3.0, 4.0]
     """
 
-    values: Any
-    present: Any
+    def __init__(self, rule: Rule, limits: list[float]) -> None:
+        self._made_of = rule, limits
+        codes = ["?" if vector.start is False else "d" for vector in rule.vectors.values()]
+        fields = [*zip(rule.vectors, codes, strict=True), *((key, "d") for key in rule.given)]
+        block = np.zeros(len(limits), np.dtype(fields, align=True))
+        if "limit" in rule.given:
+            block["limit"] = limits
+        self._columns = [(key, torch.from_numpy(block[key])) for key, _ in fields if key != "limit"]
+        self._bytes = block.view(np.uint8).data
+        self._state = struct.Struct("".join(codes))
+        self._row = struct.Struct("".join(code for _, code in fields) + "0d")  # which ends as an aligned dtype does
+        self._weights: tuple[torch.Tensor, Any] | None = None
+
+    def __reduce__(self) -> Any:
+        return Rows, self._made_of
+
+    def read(self, dual: dict[str, Any]) -> list[Row]:
+        """Return the numbers of each constraint: the rule's ``vectors``, then the ones it is ``given``."""
+        for key, column in self._columns:
+            if dual[key] is not column:
+                column.copy_(dual[key])
+                dual[key] = column
+        return list(self._row.iter_unpack(self._bytes))
+
+    def write(self, states: list[Row]) -> None:
+        """Write the numbers of the rule's ``vectors``."""
+        start = 0
+        for state in states:
+            self._state.pack_into(self._bytes, start, *state)
+            start += self._row.size
+
+    def weights(self, weights: list[float], dtype: torch.dtype) -> torch.Tensor:
+        """Return the weights as a tensor: the one of the step before, unless a graph still holds it."""
+        known = self._weights
+        if known is None or known[0].dtype is not dtype or not compat.is_unshared(known[0]):
+            array: Any = np.array(weights, _NUMPY[dtype])
+            self._weights = (torch.from_numpy(array), memoryview(array))
+            return self._weights[0]
+        kept, window = known
+        for i, number in enumerate(weights):
+            window[i] = number
+        return kept
 
 
 class DualState:
@@ -87,19 +132,18 @@ class DualState:
         self.awaited = False
         self.vectors: dict[str, Vector] = dict(rule.vectors)
         self.scalars: dict[str, Scalar] = {"dual_steps": Scalar(0, high=MOST_STEPS), **rule.scalars()}
-        if "ratio" in rule.given:
+        self.calibrates = "ratio" in rule.given
+        if self.calibrates:
             self.vectors |= calibration.VECTORS
             self.scalars |= calibration.SCALARS
         if weights and not rule.lagged:
             self.vectors["stale_weights"] = Vector(0.0, -LARGEST)
         self.limit = torch.tensor(roster.limit_sizes, dtype=torch.float64, device="cpu")
-        self.measures_everything = False
         #: How many steps the device has skipped; a tensor there once one has run.
         self.skipped: int | torch.Tensor = 0
-        self._missing: tuple[torch.Tensor, int, bool] | None = None
+        self._missing: tuple[torch.Tensor, int, list[int]] | None = None
         #: The numbers of a handful of constraints in the memory of the CPU; None if there are more.
         self.rows = Rows(rule, roster.limit_sizes) if roster.size <= FEW and not capturable else None
-        self._read = (*rule.vectors, *rule.given)
         self._first_equality = roster.size - roster.num_equalities
 
     @property
@@ -108,70 +152,72 @@ class DualState:
         return self._owner.param_groups[0] if self._apart is None else self._apart
 
     def install(self) -> None:
-        """Put the initial entries in their place; call after the parameter groups are built."""
-        initial = self._initial()
+        """Put the initial entries, in double precision, in their place; call after the parameter groups are built."""
+        roster = self.roster
+        initial: Entries = {"constraint_names": list(roster.names or ()), "constraint_order": list(roster.order)}
+        for key, vector in self.vectors.items():
+            kind = torch.bool if vector.start is False else torch.float64
+            initial[key] = torch.full((roster.size,), vector.start, dtype=kind, device="cpu")
+        for key, scalar in self.scalars.items():
+            moves = self.capturable and key in ("dual_steps", "beta_r")
+            initial[key] = torch.zeros((), dtype=torch.float64, device="cpu") if moves else scalar.start
         self.keys = tuple(initial)
-        if self.roster.size <= LIMIT:
+        if roster.size <= LIMIT:
             self._owner.param_groups[0].update(initial)
         else:
             self._apart = initial
 
-    def _initial(self) -> Entries:
-        """Return the entries of the state at the start. Numbers are kept in double precision."""
-        roster = self.roster
-        entries: Entries = {"constraint_names": list(roster.names or ()), "constraint_order": list(roster.order)}
-        for key, vector in self.vectors.items():
-            kind = torch.bool if vector.start is False else torch.float64
-            entries[key] = torch.full((roster.size,), vector.start, dtype=kind, device="cpu")
-        for key, scalar in self.scalars.items():
-            moves = self.capturable and key in ("dual_steps", "beta_r")
-            entries[key] = torch.zeros((), dtype=torch.float64, device="cpu") if moves else scalar.start
-        return entries
+    def find_present(self, counts: Any, vector: torch.Tensor) -> Any:
+        """Return which constraints have samples, in the form that `read` takes."""
+        if self.rows is not None and vector.is_cpu:
+            return [count > 0 for count in self.roster.counts(counts)]
+        return self.roster.count_tensor(counts, vector.detach()) > 0
 
-    def read(self, vector: torch.Tensor, counts: Any, nan_is_absent: bool) -> Batch:
-        """Return the values of a call without their graph, and which of them have samples.
+    def read(self, g: torch.Tensor, present: Any, nan_is_absent: bool, samples: torch.Tensor | None = None) -> Batch:
+        """Return the values of g (in internal order) without their graph, and which of them have samples.
 
         Args:
-            vector: g in internal order.
-            counts: as for ``lagrangian``.
+            g, samples: see `Batch`.
+            present: which constraints have samples, None for all.
             nan_is_absent: whether NaN declares an absent group.
         """
-        if self.rows is not None and vector.is_cpu:
-            values = vector.tolist()
-            here = None if counts is None else [count > 0 for count in self.roster.counts(counts)]
+        if self.rows is not None and g.is_cpu:
+            values = g.tolist()
+            here = present.tolist() if isinstance(present, torch.Tensor) else present
             if nan_is_absent:
                 here = [value == value and (here is None or here[i]) for i, value in enumerate(values)]
             if here is None or all(here):
-                return Batch(values, None)
-            return Batch([value if there else math.nan for value, there in zip(values, here, strict=True)], here)
-        seen = vector.detach()
-        present = None if counts is None else self.roster.count_tensor(counts, seen) > 0
+                return Batch(values, None, samples)
+            values = [value if there else math.nan for value, there in zip(values, here, strict=True)]
+            return Batch(values, here, samples)
+        seen = g.detach()
         if nan_is_absent:
             present = seen == seen if present is None else present & (seen == seen)
-        return Batch(self.widen(seen if present is None else torch.where(present, seen, math.nan)), present)
+        return Batch(self.widen(seen if present is None else torch.where(present, seen, math.nan)), present, samples)
 
     def weigh(self, batch: Batch, dtype: torch.dtype) -> tuple[Entries, torch.Tensor]:
         """Return (changed entries, weights); without changed entries if `catch_up` finds them later."""
-        entries, rows = self.entries, self.rows
-        if rows is not None and type(batch.values) is list:
-            read = rows.read(entries)
-            states, updates, weights = advance_rows(self.rule, entries, read, *batch, self._first_equality)
-            return {**updates, ROWS: states}, rows.weights(weights, dtype)
+        values, present, _ = batch
+        rows = self.rows
+        if rows is not None and type(values) is list:
+            entries = self.entries
+            numbers = rows.read(entries)
+            states, updates, w = advance_rows(self.rule, entries, numbers, values, present, self._first_equality)
+            updates[ROWS] = states
+            return updates, rows.weights(w, dtype)
         if self.defers:
-            lagged = entries["multipliers"]
-            return {}, (lagged if batch.present is None else mask(lagged, batch.present)).to(dtype)
-        updates, w = self.advance(*batch)
-        return updates, w.to(dtype)
+            lagged = self.entries["multipliers"]
+            return {}, (lagged if present is None else torch.where(present, lagged, 0.0)).to(dtype)
+        updates, weights = self.advance(values, present)
+        return updates, weights.to(dtype)
 
     def advance(self, values: torch.Tensor, present: torch.Tensor | None) -> tuple[Entries, torch.Tensor]:
-        """Return (changed entries, weights) for values from `widen`."""
-        p, entries = self.roster.num_equalities, self.entries
+        """Return (changed entries, weights) for values in the precision of the state, from `read`."""
+        p, view = self.roster.num_equalities, {**self.entries, "limit": self.limit}
         if self.capturable or not values.is_cpu:
-            return advance(self.rule, {**entries, "limit": self.limit}, values, present, p)
-        view = {**entries, **{key: (self.limit if key == "limit" else entries[key]).numpy() for key in self._read}}
-        here = None if present is None else present.numpy()
-        sparse = here is not None and np.count_nonzero(here) <= SPARSE * len(here)
-        updates, w = (advance_few if sparse else advance)(self.rule, view, values.numpy(), here, p)
+            return advance(self.rule, view, values, present, p)
+        view |= {key: view[key].numpy() for key in (*self.rule.vectors, *self.rule.given)}
+        updates, w = advance(self.rule, view, values.numpy(), None if present is None else present.numpy(), p)
         return updates, torch.from_numpy(w)
 
     @property
@@ -181,10 +227,10 @@ class DualState:
 
     def catch_up(self, stage: Stage) -> None:
         """Apply the rule of a stage that left it for `step`, parallel to the kernels on the device until `commit`."""
-        assert not isinstance(stage.present, list)
-        fork(stage.values)
-        with aside(stage.values):
-            stage.updates |= self.advance(stage.values, stage.present)[0]
+        values, present, _ = stage.batch
+        fork(values)
+        with aside(values):
+            stage.updates |= self.advance(values, present)[0]
 
     def guard(self, stage: Stage, nonfinite: torch.Tensor | None) -> torch.Tensor:
         """Return whether the step is skipped, as a tensor: a value or a gradient is not finite."""
@@ -208,74 +254,69 @@ class DualState:
             self.limit = self.limit.to(values.device, wide)
         return values.to(wide, copy=True)
 
-    def measures(self) -> bool:
-        """Return whether a gradient ratio is missing (kept until the ratios change), or due to be measured again."""
-        entries = self.entries
-        ratio, known = entries.get("ratio"), self._missing
-        if ratio is None:
+    def measures(self, values: Any) -> bool:
+        """Return whether a gradient ratio may be measured: one is missing for a violated constraint, or due again."""
+        if not self.calibrates:
             return False
+        entries, known = self.entries, self._missing
+        ratio, steps = entries["ratio"], entries["dual_steps"]
         if known is None or known[0] is not ratio or known[1] != ratio._version:
-            known = self._missing = (ratio, ratio._version, bool((ratio == 0).any()))
-        return known[2] or (not self.capturable and calibration.due(entries["dual_steps"]))
+            known = self._missing = (ratio, ratio._version, torch.nonzero(ratio == 0).flatten().tolist())
+        if not self.capturable and steps >= calibration.AGAIN_FROM and calibration.is_due(steps):
+            return True
+        if type(values) is not list:
+            return bool(known[2])
+        return any(values[i] > 0 or i >= self._first_equality for i in known[2])
 
     def calibrate(
         self,
         f: torch.Tensor,
         g: torch.Tensor,
-        values: Any,
-        present: Any,
+        batch: Batch,
         here: Any,
         groups: list[dict[str, Any]],
         ranks: Group,
+        everything: bool = False,
     ) -> Entries:
         """Measure gradient ratios that are missing or due again on this batch and return the changed entries.
 
         Args:
             f, g: of this rank's samples, with their graph.
-            values, present: g over all samples, and which constraints have any (None for all).
+            batch: g over all samples.
             here: which constraints have samples on this rank.
             groups: the parameter groups.
-            ranks: who measures together.
+            ranks: the group that measures together.
+            everything: also measure constraints that hold; nothing is measured again.
         """
-        entries = self.entries
-        view = {**entries, "limit": self.limit}
-        if isinstance(values, torch.Tensor):
-            if values.is_cuda and torch.cuda.is_current_stream_capturing():
-                return {}  # the host cannot look at g: call `calibrate` before capturing
-            values = values.detach().cpu().double().numpy()
-            present, here = (None if t is None else t.cpu().numpy() for t in (present, here))
-            view = {key: to_numpy(e) if isinstance(e, torch.Tensor) else e for key, e in view.items()}
-        which = calibration.candidates(self.roster, view, values, present, self.measures_everything)
+        if g.is_cuda and torch.cuda.is_current_stream_capturing():
+            return {}  # the host cannot look at g: call `calibrate` before capturing
+        entries = {**self.entries, "limit": self.limit}
+        dual = {key: _to_numpy(e) if isinstance(e, torch.Tensor) else e for key, e in entries.items()}
         params = [p for group in groups for p in group["params"] if p.requires_grad]
-        changes = calibration.measure(self.roster, ranks, view, f, g, values, here, which, params) if which else {}
-        if not (self.capturable or self.measures_everything) and calibration.due(entries["dual_steps"]):
-            more = calibration.measure_again(self.roster, ranks, view, f, g, values, present, here, params)
-            for key, part in more.items():  # of constraints other than the ones `measure` saw
-                first = changes.get(key, Part([], []))
-                changes[key] = Part([*first.positions, *part.positions], [*first.numbers, *part.numbers])
-        return changes
+        present, here = (None if one is None else _to_numpy(one) for one in (batch.present, here))
+        again = not (self.capturable or everything) and calibration.is_due(int(dual["dual_steps"]))
+        slopes = partial(calibration.squared_slopes, f, g, here, params, ranks)
+        return calibration.measure(self.roster, dual, _to_numpy(batch.values), present, slopes, everything, again)
 
     def settle(self) -> None:
         """Turn measurements of fewer batches than asked for into ratios."""
-        entries = self.entries
-        slope_f, slope_g, ratio = (entries[key] for key in ("slope_f", "slope_g", "ratio"))
+        slope_f, slope_g, ratio = (self.entries[key] for key in ("slope_f", "slope_g", "ratio"))
         known = (ratio == 0) & (slope_f > 0) & (slope_g > 0)
         ratio[known] = (slope_f[known] / slope_g[known]).sqrt()
 
-    def commit_aside(self, stage: Stage) -> None:
-        """Do as `commit` does on the second stream of the device, and let everything after wait for it."""
+    def commit_guarded(self, stage: Stage) -> None:
+        """Write the changes of a stage into the state aside, if its check is true; everything after waits for it."""
         with aside(stage.check):
-            self.commit(stage)
-        join(stage.check)
-
-    def commit(self, stage: Stage) -> None:
-        """Write the changes of a stage into the state."""
-        entries = self.entries
-        if stage.guarded:
             if not isinstance(self.skipped, torch.Tensor):
                 self.skipped = torch.zeros((), dtype=torch.int64, device=stage.check.device)
             self.skipped += ~stage.check
-        for key, value in stage.updates.items():
+            self.write(stage.updates, stage.check)
+        join(stage.check)
+
+    def write(self, updates: Entries, check: torch.Tensor | None = None) -> None:
+        """Write changed entries, with ``check`` in place and only if it is true: a captured graph reads this memory."""
+        entries = self.entries
+        for key, value in updates.items():
             kind = type(value)
             if key == ROWS:
                 self.rows.write(value)  # type: ignore[union-attr]
@@ -283,12 +324,10 @@ class DualState:
                 entry = entries[key]
                 numbers = torch.as_tensor(value.numbers, dtype=entry.dtype, device=entry.device)
                 positions = torch.as_tensor(value.positions, device=entry.device)
-                if stage.guarded:
-                    numbers = torch.where(stage.check, numbers, entry[positions])
-                entry[positions] = numbers
-            elif stage.guarded and isinstance(value, torch.Tensor):  # in place: a captured graph reads this memory
+                entry[positions] = numbers if check is None else torch.where(check, numbers, entry[positions])
+            elif check is not None and isinstance(value, torch.Tensor):
                 entry = entries[key]
-                torch.where(stage.check, value.to(entry.dtype), entry, out=entry)
+                torch.where(check, value.to(entry.dtype), entry, out=entry)
             else:
                 entries[key] = torch.from_numpy(value) if kind is np.ndarray else value
 
@@ -356,7 +395,7 @@ class DualState:
         order = [int(i) for i in saved["constraint_order"]]
         if sorted(order) != list(range(m)):
             raise ValueError(f"the state's constraint_order must be a permutation of 0..{m - 1}, got {order[:8]}")
-        # Vectors were saved in the internal order of the saving optimizer, given beside the names.
+        # Vectors were saved in the internal order of the saving optimizer.
         theirs = [names[i] for i in order] if names else [str(i) for i in order]
         wanted = [roster.name(i) for i in range(m)] if names else [str(i) for i in roster.order]
         if theirs != wanted:
@@ -370,6 +409,14 @@ class DualState:
         for key, scalar in self.scalars.items():
             _check_scalar(key, scalar, picked[key])
         return picked
+
+
+def _to_numpy(values: Any) -> Any:
+    """Return a copy on the host, numbers in double precision."""
+    if not isinstance(values, torch.Tensor):
+        return np.array(values)
+    values = values.detach().cpu()
+    return (values if values.dtype is torch.bool else values.double()).numpy().copy()
 
 
 def _copy(value: Any) -> Any:

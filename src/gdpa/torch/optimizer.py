@@ -46,7 +46,7 @@ class GDPA(MultiplierOptimizer):
         equalities: names (or positions) of the constraints that must equal zero.
         domain: the set X of groups that bring none of their own.
         accumulate: the meaning of several calls of `lagrangian` before one `step`: None refuses them, "exact" takes the
-            weights of the whole batch (`observe` first), "stale" the weights of the step before.
+            weights of the whole batch (`add_micro_batch` first), "stale" the weights of the step before.
         nan: "skip": a step with a value that is not finite is skipped, with a warning that names it.
             "absent": NaN in g means that the constraint's group is absent from this batch.
         process_group: the ranks whose samples are pooled: "world", None, or a process group.

@@ -1,4 +1,4 @@
-"""Sums and counts of f and g over ranks and micro-batches.
+"""Steps whose samples lie on several ranks or in several micro-batches: sums and counts of f and g.
 
 The weights of a step are nonlinear in g, so they need the mean of g over *all* samples of the step before the
 backward pass: the mean of local weights, or the weights of local means, are something else.
@@ -7,53 +7,13 @@ backward pass: the mean of local weights, or the weights of local means, are som
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 #: Whether this process is one of several; False if torch was built without distributed support.
 initialized: Callable[[], bool] = dist.is_initialized if dist.is_available() else lambda: False
-
-
-class Pooled(NamedTuple):
-    """Means over all samples of a step in the precision of g, and their numbers of samples."""
-
-    objective: torch.Tensor
-    values: torch.Tensor
-    present: torch.Tensor
-    samples: torch.Tensor
-    counts: torch.Tensor
-
-
-def pack(f: Any, g: torch.Tensor, samples: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return the vector (f n, n, g_i c_i, c_i) that ranks and micro-batches add up; absent groups add nothing.
-
-    In double precision, so that the mean of many parts is as good as the mean of the whole.
-    """
-    wide = torch.float32 if g.device.type == "mps" else torch.float64  # which knows no other
-    f, n = torch.as_tensor(f, device=g.device).to(wide).reshape(1), samples.to(wide).reshape(1)
-    g, c = g.to(wide), counts.to(wide)
-    f, g = torch.where(n > 0, f, torch.zeros_like(f)), torch.where(c > 0, g, torch.zeros_like(g))
-    return torch.cat([f * n, n, g * c, c])
-
-
-def unpack(packed: torch.Tensor, dtype: torch.dtype) -> Pooled:
-    """Return the means of a sum of packed vectors."""
-    m = (packed.shape[0] - 2) // 2
-    n, counts = packed[1], packed[2 + m :]
-    present = counts > 0
-    values = packed[2 : 2 + m] / torch.where(present, counts, torch.ones_like(counts))
-    objective = packed[0] / torch.where(n > 0, n, torch.ones_like(n))
-    return Pooled(objective.to(dtype), values.to(dtype), present, n, counts)
-
-
-def share(part: torch.Tensor, whole: torch.Tensor, world: int) -> torch.Tensor:
-    """Return the weight of a local mean in the loss: part / whole, times the ranks that gradients are averaged over."""
-    ratio = torch.where(
-        whole > 0, part / torch.where(whole > 0, whole, torch.ones_like(whole)), torch.zeros_like(whole)
-    )
-    return (ratio * world).to(part.dtype)
 
 
 class Group:
@@ -82,10 +42,54 @@ class Group:
         return {"_group": None if self._group is None else "world"}
 
 
-def mask(values: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
-    """Return ``values`` with 0 for absent constraints.
+class Pool:
+    """Sums of f and g over the parts of a step.
 
-    >>> mask(torch.tensor([1.0, float("nan")]), torch.tensor([True, False])).tolist()
-    [1.0, 0.0]
+    Args:
+        mode: None (one call of ``lagrangian`` a step), "exact" or "stale".
+        group: the ranks that train together.
     """
-    return torch.where(present, values, torch.zeros_like(values))
+
+    def __init__(self, mode: str | None, group: Group) -> None:
+        self.mode, self.group = mode, group
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the parts of a step that did not happen."""
+        self._sums: torch.Tensor | None = None
+        self._calls = 0
+
+    @property
+    def observed(self) -> bool:
+        """Whether a part was added."""
+        return self._calls > 0
+
+    def add(self, f: torch.Tensor, g: torch.Tensor, samples: torch.Tensor) -> None:
+        """Add the means f and g over ``samples`` (of f, then of each g) of one part; absent groups add nothing.
+
+        In double precision, so that the mean of many parts is as good as the mean of the whole.
+        """
+        wide = torch.float32 if g.device.type == "mps" else torch.float64  # mps has no other
+        values = torch.cat([f.detach().reshape(1).to(g.device, wide), g.detach().to(wide)])
+        counts = samples.to(wide)
+        sums = torch.stack([torch.where(counts > 0, values, torch.zeros_like(values)) * counts, counts])
+        self._sums = sums if self._sums is None else self._sums + sums
+        self._calls += 1
+
+    def means(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (f and all g, their samples) over all ranks and parts, in the precision of ``like``."""
+        assert self._sums is not None
+        total, samples = self.group.sum_(self._sums.clone())
+        return (total / torch.where(samples > 0, samples, torch.ones_like(samples))).to(like.dtype), samples
+
+    def shares(self, part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+        """Return the weights of a part's means in the loss, times the ranks that gradients are averaged over."""
+        ratio = part / torch.where(whole > 0, whole, torch.ones_like(whole))
+        return (ratio * self.group.size).to(part.dtype)
+
+    def check_calls(self, calls: int) -> None:
+        """Raise unless ``lagrangian`` was called once for every part observed."""
+        if calls != self._calls:
+            raise RuntimeError(
+                f"add_micro_batch saw {self._calls} micro-batches but lagrangian {calls}; both must see the same"
+            )

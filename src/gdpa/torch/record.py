@@ -48,14 +48,15 @@ class Record:
 
     def keep(self, stage: Stage, entries: dict[str, Any], on_device: bool) -> None:
         """Remember a committed step."""
-        self._last = (stage.objective, stage.values)
+        values = stage.batch.values
+        self._last = (stage.objective, values)
         if on_device:
             return
         multipliers = stage.updates.get("rows") or entries["multipliers"].clone()
-        self._steps.append((stage.values, multipliers))
+        self._steps.append((values, multipliers))
         done = entries["dual_steps"]
         if done % self._stride == 0 and self._roster.size <= MANY:
-            self._course.append((done, stage.values, multipliers))
+            self._course.append((done, values, multipliers))
             if len(self._course) > COURSE:
                 self._course, self._stride = self._course[1::2], 2 * self._stride
         if done % LOOK_EVERY == 0 and self._roster.size <= MANY:

@@ -110,13 +110,14 @@ class Roster:
         """
         if self.limits is not None:
             out = () if present is None else [self.order[i] for i, here in enumerate(present) if not here]
-            return self.to_internal(self.limits.vector(g, differentiable, out))
+            vector = self.limits.vector(g, differentiable, out)
+            return vector if self._index is None else self.to_internal(vector)
         if type(g) is torch.Tensor or isinstance(g, torch.Tensor):
             if g.shape != self._shape:
                 self._refuse_shape(g)
             if differentiable and not g.requires_grad:
                 raise ValueError(NO_GRADIENT.format("g"))
-            vector = self.to_internal(g)
+            vector = g if self._index is None else self.to_internal(g)
         elif isinstance(g, Mapping):
             values = self._pick(g, differentiable)
             if present is not None:
@@ -219,13 +220,11 @@ class Roster:
             return torch.tensor(self.counts(counts), dtype=like.dtype, device=like.device)
         return self.to_internal(counts.to(like.device, like.dtype))
 
-    def sizes(
-        self, values: torch.Tensor, samples: int | None, counts: Any, nan_is_absent: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return how many samples f and each of ``values`` are means of, as tensors."""
-        n = torch.tensor(1.0 if samples is None else float(samples), dtype=values.dtype, device=values.device)
+    def sizes(self, values: torch.Tensor, samples: int | None, counts: Any, nan_is_absent: bool) -> torch.Tensor:
+        """Return how many samples f and then each of ``values`` are means of, as one tensor."""
+        n = values.new_full((1,), 1.0 if samples is None else float(samples))
         c = n.expand(values.shape) if counts is None else self.count_tensor(counts, values)
-        return n, torch.where(torch.isnan(values), torch.zeros_like(c), c) if nan_is_absent else c
+        return torch.cat([n, torch.where(torch.isnan(values), torch.zeros_like(c), c) if nan_is_absent else c])
 
 
 def _names(constraints: Constraints) -> tuple[str, ...] | None:

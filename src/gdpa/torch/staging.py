@@ -1,21 +1,36 @@
-"""The staging protocol between `lagrangian` and `step`. Nothing is committed before the step really happens."""
+"""The staging protocol between `lagrangian` and `step`: nothing is committed before the step really happens."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.compiler import is_compiling
 
-from gdpa.torch.pooling import Pooled
+from gdpa.torch import compat
 from gdpa.torch.roster import Roster
 
 
 class NonFiniteWarning(RuntimeWarning):
     """A step was skipped because the objective, a constraint or a gradient was not a finite number."""
+
+
+class Batch(NamedTuple):
+    """The constraints of a step in internal order, without their graph.
+
+    Attributes:
+        values: g, NaN if absent: of a handful of constraints on the CPU a list of floats, else a tensor in the
+            precision of the state.
+        present: which constraints have samples, a list or a tensor; None for all.
+        samples: of how many samples f and each g are means; None if one call of `lagrangian` has all of them.
+    """
+
+    values: Any
+    present: Any
+    samples: torch.Tensor | None = None
 
 
 class Phase(Enum):
@@ -41,52 +56,37 @@ class Stage:
     """A step that `lagrangian` has prepared and `step` will take.
 
     Attributes:
-        check: a number that is finite exactly if the objective and all constraints are; if ``guarded``, whether it
-            is, as a tensor on the device.
-        objective, values: f and g of the step (means over all its samples), g in internal order, NaN if absent.
+        batch: the constraints, means over all samples of the step.
+        objective: f, likewise.
+        check: a number that is finite exactly if f and g are; if ``guarded``, whether it is, as a tensor on the device.
         updates: the entries that `step` writes into the dual state.
         loss: the answer of `lagrangian`; it keeps its gradient, which shows that a backward pass went through it.
-        present: which constraints had samples; None for all, or if ``pooled`` tells.
-        weights: w of grad f + J^T w.
-        pooled: sums over ranks and micro-batches, if there are several.
-        packed: this rank's running sums (``accumulate="stale"``).
+        weights: w of grad f + J^T w, for further micro-batches.
         calls: calls of ``lagrangian`` so far.
         later: `step` applies the dual rule, whose weights do not depend on it.
         guarded: the host does not look at ``check``; if it is False, the kernels of the step change nothing.
     """
 
-    weights: torch.Tensor | None = None
-    pooled: Pooled | None = None
-    packed: torch.Tensor | None = None
+    loss: torch.Tensor
+    weights: torch.Tensor
     calls = 1
     guarded = False
     later = False
     _phase = Phase.STAGED
     _arrived: Any = None
 
-    def __init__(
-        self,
-        check: Any,
-        objective: Any,
-        values: Any,
-        updates: dict[str, Any],
-        loss: torch.Tensor | None = None,
-        present: list[bool] | torch.Tensor | None = None,
-    ) -> None:
+    def __init__(self, batch: Batch, objective: Any, check: Any, updates: dict[str, Any]) -> None:
         # One is made at every step: attributes that most leave at their defaults stay on the class.
-        self.check, self.objective, self.values, self.updates = check, objective, values, updates
-        self.loss, self.present = loss, present
+        self.batch, self.objective, self.check, self.updates = batch, objective, check, updates
 
     @property
     def phase(self) -> Phase:
         """Where the step stands now."""
-        if self._phase is Phase.MIXED or self.loss is None or self.loss.grad is None:
-            return self._phase
-        return Phase.READY
+        return self._phase if self._phase is Phase.MIXED or self.loss.grad is None else Phase.READY
 
     def clear(self) -> bool:
         """Note that gradients were cleared; return whether the stage is over with that."""
-        if self.phase is Phase.READY:
+        if self._phase is not Phase.MIXED and self.loss.grad is not None:
             return True
         self._phase = Phase.CLEARED
         return False
@@ -97,8 +97,8 @@ class Stage:
 
     def check_backward(self, groups: list[dict[str, Any]]) -> bool:
         """Return whether the backward pass has run; raise if the gradients do not belong to the staged loss."""
-        if is_compiling() or self.phase is Phase.READY:  # the compiler does not see graphs of others
-            return True
+        if is_compiling() or (self._phase is not Phase.MIXED and self.loss.grad is not None):
+            return True  # the compiler does not see graphs of others
         if self._phase is Phase.MIXED:
             raise RuntimeError(TWICE)
         if any(p.grad is not None for group in groups for p in group["params"]):
@@ -106,20 +106,33 @@ class Stage:
                 "the backward pass did not go through the loss that lagrangian returned, so the constraints have no "
                 "part in the gradients; write loss = opt.lagrangian(f, g), then loss.backward(). Nothing was changed"
             )
+        hint = " Call loss.backward() before opt.step()."
+        warn_skipped("no backward pass has run since lagrangian", hint, RuntimeWarning)
         return False
 
-    def prefetch(self) -> None:
-        """Start copying ``check`` to the host, so that `finite` waits for the forward pass alone."""
-        if isinstance(self.check, torch.Tensor) and self.check.is_cuda:
+    def settle(self, on_device: bool) -> None:
+        """Prepare the test of ``check``: on the device, or by a copy to the host that waits for the forward pass."""
+        if on_device:
+            self.guarded, self.check = True, (self.check - self.check) == 0  # isfinite in half the kernels
+        elif isinstance(self.check, torch.Tensor) and self.check.is_cuda:
             self.check = self.check.to("cpu", non_blocking=True)
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()
 
-    def finite(self) -> bool:
-        """Return whether objective and constraints are all finite."""
+    def check_finite(self, roster: Roster) -> bool:
+        """Return whether objective and constraints are all finite; warn if they are not."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        return math.isfinite(self.check)
+        if math.isfinite(self.check):
+            return True
+        values, present, _ = self.batch
+        bad = [] if math.isfinite(float(self.objective)) else ["the objective"]
+        here = [True] * roster.size if present is None else present
+        bad += [roster.name(i) for i, g in enumerate(values) if here[i] and not math.isfinite(g)]
+        text = ", ".join(bad[:8]) or "the weighted sum of objective and constraints"
+        hint = ' A group absent from a batch is declared with counts= or nan="absent"'
+        warn_skipped(f"{text} was not a finite number", hint)
+        return False
 
 
 TWICE = (
@@ -128,33 +141,69 @@ TWICE = (
 )
 
 
-def absent_names(stage: Stage, roster: Roster) -> list[str]:
-    """Return the names of the constraints without samples in a stage."""
-    present: Any = stage.present if stage.pooled is None else stage.pooled.present
-    return [] if present is None else [roster.name(i) for i, here in enumerate(present) if not here]
-
-
-def warn_values(stage: Stage, roster: Roster) -> None:
-    """Name the numbers of a skipped step that were not finite."""
-    values = torch.as_tensor(stage.values, device="cpu")
-    present = stage.present if stage.pooled is None else stage.pooled.present
-    if present is not None:
-        values = torch.where(torch.as_tensor(present, device="cpu"), values, torch.zeros_like(values))
-    bad = [roster.name(i) for i in torch.nonzero(~torch.isfinite(values)).flatten().tolist()]
-    if not math.isfinite(float(stage.objective)):
-        bad.insert(0, "the objective")
-    text = ", ".join(bad[:8]) or "the weighted sum of objective and constraints"
-    hint = ' A group absent from a batch is declared with counts= or nan="absent"'
-    warn_skipped(f"{text} was not a finite number", hint)
-
-
 def warn_skipped(what: str, hint: str = "", kind: type[Warning] = NonFiniteWarning) -> None:
     """Warn that a step was skipped, and why; called by functions that ``_step`` calls."""
     warnings.warn(f"step skipped: {what}; parameters and multipliers are as they were.{hint}", kind, stacklevel=5)
 
 
-def warn_without_backward() -> None:
-    """Warn of a step for which no backward pass has run."""
-    warn_skipped(
-        "no backward pass has run since lagrangian", " Call loss.backward() before opt.step().", RuntimeWarning
-    )
+class GradientCheck:
+    """Tests all gradients of a step in one kernel per device; see `compat.add_nonfinite_`.
+
+    The kernel takes dense gradients on one device as they are. Others are noticed by its error, and sorted by device
+    from then on.
+    """
+
+    def __init__(self) -> None:
+        self._sorts = False
+        #: A zero on the device of the gradients, which the kernel writes its answer into; None before the first step.
+        self._zero: torch.Tensor | None = None
+
+    def nonfinite(self, groups: list[dict[str, Any]], guarded: bool, compiling: bool) -> torch.Tensor | None:
+        """Return a number above 0 on the device if any gradient is not finite, else 0; None without gradients.
+
+        A captured (``guarded``) or compiled step makes its own zeros.
+        """
+        grads = [grad for group in groups for p in group["params"] if (grad := p.grad) is not None]
+        if not grads:
+            return None
+        if not (self._sorts or guarded or compiling):
+            zero = self._zero
+            if zero is None:
+                zero = self._zero = torch.zeros((), dtype=torch.float32, device=grads[0].device)
+            try:
+                compat.add_nonfinite_(grads, zero)
+            except RuntimeError:
+                self._sorts = True
+            else:
+                return zero
+        grads = [grad._values() if grad.is_sparse else grad for grad in grads]
+        found = None
+        for device in {grad.device for grad in grads}:
+            zero = torch.zeros((), dtype=torch.float32, device=device)
+            compat.add_nonfinite_([grad for grad in grads if grad.device == device], zero, compiling)
+            found = zero if found is None else found + zero.to(found.device)
+        return found
+
+    def warn(self, groups: list[dict[str, Any]], batch: Batch, roster: Roster) -> None:
+        """Name the parameters of a skipped step whose gradients were not finite, and the absent constraints."""
+        self._zero = None  # it is another number now
+        names = _bad_gradients(groups)
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        absent = [roster.name(i) for i, here in enumerate(() if batch.present is None else batch.present) if not here]
+        hint = f" Absent from the batch: {', '.join(absent[:8])}; a mean over no samples may have the gradient NaN."
+        hint += " gdpa.torch.terms.mean(values, inside) has none."
+        warn_skipped(f"the gradient of {', '.join(names[:8])}{more} was not finite", hint if absent else "")
+
+
+def _bad_gradients(groups: list[dict[str, Any]]) -> list[str]:
+    names = []
+    for j, group in enumerate(groups):
+        known = group.get("param_names")
+        for i, p in enumerate(group["params"]):
+            grad: Any = p.grad
+            if grad is None:
+                continue
+            grad = grad.to_local() if hasattr(grad, "to_local") else grad._values() if grad.is_sparse else grad
+            if not bool(torch.isfinite(grad).all()):
+                names.append(known[i] if known else f"parameter {i} of group {j}, shape {tuple(p.shape)}")
+    return names or ["a parameter of another rank"]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from gdpa.base.checks import check_positive
 from gdpa.torch.rules.base import Rule
-from gdpa.torch.rules.damped import Damped
-from gdpa.torch.rules.feedback import Feedback
-from gdpa.torch.rules.paper import Paper
-from gdpa.torch.rules.peers import NuPI, PenaltyBarrier, TwoSample
-from gdpa.torch.rules.published import RCML, SPBM, SSLALM, add_moreau_term
+from gdpa.torch.rules.feedback import Damped, Feedback
+from gdpa.torch.rules.published import RCML, SPBM, SSLALM, NuPI, Paper, PenaltyBarrier, TwoSample, add_moreau_term
 from gdpa.torch.rules.recursive import SpiderPenalty, StormPenalty
 
 #: The names that ``constrain(..., rule=name)`` takes; the first is the default.

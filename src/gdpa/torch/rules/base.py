@@ -1,9 +1,8 @@
-"""The interface of a dual rule, and the two ways to apply one: to whole vectors, or to one number after another.
+"""The interface of a dual rule, and its application to whole vectors or to one number after another.
 
-A rule is a pure function of one constraint: from its state, its value g and the shared values of this step it
-makes the new state and the weight w of its gradient. The formula is elementwise, so it is written once and applied to
-NumPy arrays, torch tensors and Python floats alike. A tensor operation costs microseconds whatever its size, so a
-handful of constraints is cheaper as Python floats.
+A rule is an elementwise formula: from the state of a constraint, its value g and the shared values of the step follow
+the new state and the weight w of its gradient. It is written once for NumPy arrays, torch tensors and Python floats; a
+tensor operation costs microseconds whatever its size, so a handful of constraints is cheaper as floats.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import torch
 Number = Any
 #: Several numbers of one constraint.
 Row = tuple[Number, ...]
-Dual = dict[str, Any]
-
+#: The entries of the dual state by name.
+Entries = dict[str, Any]
 
 #: No run comes near this number, and its square is finite: larger ones in a saved state are damage.
 LARGEST = 1e100
@@ -38,10 +37,7 @@ class Vector(NamedTuple):
 
 
 class Scalar(NamedTuple):
-    """An entry of the dual state with one number for all constraints, and the range a saved one must lie in.
-
-    ``open_low`` excludes the lower end.
-    """
+    """An entry with one number for all constraints, likewise; ``open_low`` excludes the lower end."""
 
     start: Any
     low: float = 0.0
@@ -50,17 +46,14 @@ class Scalar(NamedTuple):
 
 
 class Numbers:
-    """The functions that rules need besides arithmetic, for Python floats."""
+    """The functions that rules need besides arithmetic, for Python floats; the bounds of the last two are numbers."""
 
     abs = staticmethod(abs)
     sqrt = staticmethod(math.sqrt)
     maximum = staticmethod(max)
     minimum = staticmethod(min)
     at_least = staticmethod(max)
-
-    @staticmethod
-    def clip(x: float, low: float, high: float) -> float:
-        return low if x < low else high if x > high else x
+    at_most = staticmethod(min)
 
     @staticmethod
     def where(condition: bool, yes: float, no: float) -> float:
@@ -70,31 +63,27 @@ class Numbers:
 class Arrays:
     """The same for NumPy arrays."""
 
-    maximum = np.maximum
-    minimum = np.minimum
-    at_least = np.maximum
-    abs = np.abs
-    sqrt = np.sqrt
-    clip = np.clip
-    where = np.where
+    abs, sqrt, where = np.abs, np.sqrt, np.where
+    maximum = at_least = np.maximum
+    minimum = at_most = np.minimum
 
 
 class Tensors:
     """The same for torch tensors."""
 
+    abs = staticmethod(torch.abs)
+    sqrt = staticmethod(torch.sqrt)
     maximum = staticmethod(torch.maximum)
     minimum = staticmethod(torch.minimum)
     at_least = staticmethod(torch.clamp_min)
-    abs = staticmethod(torch.abs)
-    sqrt = staticmethod(torch.sqrt)
-    clip = staticmethod(torch.clamp)
+    at_most = staticmethod(torch.clamp_max)
     where = staticmethod(torch.where)
 
 
 def functions(g: Number) -> Any:
     """Return the functions for numbers of the type of ``g``.
 
-    >>> functions(1.0).clip(5.0, 0.0, 2.0), functions(np.ones(1)).clip(np.array([5.0]), 0.0, 2.0).tolist()
+    >>> functions(1.0).at_most(5.0, 2.0), functions(np.ones(1)).at_most(np.array([5.0]), 2.0).tolist()
     (2.0, [2.0])
     """
     return Numbers if type(g) is float else Arrays if type(g) is np.ndarray else Tensors
@@ -106,7 +95,7 @@ class Rule(ABC):
     Attributes:
         name: its name in ``constrain(..., rule=name)``.
         vectors: the entries of the state that `update` reads and returns, in its order; the first is "multipliers".
-        given: entries that `update` reads and somebody else writes: "ratio" (calibration) and "limit" (`Limits`).
+        given: entries that `update` only reads: "ratio" (from calibration) and "limit" (from `Limits`).
         lagged: the weights are the multipliers from before the batch, so they are known before the forward pass.
         signed: multipliers can have either sign, so that the rule takes equalities.
     """
@@ -118,17 +107,16 @@ class Rule(ABC):
     signed: ClassVar[bool] = True
 
     def scalars(self) -> dict[str, Scalar]:
-        """Return the rule's own entries with one number for all constraints, "dual_steps" excepted."""
-        return {}
+        """Return the rule's own entries with one number for all constraints; by default its ``dual_rate``, if any."""
+        rate = getattr(self, "dual_rate", None)
+        return {} if rate is None else {"dual_rate": Scalar(float(rate), open_low=True)}
 
-    @abstractmethod
-    def begin(self, dual: Dual) -> tuple[Any, dict[str, Any]]:
+    def begin(self, dual: Entries) -> tuple[Any, Entries]:
         """Return (the values shared by all constraints in this step, the new scalars besides "dual_steps")."""
+        return dual.get("dual_rate"), {}
 
     @abstractmethod
-    def update(
-        self, state: tuple[Number, ...], given: tuple[Number, ...], g: Number, shared: Any, num_equalities: int
-    ) -> tuple[tuple[Number, ...], Number]:
+    def update(self, state: Row, given: Row, g: Number, shared: Any, num_equalities: int) -> tuple[Row, Number]:
         """Return (new state, weight) of one constraint, or of all of them as vectors.
 
         Args:
@@ -139,7 +127,14 @@ class Rule(ABC):
         """
 
 
-def advance(rule: Rule, dual: Dual, g: Any, present: Any, num_equalities: int) -> tuple[Dual, Any]:
+class Part(NamedTuple):
+    """New numbers for some positions of a vector."""
+
+    positions: Any
+    numbers: Any
+
+
+def advance(rule: Rule, dual: Entries, g: Any, present: Any, num_equalities: int) -> tuple[Entries, Any]:
     """Return (the entries of the dual state that change, the weights w) after seeing the vector g.
 
     Args:
@@ -147,63 +142,35 @@ def advance(rule: Rule, dual: Dual, g: Any, present: Any, num_equalities: int) -
         dual: the dual state; it is not changed.
         g: one value per constraint, a NumPy array or a torch tensor.
         present: True for constraints with samples in this batch, None for all. An absent constraint keeps its state and
-            has the weight 0.
+            has the weight 0. Of NumPy vectors only the present numbers are computed.
         num_equalities: how many of the last constraints are equalities.
     """
-    shared, scalars = rule.begin(dual)
+    shared, changed = rule.begin(dual)
+    changed = {"dual_steps": dual["dual_steps"] + 1, **changed}
     state, given = tuple(dual[key] for key in rule.vectors), tuple(dual[key] for key in rule.given)
+    if present is not None and type(g) is np.ndarray:
+        at = np.flatnonzero(present)
+        last = int(np.count_nonzero(at >= len(g) - num_equalities))
+        new, some = rule.update(tuple(v[at] for v in state), tuple(v[at] for v in given), g[at], shared, last)
+        w: Any = np.zeros_like(g)
+        w[at] = some
+        return {**changed, **{key: Part(at, n) for key, n in zip(rule.vectors, new, strict=True)}}, w
     new, w = rule.update(state, given, g, shared, num_equalities)
     if present is not None:
-        where = functions(g).where
-        new = tuple(n if n is old else where(present, n, old) for n, old in zip(new, state, strict=True))
-        w = where(present, w, 0.0 * state[0])
-    changed = {key: n for key, n, old in zip(rule.vectors, new, state, strict=True) if n is not old}
-    return {"dual_steps": dual["dual_steps"] + 1, **scalars, **changed}, w
-
-
-class Part(NamedTuple):
-    """New numbers for some positions of a vector, the others stay."""
-
-    positions: Any
-    numbers: Any
-
-
-def advance_few(rule: Rule, dual: Dual, g: Any, present: Any, num_equalities: int) -> tuple[Dual, Any]:
-    """Do as `advance` does for NumPy vectors of which few are present: only those are computed."""
-    positions = np.flatnonzero(present)
-    equalities = int(np.count_nonzero(positions >= len(g) - num_equalities))
-    part = {**dual, **{key: dual[key][positions] for key in (*rule.vectors, *rule.given)}}
-    updates, some = advance(rule, part, g[positions], None, equalities)
-    for key in rule.vectors:
-        if key in updates:
-            updates[key] = Part(positions, updates[key])
-    w = np.zeros_like(g)
-    w[positions] = some
-    return updates, w
+        new = tuple(n if n is old else torch.where(present, n, old) for n, old in zip(new, state, strict=True))
+        w = torch.where(present, w, 0.0 * state[0])
+    moved = {key: n for key, n, old in zip(rule.vectors, new, state, strict=True) if n is not old}
+    return {**changed, **moved}, w
 
 
 def advance_rows(
-    rule: Rule,
-    dual: Dual,
-    rows: Sequence[Row],
-    values: Sequence[float],
-    present: Sequence[bool] | None,
-    first_equality: int,
-) -> tuple[list[Row], Dual, list[float]]:
-    """Do as `advance` does, number by number.
+    rule: Rule, dual: Entries, rows: Sequence[Row], values: Sequence[float], present: Any, first_equality: int
+) -> tuple[list[Row], Entries, list[float]]:
+    """Do as `advance` does, number by number; return (new state of each constraint, other changes, weights).
 
-    Args:
-        rule: the dual rule.
-        dual: the entries of the dual state that have one number for all constraints.
-        rows: for each constraint its numbers of the rule's ``vectors``, then those that the rule is ``given``.
-        values: g.
-        present: as in `advance`.
-        first_equality: the position of the first equality.
-
-    Returns:
-        the new numbers of the rule's ``vectors`` for each constraint, the other entries that change, and the weights.
+    ``rows`` has for each constraint its numbers of the rule's ``vectors``, then the ones the rule is ``given``.
     """
-    shared, scalars = rule.begin(dual)
+    shared, changed = rule.begin(dual)
     size, update = len(rule.vectors), rule.update
     states, w = [], []
     for i, g in enumerate(values):
@@ -214,4 +181,4 @@ def advance_rows(
             state, weight = row[:size], 0.0
         states.append(state)
         w.append(weight)
-    return states, {"dual_steps": dual["dual_steps"] + 1, **scalars}, w
+    return states, {"dual_steps": dual["dual_steps"] + 1, **changed}, w

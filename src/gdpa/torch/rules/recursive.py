@@ -10,40 +10,56 @@ import torch
 from gdpa.base.arrays import positive_part
 from gdpa.base.checks import check_count, check_positive
 
+#: Computes f and g (feasible if <= 0) of one batch at the current parameters, with their graph.
 Closure = Callable[[], tuple[torch.Tensor, torch.Tensor]]
-"""Computes f and g (feasible if <= 0) of one batch at the current parameters, with their graph."""
 
 
 class _Recursive(torch.optim.Optimizer):
-    """Keeps the parameters of the step before, to evaluate a batch at both points."""
+    """Keeps the parameters of the step before, to evaluate a batch at both points; all of it in ``state_dict``."""
 
     def __init__(self, params: Iterable[Any], lr: float, **numbers: float) -> None:
         check_positive(lr=lr, **numbers)
         super().__init__(params, {"lr": float(lr)})
-        self.steps = 0
-        self._params = [p for group in self.param_groups for p in group["params"]]
-        self._before = [p.detach().clone() for p in self._params]
+        self.param_groups[0]["steps"] = 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return int(self.param_groups[0]["steps"])
+
+    def _params(self) -> list[torch.Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _kept(self, key: str) -> list[torch.Tensor]:
+        """Return the tensors of all parameters that the last step has kept under ``key``; empty before it."""
+        return [self.state[p][key] for p in self._params() if key in self.state[p]]
+
+    @torch.no_grad()
+    def _keep(self, key: str, values: list[torch.Tensor]) -> None:
+        for p, value in zip(self._params(), values, strict=True):
+            self.state[p][key] = value.detach().clone()
 
     def _gradient(self, value: torch.Tensor) -> list[torch.Tensor]:
-        return list(torch.autograd.grad(value, self._params))
+        return list(torch.autograd.grad(value, self._params()))
 
     def _at_last_point(self, compute: Callable[[], Any]) -> Any:
         """Return ``compute()`` with the parameters of the step before."""
-        here = [p.detach().clone() for p in self._params]
+        here = [p.detach().clone() for p in self._params()]
         try:
-            self._set(self._before)
+            self._set(self._kept("before"))
             return compute()
         finally:
             self._set(here)
 
     @torch.no_grad()
     def _set(self, values: list[torch.Tensor]) -> None:
-        for p, value in zip(self._params, values, strict=True):
+        for p, value in zip(self._params(), values, strict=True):
             p.copy_(value)
 
     @torch.no_grad()
     def _move(self, direction: list[torch.Tensor], factor: float) -> None:
-        self._before = [p.detach().clone() for p in self._params]
+        self._keep("before", self._params())
+        self.param_groups[0]["steps"] += 1
         moves = iter(direction)
         for group in self.param_groups:
             for p in group["params"]:
@@ -88,23 +104,21 @@ class StormPenalty(_Recursive):
     ) -> None:
         super().__init__(params, lr, penalty=penalty, memory=memory)
         self.penalty, self.memory, self.num_equalities = penalty, memory, num_equalities
-        self._estimate: list[torch.Tensor] = []
 
     def step(self, closure: Closure) -> None:  # type: ignore[override]
         """Take one step on the batch of ``closure``, which is called twice."""
-        self.steps += 1
-        k = self.steps
+        k = self.steps + 1
 
         def gradient(rho: float) -> list[torch.Tensor]:
             f, g = closure()
             return self._gradient(f + rho / 2 * positive_part(g, self.num_equalities).square().sum())
 
         new = gradient(self.penalty * k ** (1 / 3))
-        if self._estimate:
+        if estimate := self._kept("estimate"):
             keep = 1 - min(1.0, self.memory * k ** (-2 / 3))
             old = self._at_last_point(lambda: gradient(self.penalty * (k - 1) ** (1 / 3)))
-            new = [n + keep * (d - o) for n, d, o in zip(new, self._estimate, old, strict=True)]
-        self._estimate = new
+            new = [n + keep * (d - o) for n, d, o in zip(new, estimate, old, strict=True)]
+        self._keep("estimate", new)
         self._move(new, k ** (-1 / 3))
 
 
@@ -148,16 +162,15 @@ class SpiderPenalty(_Recursive):
         check_count(1, period=period)
         super().__init__(params, lr, penalty=penalty, smoothing=smoothing)
         self.penalty, self.smoothing, self.period = penalty, smoothing, period
-        self._value: torch.Tensor | None = None
+        self.param_groups[0]["value"] = None
 
     def step(self, closure: Closure, large: Closure) -> None:  # type: ignore[override]
         """Take one step on the batch of ``closure``; every ``period`` steps g is estimated by ``large``."""
-        f, g = closure()
+        (f, g), group = closure(), self.param_groups[0]
         with torch.no_grad():
-            if self._value is None or self.steps % self.period == 0:
-                self._value = large()[1].detach()
+            if group["value"] is None or self.steps % self.period == 0:
+                group["value"] = large()[1].detach().clone()
             else:
-                self._value = self._value + g.detach() - self._at_last_point(lambda: closure()[1].detach())
-            weights = self.penalty * (self._value / self.smoothing).clamp(0.0, 1.0)
-        self.steps += 1
+                group["value"] = group["value"] + g.detach() - self._at_last_point(lambda: closure()[1].detach())
+            weights = self.penalty * (group["value"] / self.smoothing).clamp(0.0, 1.0)
         self._move(self._gradient(f + weights @ g), 1.0)
