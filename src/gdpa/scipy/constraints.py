@@ -10,25 +10,22 @@ gives an equality row, one with none gives no row.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import accumulate, pairwise
-from operator import itemgetter
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from gdpa.base.arrays import some
 from gdpa.base.sets import REALS, Box, ConvexSet
 from gdpa.base.text import warn_user
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.numerics.sparse.matrix import FEW_COLUMNS, Pattern, SparseMatrix, is_sparse, read
-from gdpa.scipy.functions import Frame, Function
+from gdpa.scipy.functions import Function
 
 #: The most numbers that remembered points may hold.
 _MEMORY = 2**23
@@ -85,11 +82,9 @@ def read_constraints(constraints: Any, dimension: int) -> list[Function]:
     >>> functions[0].lower, functions[0].upper
     (0.0, inf)
     """
-    from scipy.optimize import LinearConstraint, NonlinearConstraint
-
     if constraints is None:
         return []
-    if isinstance(constraints, (Mapping, NonlinearConstraint, LinearConstraint)) or callable(constraints):
+    if isinstance(constraints, Mapping) or hasattr(constraints, "keep_feasible") or callable(constraints):
         functions = [_read("constraints", constraints, dimension)]
     else:
         try:
@@ -103,10 +98,10 @@ def read_constraints(constraints: Any, dimension: int) -> list[Function]:
 
 
 def _read(name: str, constraint: Any, dimension: int) -> Function:
-    from scipy.optimize import BFGS, LinearConstraint, NonlinearConstraint, OptimizeWarning
-
     if isinstance(constraint, Mapping):
         return _read_dict(name, constraint)
+    from scipy.optimize import BFGS, LinearConstraint, NonlinearConstraint
+
     if not isinstance(constraint, (NonlinearConstraint, LinearConstraint)):
         remedy = "bounds on x go to the argument bounds"
         if callable(constraint):
@@ -115,10 +110,10 @@ def _read(name: str, constraint: Any, dimension: int) -> Function:
             f"{name} must be a NonlinearConstraint, a LinearConstraint or a dict, got {constraint!r}; {remedy}"
         )
     ignored = ["keep_feasible"] if np.any(constraint.keep_feasible) else []
+    sides = {"lower": constraint.lb, "upper": constraint.ub}
     if isinstance(constraint, LinearConstraint):
         A = _read_matrix(name, constraint.A, dimension)
-        sides = {"lower": constraint.lb, "upper": constraint.ub, "size": A.shape[0]}
-        function = Function(f"{name}.A", A.__matmul__, lambda x: A, matrix=A, **sides)
+        function = Function(f"{name}.A", A.__matmul__, lambda x: A, matrix=A, size=A.shape[0], **sides)
     else:
         sparsity: Any = constraint.finite_diff_jac_sparsity
         if sparsity is not None and isinstance(constraint.jac, str):
@@ -129,15 +124,21 @@ def _read(name: str, constraint: Any, dimension: int) -> Function:
             f"{name}.fun",
             constraint.fun,
             constraint.jac,
-            lower=constraint.lb,
-            upper=constraint.ub,
             relative_step=constraint.finite_diff_rel_step,
             sparsity=sparsity if isinstance(sparsity, Pattern) else None,
             hess=constraint.hess if callable(constraint.hess) else None,
+            **sides,
         )
     if ignored:
-        warn_user(f"{name}: {', '.join(ignored)} has no effect in gdpa.minimize", OptimizeWarning)
+        warn_optimize(f"{name}: {', '.join(ignored)} has no effect in gdpa.minimize")
     return function
+
+
+def warn_optimize(text: str) -> None:
+    """Warn as SciPy's methods do about input that they ignore."""
+    from scipy.optimize import OptimizeWarning
+
+    warn_user(text, OptimizeWarning)
 
 
 def _read_matrix(name: str, A: Any, dimension: int) -> Any:
@@ -160,10 +161,7 @@ def _read_matrix(name: str, A: Any, dimension: int) -> Any:
 def _read_dict(name: str, constraint: Mapping[str, Any]) -> Function:
     unknown = set(constraint) - {"type", "fun", "jac", "args"}
     if unknown:
-        from scipy.optimize import OptimizeWarning
-
-        text = f"{name}: the keys {sorted(unknown)} have no effect; a dict constraint has type, fun, jac, args"
-        warn_user(text, OptimizeWarning)
+        warn_optimize(f"{name}: the keys {sorted(unknown)} have no effect; a dict constraint has type, fun, jac, args")
     kind = str(constraint.get("type", "")).lower()
     if kind not in ("ineq", "eq"):
         raise ValueError(f"{name}['type'] must be 'ineq' (fun >= 0) or 'eq' (fun = 0), got {constraint.get('type')!r}")
@@ -206,26 +204,28 @@ class Point:
     """The value and the derivative of every function at one x, each computed once."""
 
     def __init__(self, canonical: Canonical, x: Vector) -> None:
-        self.x, self._canonical = np.array(x), canonical
+        self.full, self._canonical = canonical.fill(x), canonical
         self.values: list[Vector] = []
         self._slopes: list[Any] = []
         for function in canonical.functions:
-            value, slope = function.value(self.x)
+            value, slope = function.value(self.full)
             self.values.append(value)
             self._slopes.append(slope)
 
     def full_slope(self, i: int) -> Any:
         """Return the derivative of function ``i`` with a column for every variable."""
-        slope = self._slopes[i]
+        slope, canonical = self._slopes[i], self._canonical
         if slope is None:
-            function = self._canonical.functions[i]
-            slope = self._slopes[i] = function.slope(self.x, self.values[i], self._canonical.domain)
+            slope = canonical.functions[i].slope(self.full, self.values[i], canonical.free, canonical.domain)
+            self._slopes[i] = slope
         return slope
 
     def slope(self, i: int) -> Any:
         """Return the derivative of function ``i`` with a column for every free variable."""
-        slope, frame = self._slopes[i], self._canonical.frame
-        return slope if slope is not None and frame.is_whole else frame.restrict(self.full_slope(i))
+        slope, canonical = self.full_slope(i), self._canonical
+        if canonical.all_free:
+            return slope
+        return slope.restricted(canonical.free) if isinstance(slope, SparseMatrix) else slope[:, canonical.free]
 
     @property
     def is_sparse(self) -> bool:
@@ -246,28 +246,39 @@ class Point:
 class Canonical:
     """The problem of an objective and constraint functions on a set X, started at ``x0``.
 
-    Variables that a box fixes (lower = upper) are not variables of the problem; `frame` puts them back.
+    Variables that a box fixes (lower = upper) are not variables of the problem; `fill` puts them back.
     Functions are called at points of X only: a method may pass its boundary by a rounding.
-    Calls every function once, at ``x0``: only its values tell how many rows a constraint with scalar sides has.
+    Calls every function once, at ``x0``: only its values show how many rows a constraint with scalar sides has.
     User functions are never called twice at one point: the last points are remembered, and those of oracle calls that
     somebody still holds.
+
+    Attributes:
+        free, all_free: which variables the bounds leave free, and whether all are.
+        bounded: whether the result has an entry for bounds.
+        start: the point x0.
+        lower, upper: the sides of all values.
+        index, sign, side: the rows of g, see the module.
+        attach_hessian: gives an oracle call at a point its second derivatives; None if there are none.
     """
 
-    def __init__(self, objective: Function, constraints: list[Function], domain: ConvexSet, x0: Vector) -> None:
+    def __init__(
+        self, objective: Function, constraints: list[Function], domain: ConvexSet, x0: Vector, bounded: bool
+    ) -> None:
+        self.bounded = bounded
         self.functions = [objective, *constraints]
-        x0 = domain.project(x0)
-        fixed = domain.lower == domain.upper if isinstance(domain, Box) else np.zeros(x0.shape, dtype=bool)
-        self.frame = Frame(x0, ~fixed)
-        for function in self.functions:
-            function.frame = self.frame
-        if isinstance(domain, Box) and fixed.any():
-            x0, domain = x0[~fixed], Box(domain.lower[~fixed], domain.upper[~fixed])
+        self._all = x0 = domain.project(x0)
+        self.free = np.ones(x0.shape, dtype=bool)
+        if isinstance(domain, Box):
+            self.free = domain.lower != domain.upper
+        self.all_free = bool(self.free.all())
+        if isinstance(domain, Box) and not self.all_free:
+            x0, domain = x0[self.free], Box(domain.lower[self.free], domain.upper[self.free])
         self.domain, self.x0 = domain, x0
-        self.attach_hessian: Callable[[Vector, Evaluation], None] | None = None  # to an oracle call
+        self.attach_hessian: Callable[[Vector, Evaluation], None] | None = None
         self._held: WeakValueDictionary[bytes, Point] = WeakValueDictionary()
         self._recent: deque[Point] = deque(maxlen=4)
-        start = self._start = self.point(x0)
-        sizes = [value.shape[0] for value in start.values[1:]]
+        self.start = self.point(x0)
+        sizes = [value.shape[0] for value in self.start.values[1:]]
         self._recent = deque(maxlen=int(min(64, max(4, _MEMORY // ((1 + sum(sizes)) * (1 + x0.shape[0]))))))
         self._ends = list(accumulate(sizes, initial=0))
         self.lower, self.upper = np.zeros(sum(sizes)), np.zeros(sum(sizes))
@@ -278,32 +289,36 @@ class Canonical:
                 raise ValueError(
                     f"lb and ub of {function.name} have shape {np.shape(function.lower)} for {last - first} values"
                 ) from None
-        rows = [
-            (2, i, 1.0, upper) if lower == upper else (1, i, sign, side)
-            for i, (lower, upper) in enumerate(zip(self.lower.tolist(), self.upper.tolist(), strict=True))
-            for sign, side in ((1.0, upper), (-1.0, lower))
-            if math.isfinite(side) and not (lower == upper and sign < 0)
-        ]
-        rows.sort(key=itemgetter(0))  # stable: inequalities in the order given, then equalities
-        self.index = np.array([i for _, i, _, _ in rows], dtype=int)
-        self.sign = np.array([sign for _, _, sign, _ in rows])
-        self.side = np.array([side for _, _, _, side in rows])
+        equal = np.repeat(self.lower == self.upper, 2)
+        sides, signs = np.stack([self.upper, self.lower], axis=1).ravel(), np.tile([1.0, -1.0], len(self.lower))
+        rows = np.flatnonzero(np.isfinite(sides) & ~(equal & (signs < 0)))
+        rows = rows[np.argsort(equal[rows], kind="stable")]  # inequalities in the order given, then equalities
+        self.index, self.sign, self.side = rows // 2, signs[rows], sides[rows]
         self.problem = Problem(
             self._evaluate,
             num_constraints=len(rows),
-            num_equalities=sum(kind == 2 for kind, _, _, _ in rows),
+            num_equalities=int(equal[rows].sum()),
             domain=domain,
-            names=tuple(self._row_name(kind, i, sign) for kind, i, sign, _ in rows),
+            names=tuple(map(self._row_name, self.index.tolist(), equal[rows].tolist(), self.sign.tolist())),
         )
 
-    def _row_name(self, kind: int, i: int, sign: float) -> str:
+    def _row_name(self, i: int, equal: bool, sign: float) -> str:
         k = bisect_right(self._ends, i) - 1
-        side = "=" if kind == 2 else "<= ub" if sign > 0 else ">= lb"
+        side = "=" if equal else "<= ub" if sign > 0 else ">= lb"
         return f"{self.functions[1 + k].name}[{i - self._ends[k]}] {side}"
+
+    def fill(self, y: Vector) -> Vector:
+        """Return the point of all variables from the free ones, a fresh array."""
+        if self.all_free:
+            return y.copy()
+        x = self._all.copy()
+        x[self.free] = y
+        return x
 
     def point(self, x: Vector) -> Point:
         """Return the values at ``x``, calling the functions only if it is new."""
-        x = self.domain.project(x)
+        if self.domain is not REALS:
+            x = self.domain.project(x)
         key = (x + 0.0).tobytes()  # -0.0 and 0.0 are one point
         found = self._held.get(key)
         if found is None:
@@ -318,13 +333,13 @@ class Canonical:
 
         def pullback(w: Vector, objective: Any = 1.0) -> Vector:
             out: Vector = objective * point.slope(0)[0] if objective != 0 else np.zeros_like(x)
-            if some(w != 0):
+            if (w != 0).any():
                 for i, v in enumerate(self.split(w), start=1):
                     if v.any():  # a constraint without weight needs no Jacobian
                         out = out + v @ point.slope(i)
             return out
 
-        sparse = self.frame.x.shape[0] > FEW_COLUMNS and self._start.is_sparse
+        sparse = self.free.shape[0] > FEW_COLUMNS and self.start.is_sparse
         now = Evaluation(point.values[0][0], g, pullback, partial(self._jacobian, point), sparse=sparse)
         if self.attach_hessian is not None:
             self.attach_hessian(x, now)
@@ -337,7 +352,7 @@ class Canonical:
 
             stacked: Any = vstack([read(slope).csr for slope in slopes], format="csr")
             return self.sign[:, None] * read(stacked[self.index])
-        J = _join(slopes) if slopes else np.zeros((0, point.x.shape[0]))
+        J = _join(slopes) if slopes else np.zeros((0, self.x0.shape[0]))
         matrix: Vector = self.sign[:, None] * J[self.index]
         return matrix
 
@@ -349,8 +364,7 @@ class Canonical:
     def to_slsqp(self, multipliers: Vector) -> Vector:
         """Return the multipliers as SLSQP's result has them: grad f - sum m grad c = 0, equalities first."""
         order, sign = self._slsqp_rows()
-        signed: Vector = (sign * multipliers)[order]
-        return signed
+        return np.asarray((sign * multipliers)[order])
 
     def from_slsqp(self, multipliers: Vector) -> Vector:
         """Return the multipliers of the rows, the inverse of `to_slsqp`."""
@@ -360,10 +374,7 @@ class Canonical:
                 f"multipliers0 must have {order.shape[0]} entries, as result.multipliers of this problem has; "
                 f"got shape {multipliers.shape}"
             )
-        rows = np.empty_like(multipliers)
-        rows[order] = multipliers
-        signed: Vector = sign * rows
-        return signed
+        return np.asarray(sign * multipliers[np.argsort(order)])
 
     def _slsqp_rows(self) -> tuple[Vector, Vector]:
         """Return the places of the rows in SLSQP's order, and the sign of each: -1 for equalities.
@@ -380,5 +391,5 @@ class Canonical:
         """Return the largest amount by which a side is passed at a point."""
         c = _join(point.values[1:])
         below, above = np.isfinite(self.lower), np.isfinite(self.upper)
-        passed = _join([self.lower[below] - c[below], c[above] - self.upper[above]])
+        passed = np.concatenate([self.lower[below] - c[below], c[above] - self.upper[above]])
         return float(np.max(passed, initial=0.0))

@@ -20,46 +20,12 @@ class OutOfCallsError(Exception):
     """Raised instead of a call beyond the limit on calls."""
 
 
-class Frame:
-    """The variables that the bounds leave free; the others keep their value and are not variables of the problem.
-
-    >>> frame = Frame(np.array([1.0, 2.0, 3.0]), np.array([True, False, True]))
-    >>> frame.fill(np.array([7.0, 8.0])).tolist()
-    [7.0, 2.0, 8.0]
-    """
-
-    def __init__(self, x: Vector, free: Vector) -> None:
-        self.x, self.free, self.is_whole = x, free, bool(free.all())
-
-    def fill(self, y: Vector) -> Vector:
-        """Return the point of all variables, a fresh array."""
-        if self.is_whole:
-            return y.copy()
-        x = self.x.astype(y.dtype)
-        x[self.free] = y
-        return x
-
-    def spread(self, columns: Vector) -> Vector:
-        """Return columns for all variables from the columns of the free ones, NaN for the others."""
-        if self.is_whole:
-            return columns
-        matrix = np.full((*columns.shape[:-1], self.x.shape[0]), np.nan)
-        matrix[..., self.free] = columns
-        return matrix
-
-    def restrict(self, columns: Any) -> Any:
-        """Return the columns of the free variables."""
-        if self.is_whole:
-            return columns
-        return columns.restricted(self.free) if isinstance(columns, SparseMatrix) else columns[:, self.free]
-
-
 @dataclass
 class Function:
     """A user's vector function with its sides ``lower <= c(x) <= upper``; counted and checked at every call.
 
     Attributes:
-        name: how messages call it: the argument it came from.
+        name: the argument it came from, for messages.
         fun: ``fun(x, *args)``.
         jac: ``jac(x, *args)``, a scheme of finite differences, or True if ``fun`` returns (value, derivative).
         args: further arguments of both.
@@ -68,10 +34,8 @@ class Function:
         relative_step, absolute_step: of finite differences; None for the default.
         sparsity: which entries of the Jacobian may be nonzero; then finite differences find several columns with one
             call, and the Jacobian is sparse.
-        hess: ``hess(x, v, *args)``, the Hessian of v'c, or ``hess(x, *args)`` for the objective; None if not given.
+        hess: ``hess(x, v, *args)``, the Hessian of v'c; None if not given.
         limit: the most calls of ``fun``; None for no limit.
-        frame: which variables are free; set by the problem. Derivatives have a column for every variable, NaN for those
-            that are fixed and unknown to finite differences.
         size: how many values ``fun`` returns, known after the first call.
         nfev, njev: calls of ``fun`` (including finite differences) and derivatives computed.
         precision: the eps of the numbers that ``fun`` returns.
@@ -90,7 +54,6 @@ class Function:
     hess: Any = None
     limit: int | None = None
     size: int | None = None
-    frame: Frame = field(init=False)
     nfev: int = field(default=0, init=False)
     njev: int = field(default=0, init=False)
     precision: float = field(default=0.0, init=False)
@@ -105,11 +68,11 @@ class Function:
     def value(self, x: Vector) -> tuple[Vector, Any]:
         """Return c(x), and its derivative if the same call gives it."""
         if self.matrix is not None:
-            return self.matrix @ self.frame.fill(x), self.matrix
+            return self.matrix @ x, self.matrix
         if self.limit is not None and self.nfev >= self.limit:
             raise OutOfCallsError
         self.nfev += 1
-        raw = self.fun(self.frame.fill(x), *self.args)
+        raw = self.fun(x.copy(), *self.args)
         slope = None
         if self.jac is True:
             try:
@@ -128,7 +91,7 @@ class Function:
         self.size = value.shape[0]
         if not is_complex:
             value = value.astype(float)
-        return value, None if slope is None else self._shape(slope)
+        return value, None if slope is None else self._shape(slope, x.shape[0])
 
     def _refuse(self, shape: tuple[int, ...]) -> None:
         if self.lower is None:
@@ -140,51 +103,55 @@ class Function:
         remedy = "; flatten it with .ravel()" if len(shape) > 1 else ""
         raise ValueError(f"{self.name} must return {expected}, got shape {shape}{remedy}")
 
-    def slope(self, x: Vector, value: Vector, domain: ConvexSet) -> Any:
-        """Return J(x) with a column for every variable; finite differences stay inside a box."""
+    def slope(self, x: Vector, value: Vector, free: Vector, domain: ConvexSet) -> Any:
+        """Return J(x) with a column for every variable.
+
+        Finite differences move the ``free`` variables inside their box ``domain`` and leave the columns of the others
+        NaN.
+        """
         self.njev += 1
-        frame = self.frame
+        d = x.shape[0]
         if callable(self.jac):
-            return self._shape(self.jac(frame.fill(x), *self.args))
+            return self._shape(self.jac(x.copy(), *self.args), d)
         lower, upper = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
-        step = self.relative_step
-        if step is not None and np.ndim(step) and not frame.is_whole:
-            step = np.broadcast_to(step, frame.x.shape)[frame.free]
-        if step is None and self.absolute_step is not None:
+        step, y = self.relative_step, x[free]
+        if np.ndim(step):
+            step = np.broadcast_to(step, x.shape)[free]
+        elif step is None and self.absolute_step is not None:
             with np.errstate(divide="ignore"):
-                step = self.absolute_step / np.abs(x)  # at x_j = 0 the default
+                step = self.absolute_step / np.abs(y)  # at y_j = 0 the default
 
         def values(y: Vector) -> Vector:
-            return self.value(y)[0]
+            moved = x.astype(y.dtype)
+            moved[free] = y
+            return self.value(moved)[0]
 
         if self.sparsity is None:
-            J = derivative(values, x, value, self.jac, lower, upper, step, self.precision, self.name)
-            return frame.spread(J)
+            J: Vector = np.full((len(value), d), np.nan)
+            J[:, free] = derivative(values, y, value, self.jac, lower, upper, step, self.precision, self.name)
+            return J
         if self._differences is None:
-            self._differences = GroupedDifferences(self._free_pattern(len(value)))
-        grouped = self._differences(values, x, value, self.jac, lower, upper, step, self.precision)
-        d = frame.x.shape[0]
-        grouped = grouped if frame.is_whole else grouped.spread(np.flatnonzero(frame.free), d)
+            self._differences = GroupedDifferences(self._free_pattern((len(value), d), free))
+        grouped = self._differences(values, y, value, self.jac, lower, upper, step, self.precision)
+        grouped = grouped if free.all() else grouped.spread(np.flatnonzero(free), d)
         return grouped if d > FEW_COLUMNS else grouped.toarray()
 
-    def _free_pattern(self, rows: int) -> Pattern:
+    def _free_pattern(self, shape: tuple[int, int], free: Vector) -> Pattern:
         """Return the pattern of the columns of the free variables."""
         assert self.sparsity is not None
-        shape = (rows, self.frame.x.shape[0])
         if self.sparsity.shape != shape:
             raise ValueError(
                 f"finite_diff_jac_sparsity of {self.name} must have shape {shape}, got {self.sparsity.shape}: "
                 "one row per value, one column per variable"
             )
-        if self.frame.is_whole:
-            return self.sparsity
-        return SparseMatrix(self.sparsity, np.ones(len(self.sparsity.indices))).restricted(self.frame.free).pattern
+        ones = np.ones(len(self.sparsity.indices))
+        return self.sparsity if free.all() else SparseMatrix(self.sparsity, ones).restricted(free).pattern
 
-    def _shape(self, raw: Any) -> Any:
+    def _shape(self, raw: Any, d: int) -> Any:
         """Return a derivative of the user as a matrix, dense or sparse."""
-        shape = (self.size or 0, self.frame.x.shape[0])
+        shape = (self.size or 0, d)
         if type(raw) is not np.ndarray:
-            if is_sparse(raw) and self.lower is not None and shape[1] > FEW_COLUMNS:
+            if is_sparse(raw) and self.lower is not None and d > FEW_COLUMNS:
                 return read(raw, f"the jac of {self.name}", shape)
             raw = raw.toarray() if hasattr(raw, "toarray") else raw
         dense = np.asarray(raw, dtype=float)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,7 +129,7 @@ def minimize(
         >>> minimize(lambda x: (x[0] - 2) ** 2 + x[1] ** 2, constraints=within(1.1), after=first).x[0].round(3)
         np.float64(1.1)
     """
-    from gdpa.scipy.report import Report, make_observer
+    from gdpa.scipy.report import describe_fixed, describe_point, make_observer, show
 
     if options is not None and not isinstance(options, dict):
         raise TypeError(f"options must be a dict, got {options!r}")
@@ -144,45 +145,40 @@ def minimize(
     start = _read_start(after.x if x0 is None and after is not None else x0)
     domain = read_bounds(bounds, start.shape[0])
     constraint_functions = read_constraints(constraints, start.shape[0])
-    objective = Function("fun", fun, _read_jac(jac), as_tuple(args), size=1)
-    objective.limit = None if settings.maxfev is None else max(1, settings.maxfev)
+    limit = None if settings.maxfev is None else max(1, settings.maxfev)
+    objective = Function("fun", fun, _read_jac(jac), as_tuple(args), size=1, limit=limit)
     for function in (objective, *constraint_functions):
         if function.relative_step is None and function.matrix is None:
             function.relative_step, function.absolute_step = settings.finite_diff_rel_step, settings.eps
-    canonical = Canonical(objective, constraint_functions, domain, start)
+    canonical = Canonical(objective, constraint_functions, domain, start, bounds is not None)
     add_second_derivatives(canonical, hess, settings.hess_sparsity)
     if settings.check and not (checked := check_derivatives(canonical.problem, canonical.x0)).ok:
         raise ValueError(f"at x0 the derivatives are wrong; correct them, or leave the option check out. {checked}")
-    report = Report(canonical, bounds is not None)
     observer = None if callback is None else make_observer(callback, canonical)
-    found = _skip_steps(canonical, report) or _run(canonical, report, algorithm, settings, observer, before)
+    found: Any
+    try:
+        if not canonical.free.any():
+            found = describe_fixed(canonical)
+        elif culprit := canonical.start.find_not_finite():
+            message = f"{Status.INVALID_NUMBER.value} At the start x0, {culprit}."
+            found = describe_point(canonical, canonical.x0, Status.INVALID_NUMBER, message)
+        else:
+            found = _run(canonical, algorithm, settings, observer, before)
+    except OutOfCallsError:  # of the derivative at x0
+        found = describe_point(canonical, canonical.x0, Status.MAX_ORACLE_CALLS)
     if settings.disp:
-        report.show(found)
+        show(found)
     final: OptimizeResult = found
     return final
 
 
-def _skip_steps(canonical: Canonical, report: Any) -> Any:
-    """Return the result if there is nothing to solve: every variable fixed, or no finite number at the start."""
-    if not canonical.frame.free.any():
-        return report.of_fixed()
-    try:
-        culprit = canonical.point(canonical.x0).find_not_finite()
-    except OutOfCallsError:
-        return report.of_point(canonical.x0, Status.MAX_ORACLE_CALLS)
-    status = Status.INVALID_NUMBER
-    message = f"{status.value} At the start x0, {culprit}."
-    return report.of_point(canonical.x0, status, message) if culprit else None
-
-
-def _run(
-    canonical: Canonical, report: Any, algorithm: Any, settings: Options, observer: Any, after: Result | None
-) -> Any:
+def _run(canonical: Canonical, algorithm: Any, settings: Options, observer: Any, after: Result | None) -> Any:
     """Solve, and return the result in SciPy's words."""
-    objective, frame = canonical.functions[0], canonical.frame
+    from gdpa.scipy.report import describe, describe_point
+
+    objective, free, maxfev = canonical.functions[0], canonical.free, settings.maxfev
     rules: list[StopRule] = [Polished(settings.tolerance, POLISHING if settings.polish else 0)]
     rules.append(MaxSteps(settings.maxiter))
-    maxfev = settings.maxfev
     if maxfev is not None:
         rules.append(lambda _: Status.MAX_ORACLE_CALLS if objective.nfev >= maxfev else None)
     best: Probe | None = None  # its oracle call is held, so that its point is remembered
@@ -194,7 +190,7 @@ def _run(
 
     x_scale, multipliers0 = settings.x_scale, settings.multipliers0
     if np.ndim(x_scale):
-        x_scale = np.broadcast_to(np.asarray(x_scale, dtype=float), frame.x.shape)[frame.free]
+        x_scale = np.broadcast_to(np.asarray(x_scale, dtype=float), free.shape)[free]
     if multipliers0 is not None:
         multipliers0 = canonical.from_slsqp(np.asarray(multipliers0, dtype=float))
     try:
@@ -215,10 +211,10 @@ def _run(
         )
     except OutOfCallsError:
         x = canonical.x0 if best is None else best.x
-        return report.of_point(x, Status.MAX_ORACLE_CALLS, steps=steps)
+        return describe_point(canonical, x, Status.MAX_ORACLE_CALLS, steps=steps)
     if settings.feasible and result.success and result.steps:  # a start that is certified stays as it is
         result = _restore(canonical, result, settings.tolerance)
-    return report.of_result(result)
+    return describe(canonical, result)
 
 
 def _restore(canonical: Canonical, result: Result, tolerance: float) -> Result:
@@ -269,48 +265,36 @@ def add_second_derivatives(canonical: Canonical, hess: Any, sparsity: Any) -> No
 
     The Hessian is exact if ``hess`` and those of all nonlinear constraints are given. For large problems it is found by
     differences of gradients if ``sparsity`` is given or the Jacobian of the constraints is sparse.
-
-    Args:
-        canonical: the problem.
-        hess: the Hessian of the objective, ``hess(x, *args)``; None if it is not given.
-        sparsity: which second derivatives of the Lagrangian may be nonzero; None if it is not known.
     """
-    free = canonical.frame.free
+    free, args = canonical.free, canonical.functions[0].args
     functions = [hess, *(function.hess for function in canonical.functions[1:] if function.matrix is None)]
-    if all(map(callable, functions)) and _is_matrix(_objective(canonical, hess, canonical.x0)):
-        canonical.attach_hessian = lambda x, now: _attach_exact(canonical, hess, x, now)
-        return
+    if all(map(callable, functions)):
+        H = hess(canonical.fill(canonical.x0), *args)
+        if is_sparse(H) or not hasattr(H, "matvec"):  # an array, not a linear operator
+            canonical.attach_hessian = partial(_attach_exact, canonical, hess)
+            return
     large = canonical.x0.shape[0] > FEW_COLUMNS
     if hess is not None or (not large and any(map(callable, functions))):
         text = "gdpa.minimize uses Hessian information (hess) only if the objective and every nonlinear constraint"
         warn_user(f"{text} have a function hess that returns an array", RuntimeWarning)
     if large and (sparsity is not None or len(canonical.index) > FEW_ROWS):
-        if sparsity is not None and not free.all():
+        if sparsity is not None and not canonical.all_free:
             sparsity = read(sparsity, "hess_sparsity").csr[free][:, free]
-        differences = HessianDifferences(canonical.problem.evaluate, canonical.domain, sparsity)
-        canonical.attach_hessian = differences.attach
-
-
-def _is_matrix(H: Any) -> bool:
-    """Return whether a Hessian is an array, dense or sparse, and not a linear operator."""
-    return is_sparse(H) or not hasattr(H, "matvec")
-
-
-def _objective(canonical: Canonical, hess: Any, x: Vector) -> Any:
-    return hess(canonical.frame.fill(x), *canonical.functions[0].args)
+        canonical.attach_hessian = HessianDifferences(canonical.problem.evaluate, canonical.domain, sparsity).attach
 
 
 def _attach_exact(canonical: Canonical, hess: Any, x: Vector, now: Evaluation) -> None:
     """Give the oracle call the sum of the users' Hessians."""
-    full, free = canonical.frame.fill(x), canonical.frame.free
+    full, (objective_function, *constraints) = canonical.fill(x), canonical.functions
 
     def hessian(w: Vector, objective: float = 1.0) -> SparseMatrix:
-        d = full.shape[0]
-        total = objective * read(_objective(canonical, hess, x), "hess", (d, d)).csr
-        for function, v in zip(canonical.functions[1:], canonical.split(w), strict=True):
+        shape = full.shape * 2
+        total = objective * read(hess(full.copy(), *objective_function.args), "hess", shape).csr
+        for function, v in zip(constraints, canonical.split(w), strict=True):
             if function.matrix is None:
-                raw = function.hess(full, v, *function.args)
-                total = total + read(raw, f"the hess of {function.name}", (d, d)).csr
-        return read(total if free.all() else total[np.flatnonzero(free)][:, np.flatnonzero(free)], "hess")
+                raw = function.hess(full.copy(), v, *function.args)
+                total = total + read(raw, f"the hess of {function.name}", shape).csr
+        free = np.flatnonzero(canonical.free)
+        return read(total if canonical.all_free else total[free][:, free], "hess")
 
     now.second = hessian

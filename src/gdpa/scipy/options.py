@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from gdpa.base.checks import check_limit, is_number
-from gdpa.base.text import suggest, warn_user
+from gdpa.base.text import suggest
+from gdpa.scipy.constraints import warn_optimize
 
 #: The default relative KKT tolerance.
 TOLERANCE = 1e-6
@@ -29,7 +30,7 @@ ARGUMENTS = ("fun", "args", "method", "jac", "hess", "hessp", "bounds", "constra
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a run.
+    """The options of a run, with defaults; `gdpa.minimize` describes those from ``maxiter`` on.
 
     Attributes:
         tolerance: the relative KKT tolerance.
@@ -37,37 +38,27 @@ class Options:
             and the run is not saved (how far it has been polished is not).
         parameters: of the method.
         saving: where and when to save the run, as `gdpa.solve` takes it.
-        maxiter: the most steps.
-        maxfev: the most calls of the objective; None for no limit.
-        disp: how to show progress, as `gdpa.solve` takes it; a summary follows.
-        check: whether to compare the derivatives with differences first.
-        x_scale: the lengths of the variables; None to read them off the points.
-        feasible: whether the answer is moved to the nearest point that is feasible to rounding.
-        eps, finite_diff_rel_step: absolute and relative step of finite differences; None for the default.
-        best_of, seed: how many starts, and the seed of the random ones.
-        multipliers0: the multipliers to begin with, as ``result.multipliers`` has them; None for zero.
-        hess_sparsity: which second derivatives may be nonzero; None if it is not known.
     """
 
-    tolerance: float
-    polish: bool
-    parameters: dict[str, Any]
-    saving: dict[str, Any]
-    maxiter: int = field(default=10_000, kw_only=True)
-    maxfev: int | None = field(default=None, kw_only=True)
-    disp: bool | str = field(default=False, kw_only=True)
-    check: bool = field(default=False, kw_only=True)
-    x_scale: Any = field(default=None, kw_only=True)
-    feasible: bool = field(default=True, kw_only=True)
-    eps: float | None = field(default=None, kw_only=True)
-    finite_diff_rel_step: Any = field(default=None, kw_only=True)
-    best_of: int = field(default=1, kw_only=True)
-    seed: Any = field(default=0, kw_only=True)
-    multipliers0: Any = field(default=None, kw_only=True)
-    hess_sparsity: Any = field(default=None, kw_only=True)
+    tolerance: float = TOLERANCE
+    polish: bool = True
+    parameters: dict[str, Any] = field(default_factory=dict)
+    saving: dict[str, Any] = field(default_factory=dict)
+    maxiter: int = 10_000
+    maxfev: int | None = None
+    disp: bool | str = False
+    check: bool = False
+    x_scale: Any = None
+    feasible: bool = True
+    eps: float | None = None
+    finite_diff_rel_step: Any = None
+    best_of: int = 1
+    seed: Any = 0
+    multipliers0: Any = None
+    hess_sparsity: Any = None
 
 
-COMMON = tuple(entry.name for entry in fields(Options) if entry.kw_only)
+COMMON = tuple(entry.name for entry in fields(Options))[4:]
 
 
 def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) -> Options:
@@ -86,47 +77,38 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
         if misspelled := suggest(name, ARGUMENTS, likeness=0.8):
             raise TypeError(f"minimize has no argument {name!r}{misspelled}")
     if unknown:
-        from scipy.optimize import OptimizeWarning
-
         names = ", ".join(f"{name!r}{suggest(name, known)}" for name in unknown)
-        warn_user(f"gdpa.minimize ignores the unknown options {names}", OptimizeWarning)
+        warn_optimize(f"gdpa.minimize ignores the unknown options {names}")
     common: dict[str, Any] = {name: options[name] for name in COMMON if options.get(name) is not None}
-    for name in ("maxiter", "maxfev"):
-        if name in common:
-            common[name] = _read_limit(name, common[name])
+    for name in common.keys() & {"maxiter", "maxfev"}:  # a fraction is rounded down, infinity is no limit
+        check_limit(True, **{name: common[name]})
+        common[name] = sys.maxsize if math.isinf(common[name]) else int(common[name])
     if "eps" in common:
-        common["eps"] = float(_check_positive("eps", common["eps"]))
+        common["eps"] = _read_positive("eps", common["eps"])
     if not isinstance(common.get("disp", ""), str):
         common["disp"] = bool(common["disp"])
-    limited = "maxfev" in common or any(name in options for name in (*ACCURACIES, "checkpoint"))
     return Options(
-        _read_tolerance(options, tol),
-        tol is None and not limited,
-        {name: options[name] for name in own if name in options},
-        {name: options[name] for name in SAVING if name in options},
+        tolerance=_read_tolerance(options, tol),
+        polish=tol is None and "maxfev" not in common and options.keys().isdisjoint((*ACCURACIES, "checkpoint")),
+        parameters={name: options[name] for name in own if name in options},
+        saving={name: options[name] for name in SAVING if name in options},
         **common,
     )
 
 
 def _read_tolerance(options: dict[str, Any], tol: Any) -> float:
     if tol is not None:
-        tolerance = float(_check_positive("tol", tol))
+        tolerance = _read_positive("tol", tol)
     else:
-        asked: list[Any] = [options.get(name) for name in ACCURACIES]
+        asked: list[Any] = [options[name] for name in ACCURACIES if name in options]
         goals = [float(goal) for goal in asked if is_number(goal) and goal > 0]
         tolerance = max(min(goals), float(np.finfo(float).eps)) if goals else TOLERANCE
     allowed = [float(options[name]) for name in VIOLATIONS if options.get(name) is not None]
     return min([tolerance, *(violation for violation in allowed if violation > 0)])
 
 
-def _check_positive(name: str, value: Any) -> Any:
-    if isinstance(value, np.ndarray) and value.size == 1:
-        value = value.item()
+def _read_positive(name: str, value: Any) -> float:
+    """Return a positive number; SciPy takes an array of one, too."""
+    value = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
     check_limit(**{name: value})
-    return value
-
-
-def _read_limit(name: str, value: Any) -> int:
-    """Return a limit as a whole number: a fraction is rounded down, infinity is no limit."""
-    check_limit(True, **{name: value})
-    return sys.maxsize if math.isinf(value) else int(value)
+    return float(value)

@@ -44,110 +44,99 @@ class MinimizeResult(OptimizeResult):
         return repr(make({k: v for k, v in self.items() if k not in ("grad", "niter", "maxcv", "result")}))
 
 
-class Report:
-    """Makes the results of one problem."""
+def describe_fixed(canonical: Canonical) -> Any:
+    """Return the result of a problem whose variables are all fixed."""
+    violation = canonical.violation(canonical.start)
+    message = f"{_FIXED}{' at values that satisfy the constraints' if len(canonical.functions) > 1 else ''}."
+    if violation > 0:
+        message = f"{_FIXED}, but they do not satisfy the constraints (maximum violation: {violation})."
+    status = Status.CONVERGED if violation == 0 else Status.LOCALLY_INFEASIBLE
+    return describe_point(canonical, canonical.x0, status, message)
 
-    def __init__(self, canonical: Canonical, bounded: bool) -> None:
-        self._canonical, self._bounded = canonical, bounded
 
-    def of_fixed(self) -> Any:
-        """Return the result of a problem whose variables are all fixed."""
-        canonical = self._canonical
-        violation = canonical.violation(canonical.point(canonical.x0))
-        message = f"{_FIXED}{' at values that satisfy the constraints' if len(canonical.functions) > 1 else ''}."
-        if violation > 0:
-            message = f"{_FIXED}, but they do not satisfy the constraints (maximum violation: {violation})."
-        status = Status.CONVERGED if violation == 0 else Status.LOCALLY_INFEASIBLE
-        return self.of_point(canonical.x0, status, message)
+def describe(canonical: Canonical, result: Result) -> Any:
+    """Return the native result in SciPy's words."""
+    certificate, stopped = result.certificate, result.status is Status.STOPPED
+    message = f"{_STOPPED} or returned True. {result.message}" if stopped else result.message
+    v, bound_v = canonical.split(result.multipliers), certificate.domain_multipliers
+    found = describe_point(canonical, result.x, result.status, message, result.steps, v, bound_v)
+    found.update(
+        success=result.success and not stopped,
+        optimality=float(np.abs(canonical.domain.tangent(result.x, -certificate.gradient)).max()),
+        multipliers=canonical.to_slsqp(result.multipliers),
+        result=result,
+    )
+    return found
 
-    def of_result(self, result: Result) -> Any:
-        """Return the native result in SciPy's words."""
-        canonical, certificate, stopped = self._canonical, result.certificate, result.status is Status.STOPPED
-        found = self.of_point(
-            result.x,
-            result.status,
-            f"{_STOPPED} or returned True. {result.message}" if stopped else result.message,
-            result.steps,
-            canonical.split(result.multipliers),
-            certificate.domain_multipliers,
-        )
-        found.update(
-            success=result.success and not stopped,
-            optimality=float(np.abs(canonical.domain.tangent(result.x, -certificate.gradient)).max()),
-            multipliers=canonical.to_slsqp(result.multipliers),
-            result=result,
-        )
-        return found
 
-    def of_point(
-        self,
-        x: Vector,
-        status: Status,
-        message: str = "",
-        steps: int = 0,
-        v: list[Vector] | None = None,
-        bound_v: Vector | None = None,
-    ) -> Any:
-        """Return the result at the free variables ``x``; values that need further calls are NaN.
+def describe_point(
+    canonical: Canonical,
+    x: Vector,
+    status: Status,
+    message: str = "",
+    steps: int = 0,
+    v: list[Vector] | None = None,
+    bound_v: Vector | None = None,
+) -> Any:
+    """Return the result at the free variables ``x``; values that need further calls are NaN.
 
-        As in SciPy, finite differences leave the derivatives with respect to fixed variables unknown.
+    As in SciPy, finite differences leave the derivatives with respect to fixed variables unknown.
 
-        Args:
-            x: the free variables.
-            status: why the run ended.
-            message: default: the sentence of the status.
-            steps: how many steps were made.
-            v: the multipliers of each constraint; None if they are not known.
-            bound_v: the multipliers of the bounds of the free variables; None if they are not known.
-        """
-        canonical, extra = self._canonical, [0] if self._bounded else []
-        frame, (objective, *constraints) = canonical.frame, canonical.functions
-        x = canonical.domain.project(x)
-        point, full = canonical.point(x), frame.fill(x)
-        v = [np.full(value.shape, np.nan) for value in point.values[1:]] if v is None else v
-        gradient, all_bound_v = np.full(full.shape, np.nan), np.full(full.shape, np.nan)
-        if bound_v is not None:
-            gradient, all_bound_v = point.full_slope(0)[0].copy(), frame.spread(bound_v.copy())
-            if any(isinstance(function.jac, str) for function in canonical.functions):
-                gradient[~frame.free] = np.nan
-            elif not frame.is_whole:
-                total = gradient.copy()
-                for i, w in enumerate(v, start=1):
-                    total = total + w @ point.full_slope(i)
-                all_bound_v[~frame.free] = -total[~frame.free]
-        violation = canonical.violation(point)
-        make: Callable[..., Any] = MinimizeResult
-        return make(
-            x=full,
-            fun=float(point.values[0][0]),
-            jac=gradient,
-            grad=gradient,
-            success=status is Status.CONVERGED,
-            status=STATUS_CODES[status],
-            message=message or status.value,
-            nit=steps,
-            niter=steps,
-            nfev=objective.nfev,
-            njev=objective.njev,
-            nhev=0,
-            constr=[value.copy() for value in point.values[1:]] + ([full.copy()] if self._bounded else []),
-            constr_nfev=[function.nfev for function in constraints] + extra,
-            constr_njev=[function.njev for function in constraints] + extra,
-            constr_violation=violation,
-            maxcv=violation,
-            optimality=np.nan,
-            v=v + ([all_bound_v] if self._bounded else []),
-            multipliers=np.full(len(canonical.index), np.nan),
-            result=None,
-        )
+    Args:
+        canonical: the problem.
+        x: the free variables.
+        status: why the run ended.
+        message: default: the sentence of the status.
+        steps: how many steps were made.
+        v: the multipliers of each constraint; None if they are not known.
+        bound_v: the multipliers of the bounds of the free variables; None if they are not known.
+    """
+    (objective, *constraints), free, point = canonical.functions, canonical.free, canonical.point(x)
+    v = [np.full(value.shape, np.nan) for value in point.values[1:]] if v is None else v
+    gradient, all_bound_v = np.full(free.shape, np.nan), np.full(free.shape, np.nan)
+    if bound_v is not None:
+        gradient, all_bound_v[free] = point.full_slope(0)[0].copy(), bound_v
+        if any(isinstance(function.jac, str) for function in canonical.functions):
+            gradient[~free] = np.nan
+        elif not canonical.all_free:
+            total = gradient.copy()
+            for i, w in enumerate(v, start=1):
+                total = total + w @ point.full_slope(i)
+            all_bound_v[~free] = -total[~free]
+    violation, bounded = canonical.violation(point), canonical.bounded
+    make: Callable[..., Any] = MinimizeResult
+    return make(
+        x=point.full.copy(),
+        fun=float(point.values[0][0]),
+        jac=gradient,
+        grad=gradient,
+        success=status is Status.CONVERGED,
+        status=STATUS_CODES[status],
+        message=message or status.value,
+        nit=steps,
+        niter=steps,
+        nfev=objective.nfev,
+        njev=objective.njev,
+        nhev=0,
+        constr=[value.copy() for value in point.values[1:]] + [point.full.copy()] * bounded,
+        constr_nfev=[function.nfev for function in constraints] + [0] * bounded,
+        constr_njev=[function.njev for function in constraints] + [0] * bounded,
+        constr_violation=violation,
+        maxcv=violation,
+        optimality=np.nan,
+        v=v + [all_bound_v] * bounded,
+        multipliers=np.full(len(canonical.index), np.nan),
+        result=None,
+    )
 
-    def show(self, found: Any) -> None:
-        """Print a summary."""
-        if found.status == STATUS_CODES[Status.MAX_STEPS]:
-            warn_user("Maximum number of iterations has been exceeded.", OptimizeWarning)
-        print(found.message)
-        print(f"fun {found.fun:.8g}  nit {found.nit}  nfev {found.nfev}  njev {found.njev}")
-        print(f"optimality {found.optimality:.2e}  constr_violation {found.constr_violation:.2e}")
+
+def show(found: Any) -> None:
+    """Print a summary."""
+    if found.status == STATUS_CODES[Status.MAX_STEPS]:
+        warn_user("Maximum number of iterations has been exceeded.", OptimizeWarning)
+    print(found.message)
+    print(f"fun {found.fun:.8g}  nit {found.nit}  nfev {found.nfev}  njev {found.njev}")
+    print(f"optimality {found.optimality:.2e}  constr_violation {found.constr_violation:.2e}")
 
 
 def make_observer(callback: Callable[..., Any], canonical: Canonical) -> Callable[[Progress], None]:
@@ -164,7 +153,7 @@ def make_observer(callback: Callable[..., Any], canonical: Canonical) -> Callabl
 
     def observe(progress: Progress) -> None:
         x = canonical.domain.project(progress.state.x)
-        full = canonical.frame.fill(x)
+        full = canonical.fill(x)
         if not by_name and len(needed) < 2:
             callback(full)
             return
