@@ -1,0 +1,407 @@
+"""Small instances with recorded answers, to test methods on. Each is built when it is asked for.
+
+HS is Hock and Schittkowski, "Test Examples for Nonlinear Programming Codes", 1981. Inequalities are written
+``g(x) <= 0`` (the book has ``>= 0``), bounds are the set X, equalities come last. The book prints six to ten digits of
+x*; if no closed form is given, the digits below are a Newton solution of the KKT system on the active set.
+
+>>> get("HS12").solution.tolist()
+[2.0, 3.0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gdpa.base.sets import Ball, Box, NonNegative, Simplex
+from gdpa.base.typing import Array, Vector
+from gdpa.core.problem import Problem
+from gdpa.oracles.functions import from_functions
+
+__all__ = ["TestProblem", "get", "names"]
+
+#: Kinds of problems; only the first has an answer.
+KINDS = ("solvable", "infeasible", "unbounded")
+REFINED = "digits refined by Newton on the active set"
+
+
+@dataclass(frozen=True)
+class TestProblem:
+    """A small problem with a recorded answer and where it comes from.
+
+    Attributes:
+        name: how to ask for it, see `gdpa.problems.get`.
+        problem: the oracle and the set X, in NumPy double precision.
+        x0: the source's start.
+        solution: a KKT point x*; None if there is none.
+        multipliers: its multipliers; None if there is no solution.
+        source: where the problem and its answer come from.
+        kind: "solvable", "infeasible" or "unbounded".
+    """
+
+    __test__ = False  # not a class of tests, whatever its name
+
+    name: str
+    problem: Problem
+    x0: Array
+    solution: Array | None
+    multipliers: Array | None
+    source: str
+    kind: str = "solvable"
+
+
+_PROBLEMS: dict[str, Callable[[], TestProblem]] = {}
+
+
+def names(kind: str | None = None) -> tuple[str, ...]:
+    """Return the names of all problems, or of one kind ("solvable", "infeasible", "unbounded").
+
+    >>> "HS12" in names("solvable"), names("unbounded")
+    (True, ('open-strip',))
+    """
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    return tuple(name for name, make in _PROBLEMS.items() if kind is None or make().kind == kind)
+
+
+def get(name: str) -> TestProblem:
+    """Return the problem called ``name``.
+
+    >>> get("HS43").problem.evaluate(get("HS43").solution).constraints.tolist()
+    [0.0, -1.0, 0.0]
+    """
+    if name not in _PROBLEMS:
+        raise ValueError(f"no problem is called {name!r}; there are {', '.join(_PROBLEMS)}")
+    return _PROBLEMS[name]()
+
+
+def _define(
+    name: str,
+    objective: Callable[[Vector], Any],
+    gradient: Callable[[Vector], Any],
+    constraints: Callable[[Vector], Any],
+    jacobian: Callable[[Vector], Any],
+    x0: Any,
+    answer: tuple[Any, Any] | None,
+    source: str,
+    kind: str = "solvable",
+    **more: Any,
+) -> None:
+    """Add a problem; ``answer`` is x* and its multipliers."""
+
+    def make() -> TestProblem:
+        def convert(function: Callable[[Vector], Any]) -> Callable[[Vector], Vector]:
+            return lambda x: np.array(function(x), dtype=float)
+
+        f, df, g, J = (convert(function) for function in (objective, gradient, constraints, jacobian))
+        problem = from_functions(f, g, gradient=df, jacobian=J, **more)
+        solution, multipliers = (None, None) if answer is None else (np.array(part, dtype=float) for part in answer)
+        return TestProblem(name, problem, np.array(x0, dtype=float), solution, multipliers, source, kind)
+
+    _PROBLEMS[name] = make
+
+
+# Two nonconvex objectives on the disc of radius sqrt(2). The first Lagrangian is flat along the active normal; the
+# second solution is not a saddle point of its Lagrangian.
+_define(
+    "disc-product",
+    lambda x: -x[0] * x[1],
+    lambda x: [-x[1], -x[0]],
+    lambda x: [x @ x - 2],
+    lambda x: 2 * x[None],
+    [0.5, 1.5],
+    ([1, 1], [0.5]),
+    "closed form: grad f + 2 lambda x = 0 at x = (1, 1) gives lambda = 1/2",
+)
+_define(
+    "disc-square",
+    lambda x: -((x[0] * x[1]) ** 2),
+    lambda x: -2 * x[0] * x[1] * np.array([x[1], x[0]]),
+    lambda x: [x @ x - 2],
+    lambda x: 2 * x[None],
+    [0.5, 1.5],
+    ([1, 1], [1]),
+    "closed form: grad f + 2 lambda x = 0 at x = (1, 1) gives lambda = 1",
+)
+_define(
+    "HS10",
+    lambda x: x[0] - x[1],
+    lambda x: [1, -1],
+    lambda x: [3 * x[0] ** 2 - 2 * x[0] * x[1] + x[1] ** 2 - 1],
+    lambda x: [[6 * x[0] - 2 * x[1], 2 * x[1] - 2 * x[0]]],
+    [-10, 10],
+    ([0, 1], [0.5]),
+    "Hock-Schittkowski 10; at (0, 1) the normal is (-2, 2), so lambda = 1/2",
+)
+_define(
+    "HS11",
+    lambda x: (x[0] - 5) ** 2 + x[1] ** 2 - 25,
+    lambda x: [2 * (x[0] - 5), 2 * x[1]],
+    lambda x: [x[0] ** 2 - x[1]],
+    lambda x: [[2 * x[0], -1]],
+    [4.9, 0.1],
+    ([1.234772825053297, 1.5246639294900999], [3.0493278589801998]),
+    f"Hock-Schittkowski 11; {REFINED}",
+)
+_define(
+    "HS12",
+    lambda x: 0.5 * x[0] ** 2 + x[1] ** 2 - x[0] * x[1] - 7 * x[0] - 7 * x[1],
+    lambda x: [x[0] - x[1] - 7, 2 * x[1] - x[0] - 7],
+    lambda x: [4 * x[0] ** 2 + x[1] ** 2 - 25],
+    lambda x: [[8 * x[0], 2 * x[1]]],
+    [0, 0],
+    ([2, 3], [0.5]),
+    "Hock-Schittkowski 12; grad f = (-8, -3) and the normal (16, 6) at (2, 3) give lambda = 1/2",
+)
+_ROOT_7 = np.sqrt(7.0)
+_define(  # the equality carries the sign that makes its multiplier negative
+    "HS14",
+    lambda x: (x[0] - 2) ** 2 + (x[1] - 1) ** 2,
+    lambda x: [2 * (x[0] - 2), 2 * (x[1] - 1)],
+    lambda x: [x[0] ** 2 / 4 + x[1] ** 2 - 1, 2 * x[1] - x[0] - 1],
+    lambda x: [[x[0] / 2, 2 * x[1]], [-1, 2]],
+    [2, 2],
+    (
+        [(_ROOT_7 - 1) / 2, (_ROOT_7 + 1) / 4],
+        [23 / (2 * _ROOT_7) - 5 / 2, 3 * _ROOT_7 / 8 - 3 / 2 - 23 / (8 * _ROOT_7)],
+    ),
+    "Hock-Schittkowski 14; x* in closed form, the multipliers by elimination in the two stationarity equations",
+    num_equalities=1,
+)
+_define(
+    "HS22",
+    lambda x: (x[0] - 2) ** 2 + (x[1] - 1) ** 2,
+    lambda x: [2 * (x[0] - 2), 2 * (x[1] - 1)],
+    lambda x: [x[0] + x[1] - 2, x[0] ** 2 - x[1]],
+    lambda x: [[1, 1], [2 * x[0], -1]],
+    [2, 2],
+    ([1, 1], [2 / 3, 2 / 3]),
+    "Hock-Schittkowski 22; at (1, 1): a + 2 b = 2 and a = b give both multipliers 2/3",
+)
+_define(
+    "HS29",
+    lambda x: -x[0] * x[1] * x[2],
+    lambda x: [-x[1] * x[2], -x[0] * x[2], -x[0] * x[1]],
+    lambda x: [x[0] ** 2 + 2 * x[1] ** 2 + 4 * x[2] ** 2 - 48],
+    lambda x: [[2 * x[0], 4 * x[1], 8 * x[2]]],
+    [1, 1, 1],
+    ([4, 2 * np.sqrt(2.0), 2], [np.sqrt(2.0) / 2]),
+    "Hock-Schittkowski 29; closed form, 8 lambda = 4 sqrt(2) in the first coordinate",
+)
+_define(  # Rosen and Suzuki
+    "HS43",
+    lambda x: x @ (np.array([1, 1, 2, 1]) * x) + np.array([-5, -5, -21, 7]) @ x,
+    lambda x: np.array([2, 2, 4, 2]) * x + np.array([-5, -5, -21, 7]),
+    lambda x: [
+        x[0] * x[0] + x[1] * x[1] + x[2] * x[2] + x[3] * x[3] + x[0] - x[1] + x[2] - x[3] - 8,
+        x[0] * x[0] + 2 * x[1] * x[1] + x[2] * x[2] + 2 * x[3] * x[3] - x[0] - x[3] - 10,
+        2 * x[0] * x[0] + x[1] * x[1] + x[2] * x[2] + 2 * x[0] - x[1] - x[3] - 5,
+    ],
+    lambda x: [
+        [2 * x[0] + 1, 2 * x[1] - 1, 2 * x[2] + 1, 2 * x[3] - 1],
+        [2 * x[0] - 1, 4 * x[1], 2 * x[2], 4 * x[3] - 1],
+        [4 * x[0] + 2, 2 * x[1] - 1, 2 * x[2], -1],
+    ],
+    [0, 0, 0, 0],
+    ([0, 1, 2, -1], [1, 0, 2]),
+    "Hock-Schittkowski 43 (Rosen-Suzuki); integers, the multipliers by elimination",
+)
+
+
+def _gradient_65(x: Vector) -> Any:
+    a, b = 2 * (x[0] - x[1]), 2 * (x[0] + x[1] - 10) / 9
+    return a + b, b - a, 2 * (x[2] - 5)
+
+
+_define(
+    "HS65",
+    lambda x: (x[0] - x[1]) ** 2 + (x[0] + x[1] - 10) ** 2 / 9 + (x[2] - 5) ** 2,
+    _gradient_65,
+    lambda x: [x @ x - 48],
+    lambda x: 2 * x[None],
+    [-5, 5, 0],
+    ([3.6504617252130362, 3.6504617252130362, 4.620417555320008], [0.0821532773034626]),
+    f"Hock-Schittkowski 65; {REFINED}",
+    domain=Box([-4.5, -4.5, -5.0], [4.5, 4.5, 5.0]),
+)
+_define(
+    "HS71",
+    lambda x: x[0] * x[3] * (x[0] + x[1] + x[2]) + x[2],
+    lambda x: [x[3] * (2 * x[0] + x[1] + x[2]), x[0] * x[3], x[0] * x[3] + 1, x[0] * (x[0] + x[1] + x[2])],
+    lambda x: [25 - x[0] * x[1] * x[2] * x[3], x @ x - 40],
+    lambda x: [[-x[1] * x[2] * x[3], -x[0] * x[2] * x[3], -x[0] * x[1] * x[3], -x[0] * x[1] * x[2]], 2 * x],
+    [1, 5, 5, 1],
+    ([1, 4.742999637264417, 3.821149984184874, 1.3794082931726723], [0.5522936601207269, 0.16146856677050586]),
+    f"Hock-Schittkowski 71; {REFINED}",
+    num_equalities=1,
+    domain=Box(1.0, 5.0),
+)
+_Q = np.array([[2.0, 0, -1, 0], [0, 1, 0, 0], [-1, 0, 2, 1], [0, 0, 1, 1]])
+_A = np.array([[1.0, 2, 1, 1], [3, 1, 2, -1], [0, -1, -4, 0]])
+_define(
+    "HS76",
+    lambda x: x @ _Q @ x / 2 + np.array([-1, -3, 1, -1]) @ x,
+    lambda x: _Q @ x + np.array([-1, -3, 1, -1]),
+    lambda x: _A @ x - np.array([5, 4, -1.5]),
+    lambda x: _A,
+    [0.5, 0.5, 0.5, 0.5],
+    ([3 / 11, 23 / 11, 0, 6 / 11], [5 / 11, 0, 0]),
+    "Hock-Schittkowski 76; fractions by elimination in the active linear system",
+    domain=NonNegative(),
+)
+
+
+def _objective_100(x: Vector) -> Any:
+    a, b, c, d, e, p, q = x
+    quartic = c**4 + 10 * e**6 + 7 * p * p + q**4 - 4 * p * q - 10 * p - 8 * q
+    return (a - 10) ** 2 + 5 * (b - 12) ** 2 + 3 * (d - 11) ** 2 + quartic
+
+
+def _gradient_100(x: Vector) -> Any:
+    a, b, c, d, e, p, q = x
+    last = 60 * e**5, 14 * p - 4 * q - 10, 4 * q**3 - 4 * p - 8
+    return 2 * (a - 10), 10 * (b - 12), 4 * c**3, 6 * (d - 11), *last
+
+
+def _constraints_100(x: Vector) -> Any:
+    a, b, c, d, e, p, q = x
+    return [
+        2 * a * a + 3 * b**4 + c + 4 * d * d + 5 * e - 127,
+        7 * a + 3 * b + 10 * c * c + d - e - 282,
+        23 * a + b * b + 6 * p * p - 8 * q - 196,
+        4 * a * a + b * b - 3 * a * b + 2 * c * c + 5 * p - 11 * q,
+    ]
+
+
+def _jacobian_100(x: Vector) -> Any:
+    a, b, c, d, _, p, _ = x
+    return [
+        [4 * a, 12 * b**3, 1, 8 * d, 5, 0, 0],
+        [7, 3, 20 * c, 1, -1, 0, 0],
+        [23, 2 * b, 0, 0, 0, 12 * p, -8],
+        [8 * a - 3 * b, 2 * b - 3 * a, 4 * c, 0, 0, 5, -11],
+    ]
+
+
+_X_100 = [2.33049937287957, 1.951372372896889, -0.4775413923888716, 4.36572623365581, -0.6244869705268175,
+          1.0381310186079584, 1.5942267116118685]  # fmt: skip
+_define(
+    "HS100",
+    _objective_100,
+    _gradient_100,
+    _constraints_100,
+    _jacobian_100,
+    [1, 2, 0, 4, 0, 1, 1],
+    (_X_100, [1.139719959167376, 0.0, 0.0, 0.3686145171872114]),
+    f"Hock-Schittkowski 100; {REFINED}",
+)
+_WEIGHTS = np.array([1.0, 1, 1, 4, 1, 2, 5, 7, 2, 1])
+_CENTER = np.array([0.0, 0, 10, 5, 3, 1, 0, 11, 10, 7])
+
+
+def _constraints_113(x: Vector) -> Any:
+    a, b, c, d, e, p, q, r, s, t = x
+    return [
+        4 * a + 5 * b - 3 * q + 9 * r - 105,
+        10 * a - 8 * b - 17 * q + 2 * r,
+        -8 * a + 2 * b + 5 * s - 2 * t - 12,
+        3 * (a - 2) ** 2 + 4 * (b - 3) ** 2 + 2 * c * c - 7 * d - 120,
+        5 * a * a + 8 * b + (c - 6) ** 2 - 2 * d - 40,
+        0.5 * (a - 8) ** 2 + 2 * (b - 4) ** 2 + 3 * e * e - p - 30,
+        a * a + 2 * (b - 2) ** 2 - 2 * a * b + 14 * e - 6 * p,
+        -3 * a + 6 * b + 12 * (s - 8) ** 2 - 7 * t,
+    ]
+
+
+def _jacobian_113(x: Vector) -> Any:
+    a, b, c, _, e, _, _, _, s, _ = x
+    return [
+        [4, 5, 0, 0, 0, 0, -3, 9, 0, 0],
+        [10, -8, 0, 0, 0, 0, -17, 2, 0, 0],
+        [-8, 2, 0, 0, 0, 0, 0, 0, 5, -2],
+        [6 * (a - 2), 8 * (b - 3), 4 * c, -7, 0, 0, 0, 0, 0, 0],
+        [10 * a, 8, 2 * (c - 6), -2, 0, 0, 0, 0, 0, 0],
+        [a - 8, 4 * (b - 4), 0, 0, 6 * e, -1, 0, 0, 0, 0],
+        [2 * a - 2 * b, 4 * (b - 2) - 2 * a, 0, 0, 14, -6, 0, 0, 0, 0],
+        [-3, 6, 0, 0, 0, 0, 0, 0, 24 * (s - 8), -7],
+    ]
+
+
+_X_113 = [2.1719963712554553, 2.3636829736972804, 8.77392573847685, 5.095984487948453, 0.9906547649638593,
+          1.4305739789363159, 1.321644208161703, 9.828725807886322, 8.280091670098347, 8.375926663921323]  # fmt: skip
+_MULTIPLIERS_113 = [1.716533153468173, 0.4745201541889712, 1.375926663921323, 0.02054555510242241, 0.3120285089353327,
+                    0.0, 0.28704931929087724, 0.0]  # fmt: skip
+_define(  # Wong's second problem
+    "HS113",
+    lambda x: _WEIGHTS @ (x - _CENTER) ** 2 + x[0] * x[1] - 14 * x[0] - 16 * x[1] + 45,
+    lambda x: 2 * _WEIGHTS * (x - _CENTER) + np.array([x[1] - 14, x[0] - 16, *np.zeros(8)]),
+    _constraints_113,
+    _jacobian_113,
+    [2, 3, 5, 5, 1, 2, 7, 3, 6, 10],
+    (_X_113, _MULTIPLIERS_113),
+    f"Hock-Schittkowski 113; {REFINED}",
+)
+# Problems whose set X carries part of the answer: a simplex, a box with active bounds, a ball.
+_MEAN = np.array([3.0, 5.0, 3.0, 0.0])
+_define(  # a mean return of at least 7/2; the last asset stays out
+    "portfolio",
+    lambda x: x @ (np.array([4, 8, 2, 1]) * x) / 2,
+    lambda x: np.array([4, 8, 2, 1]) * x,
+    lambda x: [3.5 - _MEAN @ x],
+    lambda x: -_MEAN[None],
+    [0.25, 0.25, 0.25, 0.25],
+    ([0.25, 0.25, 0.5, 0], [0.5]),
+    "closed form: (1, 2, 1, 0) - lambda (3, 5, 3, 0) + 1/2 = (0, 0, 0, 1/2) at lambda = 1/2",
+    domain=Simplex(),
+    names=("return",),
+)
+_define(  # not convex; the gradient of the Lagrangian, (-10/3, 0, 2), pushes against two bounds
+    "box-corner",
+    lambda x: (x - np.array([3, 2, -2])) @ (x - np.array([3, 2, -2])),
+    lambda x: 2 * (x - np.array([3, 2, -2])),
+    lambda x: [x[1] ** 2 + x[0] * x[1] - 2],
+    lambda x: [[x[1], 2 * x[1] + x[0], 0]],
+    [0.5, 2, 0.5],
+    ([1, 1, -1], [2 / 3]),
+    "closed form: -2 + 3 lambda = 0 in the free coordinate gives lambda = 2/3",
+    domain=Box([0.0, 0.0, -1.0], [1.0, 3.0, 1.0]),
+)
+_define(  # the edge of the ball is active
+    "ball-product",
+    lambda x: -x[0] * x[1],
+    lambda x: [-x[1], -x[0]],
+    lambda x: [x[1] - 4],
+    lambda x: [[0, 1]],
+    [1, 2],
+    ([5, 4], [2]),
+    "closed form at (5, 4): (-4, -5) + lambda (0, 1) + nu (4, 3) = 0 gives nu = 1, lambda = 2",
+    domain=Ball(5.0, [1.0, 1.0]),
+)
+# Two problems without an answer, to provoke the statuses that say so.
+_CENTERS = np.array([[-2.0, 0.0], [2.0, 0.0]])
+_define(
+    "disjoint-discs",
+    lambda x: x[1],
+    lambda x: [0, 1],
+    lambda x: ((x - _CENTERS) ** 2).sum(axis=1) - 1,
+    lambda x: 2 * (x - _CENTERS),
+    [1, 1],
+    None,
+    "the centers are 4 apart, the radii sum to 2; the violation is least at the origin",
+    "infeasible",
+    names=("left", "right"),
+)
+_define(
+    "open-strip",
+    lambda x: -x[0] * x[1],
+    lambda x: [-x[1], -x[0]],
+    lambda x: [(x[0] - x[1]) ** 2 - 1],
+    lambda x: 2 * (x[0] - x[1]) * np.array([[1, -1]]),
+    [1, 0.5],
+    None,
+    "x = (t, t) is feasible for every t and f = -t^2",
+    "unbounded",
+)
