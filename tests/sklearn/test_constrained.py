@@ -158,7 +158,7 @@ def test_bad_limits():
         ({"limits": [demographic_parity(0.1)]}, None, "groups is missing"),
         ({"limits": [demographic_parity(0.1)]}, ["a", "b"], "inconsistent numbers of samples"),
         ({"limits": [recall_at_least(0.5, ["c"])]}, "right", "names the groups .'c'., which are not in groups"),
-        ({"temperature": 0}, None, "temperature must be a number above 0"),
+        ({"temperature": 0}, None, "temperature must be a positive finite number"),
     ],
 )
 def test_bad_parameters(options, groups, message):

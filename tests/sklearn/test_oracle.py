@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from gdpa.sklearn.network import Network
-from gdpa.sklearn.oracle import RateProblem, SoftDecision, cells_of, logistic, pairwise_sigmoid
+from gdpa.sklearn.oracle import Network, RateProblem, SoftDecision, cells_of, logistic, pairwise_sigmoid
 
 
 def data(rng, n=40, features=3, cells=3):

@@ -9,8 +9,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("gdpa.sklearn needs scikit-learn; install it with: pip install scikit-learn") from error
 
 from gdpa.sklearn.constrained import ConstrainedClassifier
-from gdpa.sklearn.estimator import UnmetLimitWarning
-from gdpa.sklearn.frontier import Frontier, FrontierPoint
+from gdpa.sklearn.estimator import Frontier, FrontierPoint, UnmetLimitWarning
 from gdpa.sklearn.limits import (
     Limit,
     demographic_parity,

@@ -12,12 +12,12 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length
 
+from gdpa.base.checks import check_positive
 from gdpa.base.status import Status
 from gdpa.base.typing import Vector
 from gdpa.run.result import Result
 from gdpa.sklearn.calibration import ROUNDING
-from gdpa.sklearn.estimator import Fitted, LimitedClassifier, check_number
-from gdpa.sklearn.frontier import Frontier
+from gdpa.sklearn.estimator import Fitted, Frontier, LimitedClassifier
 from gdpa.sklearn.limits import Limit, rows_of
 from gdpa.sklearn.oracle import RateProblem, SoftDecision, cells_of, logistic
 
@@ -167,7 +167,7 @@ class ConstrainedClassifier(LimitedClassifier):
 
     def _data(self, X: Any, y: Any, groups: Any, sample_weight: Any, limits: Sequence[Limit]) -> _Data:
         """Check the input and state the smooth problem without limits."""
-        check_number("temperature", self.temperature, 0, np.inf)
+        check_positive(temperature=self.temperature)
         X, targets, weights, kept = self._begin(X, y, sample_weight)
         if len(self.classes_) > 2:
             kind = type_of_target(y)

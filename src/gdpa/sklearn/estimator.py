@@ -1,10 +1,10 @@
-"""The base of both estimators: checked input, repeated training, the frontier, warnings, predictions."""
+"""The base of both estimators: checked input, repeated training, the frontier of a trade-off, predictions."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,15 +13,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from gdpa.base.checks import check_count, is_count, is_number
+from gdpa.base.checks import check_at_least, check_count, check_positive, is_count
 from gdpa.base.typing import Vector
 from gdpa.methods.adaptive import AdaptiveGDPA
 from gdpa.run.result import Result
 from gdpa.run.solve import solve
 from gdpa.run.stopping import KKTBelow, MaxSteps
-from gdpa.sklearn.frontier import Frontier, FrontierPoint
-from gdpa.sklearn.network import Matrix, Network
-from gdpa.sklearn.oracle import RateProblem
+from gdpa.sklearn.oracle import Matrix, Network, RateProblem
 
 Judge = Callable[[RateProblem, Result], tuple[Any, RateProblem | None]]
 """Ranks a solution (less is better) and returns the corrected problem to solve next, None to stop."""
@@ -29,6 +27,66 @@ Judge = Callable[[RateProblem, Result], tuple[Any, RateProblem | None]]
 
 class UnmetLimitWarning(ConvergenceWarning):  # type: ignore[misc]
     """The fitted model does not meet every limit; the message and the attribute ``unmet_`` name them."""
+
+
+class FrontierPoint(NamedTuple):
+    """The model trained at one limit.
+
+    Attributes:
+        limit: the limit.
+        error: the cost of the limit, a 0/1 error on the training data.
+        objective: the training objective at the solution.
+        slope: the slope of ``objective`` against the limit by the multipliers: the price of the limit.
+        met: whether every limit holds on the training data.
+        steps: steps of the solver from the solution at the limit before.
+    """
+
+    limit: float
+    error: float
+    objective: float
+    slope: float
+    met: bool
+    steps: int
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Models along a range of limits, the tightest first.
+
+    Attributes:
+        points: one per limit.
+        limit_label, error_label: the labels of the axes of a plot.
+    """
+
+    points: tuple[FrontierPoint, ...]
+    limit_label: str = "limit"
+    error_label: str = "error"
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw error and objective against the limit on a matplotlib ``Axes`` (a new one by default) and return it.
+
+        The short lines have the slopes that the multipliers give the objective. Hollow points miss a limit.
+        """
+        if axes is None:
+            import matplotlib.pyplot as plt
+
+            _, axes = plt.subplots()
+        limits = [point.limit for point in self.points]
+        width = (max(limits) - min(limits)) / (3 * len(limits)) if len(limits) > 1 else 0.1 * limits[0]
+        for color, label, values in (
+            ("C0", self.error_label, [point.error for point in self.points]),
+            ("C1", "training objective", [point.objective for point in self.points]),
+        ):
+            axes.plot(limits, values, color=color, linewidth=1, label=label)
+            for point, value in zip(self.points, values, strict=True):
+                axes.plot(point.limit, value, "o", color=color, markerfacecolor=color if point.met else "white")
+        for place, point in enumerate(self.points):
+            ends = (point.limit - width, point.limit + width)
+            line = [point.objective + point.slope * (end - point.limit) for end in ends]
+            axes.plot(ends, line, "k-", linewidth=1.5, label="_" if place else "slope by the multipliers")
+        axes.set(xlabel=self.limit_label, ylim=(0, None))
+        axes.legend()
+        return axes
 
 
 class Fitted(NamedTuple):
@@ -58,13 +116,12 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _begin(self, X: Any, y: Any, sample_weight: Any) -> tuple[Matrix, Vector, Vector, Vector]:
-        """Check the input and set ``classes_``; samples of weight 0 are left out.
+        """Check the input and set ``classes_``; return X, the places of y there, the weights, and the samples kept.
 
-        Returns:
-            X, the places of y in ``classes_``, the weights, and which samples were kept.
+        Samples of weight 0 are left out.
         """
-        check_number("regularizer", self.regularizer, 0, math.inf, closed=True)
-        check_number("tol", self.tol, 0, math.inf)
+        check_at_least(0, regularizer=self.regularizer)
+        check_positive(tol=self.tol)
         check_count(1, max_iter=self.max_iter)
         if not all(is_count(width, 1) for width in tuple(self.hidden)):
             raise ValueError(f"hidden must hold positive integers, the widths of hidden layers, got {self.hidden!r}")
@@ -171,16 +228,3 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             values = np.stack([np.zeros_like(values), values], axis=1)
         found: Vector = softmax(values, axis=1)
         return found
-
-
-def check_number(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
-    """Raise unless low < value < high, or value = low if ``closed``."""
-    if not is_number(value) or not (low < value < high or (closed and value == low)):
-        between = f"{'at least' if closed else 'above'} {low:g} and below {high:g}"
-        raise ValueError(f"{name} must be a number {between}, got {value!r}")
-
-
-def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Raise unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

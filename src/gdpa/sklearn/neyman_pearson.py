@@ -11,15 +11,13 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
-from gdpa.base.checks import check_count
+from gdpa.base.checks import check_count, check_inside
 from gdpa.base.status import Status
 from gdpa.base.typing import Vector
 from gdpa.run.result import Result
 from gdpa.sklearn.calibration import ROUNDING, apply_cuts, excesses, held_out_cut, samples_needed, training_cut
-from gdpa.sklearn.estimator import Fitted, LimitedClassifier, check_choice, check_number
-from gdpa.sklearn.frontier import Frontier
-from gdpa.sklearn.network import Matrix
-from gdpa.sklearn.oracle import RateProblem, cells_of, pairwise_sigmoid
+from gdpa.sklearn.estimator import Fitted, Frontier, LimitedClassifier
+from gdpa.sklearn.oracle import Matrix, RateProblem, cells_of, pairwise_sigmoid
 
 #: How often the surrogate limits are tightened for the sake of the 0/1 error, and by how much more than in proportion.
 ROUNDS, TIGHTEN = 5, 0.9
@@ -188,7 +186,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
         rates = model._rates(task, X, targets, weights)
 
         def fit_at(limit: float, x0: Any) -> Fitted:
-            check_number("limits", limit, 0, 1)
+            check_inside(0, 1, limits=limit)
             here = task._replace(limits=np.where(vary, limit, task.limits))
             start = rates.network.start(check_random_state(self.random_state)) if x0 is None else x0
             result, steps = model._fit_at(here, rates, start)
@@ -203,8 +201,9 @@ class NeymanPearsonClassifier(LimitedClassifier):
 
     def _task(self) -> _Task:
         """Resolve priority and thresholds against the classes of the data."""
-        check_choice("limit_on", self.limit_on, ("error", "surrogate"))
-        check_choice("calibration", self.calibration, (None, "order-statistic"))
+        for name, choices in (("limit_on", ("error", "surrogate")), ("calibration", (None, "order-statistic"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {getattr(self, name)!r}")
         labels = self.classes_.tolist()
         if self.priority is not None and self.priority not in labels:
             raise ValueError(f"priority must be one of the classes {labels} of y, got {self.priority!r}")
@@ -217,7 +216,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
                 raise ValueError(f"thresholds names the class {label!r}, which is not in y; its classes are {labels}")
             if label == labels[p]:
                 raise ValueError(f"thresholds names the prioritized class {label!r}; it is minimized, not limited")
-            check_number(f"the threshold of class {label!r}", value, 0, 1)
+            check_inside(0, 1, **{f"the threshold of class {label!r}": value})
         missing = [label for label in constrained if label not in named]
         if missing:
             raise ValueError(f"thresholds must name every class but the prioritized one; {missing} are missing")
@@ -231,8 +230,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
             return held
         if self.limit_on != "error":
             raise ValueError(f"calibration bounds 0/1 errors and needs limit_on='error', got {self.limit_on!r}")
-        check_number("delta", self.delta, 0, 1)
-        check_number("calibration_fraction", self.calibration_fraction, 0, 1)
+        check_inside(0, 1, delta=self.delta, calibration_fraction=self.calibration_fraction)
         if np.any(weights != weights[0]):
             raise ValueError("sample_weight must be constant with calibration: its guarantee counts samples alike")
         for j, limit in zip(task.others, task.limits, strict=True):

@@ -1,28 +1,92 @@
-"""The oracle of the estimators: rates over disjoint cells of the data, in the objective and in the limits."""
+"""The oracle of the estimators: a small dense network, and rates over disjoint cells of the data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.sklearn.network import Matrix, Network
 
+Matrix = Any
+"""A NumPy array or a SciPy sparse matrix of shape (n, features)."""
 Loss = Callable[[Vector, Vector], tuple[Vector, Vector]]
 """Maps the scores (n, k) and the targets (n,) to one value per sample (n,) and its derivatives by the scores (n, k)."""
 
 
-def sigmoid(z: Vector) -> Vector:
-    """Return 1 / (1 + exp(-z)) without overflow.
+@dataclass(frozen=True)
+class Network:
+    r"""Scores :math:`S = H_L W_L + b_L` with :math:`H_0 = X` and :math:`H_{l+1} = \tanh(H_l W_l + b_l)`.
 
-    >>> sigmoid(np.array([-1e4, 0.0, 1e4])).tolist()
-    [0.0, 0.5, 1.0]
+    The parameters are one flat vector x: layer after layer, W_l row by row, then b_l. ``widths`` are the number of
+    features, the hidden widths and the number of scores; without hidden layers the network is linear.
+
+    >>> network = Network((2, 1))
+    >>> network.size, network.scores(np.array([1.0, 2.0, 0.5]), np.array([[1.0, 1.0]])).tolist()
+    (3, [[3.5]])
     """
+
+    widths: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of parameters."""
+        return sum((a + 1) * b for a, b in pairwise(self.widths))
+
+    def layers(self, x: Vector) -> list[tuple[Vector, Vector]]:
+        """Return views of x as (W_l, b_l)."""
+        found, at = [], 0
+        for a, b in pairwise(self.widths):
+            found.append((x[at : at + a * b].reshape(a, b), x[at + a * b : at + (a + 1) * b]))
+            at += (a + 1) * b
+        return found
+
+    def start(self, rng: np.random.RandomState) -> Vector:
+        """Return the first parameters: zero for a linear model, uniform after Glorot and Bengio (2010) otherwise."""
+        x = np.zeros(self.size)
+        if len(self.widths) > 2:
+            for weights, _ in self.layers(x):
+                bound = np.sqrt(6 / sum(weights.shape))
+                weights[:] = rng.uniform(-bound, bound, weights.shape)
+        return x
+
+    def activations(self, x: Vector, X: Matrix) -> list[Any]:
+        """Return [H_0, ..., H_L, S]."""
+        found = [X]
+        for weights, bias in self.layers(x):
+            z = found[-1] @ weights + bias
+            found.append(np.tanh(z) if len(found) + 1 < len(self.widths) else z)
+        return found
+
+    def scores(self, x: Vector, X: Matrix) -> Vector:
+        """Return S, of shape (n, number of scores)."""
+        return np.asarray(self.activations(x, X)[-1])
+
+    def gradients(self, x: Vector, activations: Sequence[Any], slopes: Vector, cells: Sequence[slice]) -> Vector:
+        """Return sum_i slopes_i dS_i/dx over the samples of each cell, of shape (cells, size): one backward pass.
+
+        ``slopes`` are derivatives by the scores, of shape (n, number of scores).
+        """
+        rows = np.empty((len(cells), self.size))
+        end = self.size
+        for (weights, _), below in zip(reversed(self.layers(x)), reversed(activations[:-1]), strict=True):
+            split, begin = end - weights.shape[1], end - weights.shape[1] - weights.size
+            for row, cell in zip(rows, cells, strict=True):
+                row[begin:split] = (below[cell].T @ slopes[cell]).ravel()
+                row[split:end] = slopes[cell].sum(axis=0)
+            if begin:
+                slopes = (slopes @ weights.T) * (1 - below * below)
+            end = begin
+        return rows
+
+
+def sigmoid(z: Vector) -> Vector:
+    """Return 1 / (1 + exp(-z)) without overflow."""
     return (1 + np.tanh(z / 2)) / 2
 
 
@@ -74,8 +138,7 @@ class Cells:
     """Samples ordered cell after cell, with the weights of each cell's mean.
 
     Attributes:
-        X: of shape (n, features).
-        targets: of shape (n,).
+        X, targets: the samples.
         weights: sum to 1 over each cell.
         parts: the samples of each cell.
         masses: the share of each cell in the whole weight.
@@ -91,32 +154,19 @@ class Cells:
 
     def means(self, values: Vector) -> Vector:
         """Return the weighted mean of ``values`` over each cell."""
-        found: Vector = np.add.reduceat(self.weights * values, [part.start for part in self.parts])
-        return found
+        return np.asarray(np.add.reduceat(self.weights * values, [part.start for part in self.parts]))
 
 
 def cells_of(X: Matrix, targets: Vector, weights: Vector, labels: Vector, count: int) -> Cells:
-    """Order the samples by their cell; samples of weight 0 are left out, so each cell must keep one.
-
-    Args:
-        X, targets, weights: one row or entry per sample.
-        labels: the cell of each sample, 0 to count - 1.
-        count: the number of cells.
-    """
+    """Order the samples by their cell, 0 to count - 1; samples of weight 0 are left out, each cell must keep one."""
     order = np.flatnonzero(weights > 0)
     order = order[np.argsort(labels[order], kind="stable")]
     sizes = np.bincount(labels[order], minlength=count)
     ends = np.cumsum(sizes)
     parts = tuple(slice(int(end - size), int(end)) for end, size in zip(ends, sizes, strict=True))
     sums = np.bincount(labels[order], weights[order], minlength=count)
-    return Cells(
-        X=X[order],
-        targets=targets[order],
-        weights=weights[order] / np.repeat(sums, sizes),
-        parts=parts,
-        masses=sums / sums.sum(),
-        order=order,
-    )
+    own = weights[order] / np.repeat(sums, sizes)
+    return Cells(X[order], targets[order], own, parts, masses=sums / sums.sum(), order=order)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,17 +175,8 @@ class RateProblem:
 
     l(x) are the means of ``loss`` over the cells and r(x) means of ``rate``. The cells are disjoint, so one backward
     pass gives the gradient of every mean, the Jacobian is C times these, and further pullbacks at the same point are
-    products with it.
-
-    Attributes:
-        network: maps x to scores.
-        cells: the data.
-        loss, rate: of the objective and of the limits.
-        objective: o, one weight per cell.
-        combination: C, of shape (limits, cells).
-        bounds: of shape (limits,).
-        regularizer: the weight of the penalty; the offsets b_l are not penalized.
-        names: of the limits.
+    products with it. ``objective`` is o, one weight per cell; ``combination`` is C, of shape (limits, cells). The
+    offsets b_l are not penalized.
     """
 
     network: Network
@@ -178,10 +219,8 @@ class RateProblem:
             if losses is rates:
                 return np.asarray(self.objective @ cell_gradients() + penalty_gradient)
             weights = cells.weights * np.repeat(self.objective, [part.stop - part.start for part in cells.parts])
-            every = [slice(0, len(weights))]
-            return np.asarray(
-                network.gradients(x, activations, weights[:, None] * losses[1], every)[0] + penalty_gradient
-            )
+            (found,) = network.gradients(x, activations, weights[:, None] * losses[1], [slice(0, len(weights))])
+            return np.asarray(found + penalty_gradient)
 
         def pullback(w: Vector, objective: Any = 1.0) -> Vector:
             out: Vector = objective * gradient() if np.count_nonzero(objective) else np.zeros_like(x)

@@ -14,8 +14,7 @@ from gdpa.core.problem import Evaluation, Problem
 from gdpa.sharded.engines import Engine
 from gdpa.sharded.problem import problem as sharded_problem
 from gdpa.sharded.rows import ArrayRows
-from gdpa.sklearn.network import Matrix, Network
-from gdpa.sklearn.oracle import Loss, RateProblem
+from gdpa.sklearn.oracle import Loss, Matrix, Network, RateProblem
 
 #: Samples that a shard evaluates at a time.
 CHUNK = 65_536
