@@ -11,13 +11,27 @@ from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 
 from gdpa import get_method, method_names
-from gdpa.run.compare import table1
+from gdpa.methods.method import MethodCard
 
 
 def entries() -> str:
     """Return the reference of every method, in the order of the registry."""
     classes = [get_method(name) for name in method_names()]
     return "\n\n".join(f"::: {cls.__module__}.{cls.__name__}" for cls in classes)
+
+
+def table1() -> str:
+    """Return the paper's Table 1 as a Markdown table, made from the classes, and below it the methods it leaves out."""
+    head = ("method", "name here", "framework", "constraint", "type", "loops", "complexity (Table 1)",
+            "its own paper claims")  # fmt: skip
+    lines = [head, ("---",) * len(head)]
+    rows = [(name, getattr(get_method(name), "card", MethodCard())) for name in method_names()]
+    for name, row in sorted(rows, key=lambda pair: not pair[1].in_table1):
+        complexity = row.complexity if row.in_table1 else "not in Table 1"
+        claim = row.own_claim or ("the same" if row.in_table1 else "no rate")
+        kind = (row.framework, row.constraint, row.constraint_type, row.loops)
+        lines.append((row.name or get_method(name).__name__, f"`{name}`", *kind, complexity, claim))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 PLACES = {"[[methods]]": entries, "[[table 1]]": table1}

@@ -1,4 +1,4 @@
-"""Methods side by side: the same problem, start and budget for all, and the paper's Table 1 from the classes."""
+"""Methods side by side: the same problem, start and budget for all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gdpa.base.typing import Array
 from gdpa.core.problem import Problem, WithStart
 from gdpa.methods import get_method, method_names
 from gdpa.methods.base import Algorithm
-from gdpa.methods.method import MethodCard, UnsupportedProblemError
+from gdpa.methods.method import UnsupportedProblemError
 from gdpa.run.progress import Progress
 from gdpa.run.result import Result
 from gdpa.run.solve import solve
@@ -150,21 +150,3 @@ def draw(rows: Sequence[Comparison], axes: Any) -> Any:
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.grid(alpha=0.3)
     return axes
-
-
-def table1() -> str:
-    """Return the paper's Table 1 as a Markdown table, made from the classes, and below it the methods it leaves out.
-
-    >>> print(table1().splitlines()[0])
-    | method | name here | framework | constraint | type | loops | complexity (Table 1) | its own paper claims |
-    """
-    head = ("method", "name here", "framework", "constraint", "type", "loops", "complexity (Table 1)",
-            "its own paper claims")  # fmt: skip
-    lines = [head, ("---",) * len(head)]
-    rows = [(name, getattr(get_method(name), "card", MethodCard())) for name in method_names()]
-    for name, row in sorted(rows, key=lambda pair: not pair[1].in_table1):
-        complexity = row.complexity if row.in_table1 else "not in Table 1"
-        claim = row.own_claim or ("the same" if row.in_table1 else "no rate")
-        kind = (row.framework, row.constraint, row.constraint_type, row.loops)
-        lines.append((row.name or get_method(name).__name__, f"`{name}`", *kind, complexity, claim))
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

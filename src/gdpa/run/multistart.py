@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +55,7 @@ def solve_from_several(
     x0: Array,
     count: int,
     seed: Any,
-    observers: Iterable[Callable[[Progress], None]] = (),
+    observers: tuple[Callable[[Progress], None], ...] = (),
     **options: Any,
 ) -> Result:
     """Run ``solve`` from `starts` and return the best result, with the others in ``result.others``.
@@ -69,13 +69,23 @@ def solve_from_several(
     if x0.ndim != 1:
         raise ValueError(f"best_of needs one problem, got x0 of shape {tuple(x0.shape)}; pass one start of shape (d,)")
     oracle = CountingOracle(problem)
-    watch = _Watch(observers)
     found: list[Result] = []
     failed: list[Attempt] = []
+    stopped = False
+
+    def watch(progress: Progress) -> None:
+        nonlocal stopped
+        try:
+            for observer in observers:
+                observer(progress)
+        except StopIteration:
+            stopped = True
+            raise
+
     scale = problem.x_scale if options.get("x_scale") is None else options["x_scale"]
     for start in starts(problem, x0, count, seed, scale):
         try:
-            found.append(solve(oracle.problem, start, observers=watch.observers, **options))
+            found.append(solve(oracle.problem, start, observers=watch, **options))
         except KeyboardInterrupt:  # between the loops of two runs
             if not found:
                 raise
@@ -88,52 +98,27 @@ def solve_from_several(
                 found.append(partial)
             else:
                 failed.append(Attempt(Status.FAILED, False, math.nan, start))
-        if watch.stopped or found[-1].status is Status.INTERRUPTED:
+        finally:
+            finish(observers)
+        if stopped or found[-1].status is Status.INTERRUPTED:
             break
     best = min(found, key=_rank)
     forwards, backwards = (sum(getattr(one, name) for one in found) for name in ("forwards", "backwards"))
     tried = len(found) + len(failed)
-    cut = f" Ended after {tried} of {count} starts." if tried < count else ""
+    others = [Attempt(one.status, one.success, one.objective, one.x) for one in found if one is not best]
     return replace(
         best,
-        message=best.message + cut,
+        message=best.message + (f" Ended after {tried} of {count} starts." if tried < count else ""),
         steps=sum(one.steps for one in found),
         forwards=forwards,
         backwards=backwards,
         measuring=Counts(oracle.method.forwards - forwards, oracle.method.backwards - backwards),
         seconds=sum(one.seconds for one in found),
-        others=(*(_attempt(one) for one in found if one is not best), *failed),
+        others=(*others, *failed),
     )
-
-
-def _attempt(result: Result) -> Attempt:
-    return Attempt(result.status, result.success, result.objective, result.x)
 
 
 def _rank(result: Result) -> tuple[bool, float]:
     """Certified results come first and by objective, the others by their residuals."""
     value = result.objective if result.success else result.certificate.relative.worst
     return not result.success, math.inf if math.isnan(value) else value
-
-
-class _Watch:
-    """Notes whether an observer ended a run by StopIteration."""
-
-    def __init__(self, observers: Iterable[Callable[[Progress], None]]) -> None:
-        self.stopped = False
-        self.observers = tuple(_Watched(observer, self) for observer in observers)
-
-
-class _Watched:
-    def __init__(self, observer: Callable[[Progress], None], watch: _Watch) -> None:
-        self._observer, self._watch = observer, watch
-
-    def __call__(self, progress: Progress) -> None:
-        try:
-            self._observer(progress)
-        except StopIteration:
-            self._watch.stopped = True
-            raise
-
-    def finish(self) -> None:
-        finish(self._observer)

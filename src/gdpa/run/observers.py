@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 import numpy as np
 
 from gdpa.base.arrays import largest, max_norm, to_numpy
 from gdpa.base.checks import is_number
-from gdpa.run.job import job_of
+from gdpa.core.certificate import Residuals
+from gdpa.run.oracle import job_of
 from gdpa.run.progress import Progress
 from gdpa.run.result import History
 
@@ -28,40 +29,21 @@ def _scalar(value: Any) -> Any:
 class Recorder:
     """Keeps every ``every``-th step as a row of the history."""
 
-    COLUMNS = (
-        "step",
-        "forwards",
-        "backwards",
-        "seconds",
-        "objective",
-        "stationarity",
-        "feasibility",
-        "slackness",
-        "kkt",
-    )
+    COLUMNS = ("step", "forwards", "backwards", "seconds", "objective", *Residuals._fields, "kkt")
 
     def __init__(self, every: int = 1, before: History | None = None) -> None:
         self.every = every
         self._rows: list[tuple[Any, ...]] = list(zip(*before.values(), strict=True)) if before else []
 
     def __call__(self, progress: Progress) -> None:
-        probe = progress.state.probe
-        if probe is None or progress.step % self.every:
+        probe, step = progress.run.state.probe, progress.run.state.step
+        if probe is None or step % self.every:
             return
-        absolute, relative = progress.absolute(), progress.residuals
+        run, absolute = progress.run, progress.absolute()
         assert absolute is not None
-        assert relative is not None
-        self._rows.append(
-            (
-                progress.step,
-                progress.forwards,
-                progress.backwards,
-                progress.seconds,
-                _scalar(probe.objective),
-                *(_scalar(r) for r in absolute),
-                _scalar(relative.worst),
-            )
-        )
+        assert run.residuals is not None
+        values = map(_scalar, (probe.objective, *absolute, run.residuals.worst))
+        self._rows.append((step, run.forwards, run.backwards, run.seconds, *values))
 
     def history(self) -> History:
         """Return the recorded values as columns."""
@@ -71,11 +53,11 @@ class Recorder:
         return History({name: np.array(column) for name, column in zip(self.COLUMNS, columns, strict=True)})
 
 
-def finish(observer: Any) -> None:
-    """Tell an observer that the run is over, if it has a method ``finish``."""
-    end = getattr(observer, "finish", None)
-    if callable(end):
-        end()
+def finish(observers: Iterable[Any]) -> None:
+    """Call the method ``finish`` of each observer that has one: the run is over."""
+    for observer in observers:
+        if callable(end := getattr(observer, "finish", None)):
+            end()
 
 
 def read_disp(disp: Any) -> tuple[Callable[[Progress], None], ...]:

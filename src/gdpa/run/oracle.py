@@ -1,11 +1,12 @@
-"""The oracle of a run: a problem whose calls are counted and checked."""
+"""The oracle of a run: a problem whose calls are counted and checked, and the processes that run it side by side."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,7 +25,41 @@ from gdpa.numerics.sparse.matrix import (
     read,
     union,
 )
-from gdpa.run.job import job_of
+
+
+class Job(Protocol):
+    """The job of a problem that several processes solve together: the attribute ``job`` of a `Problem`.
+
+    Attributes:
+        rank: the place of this process; the first one, 0, writes files and displays.
+        clock: returns seconds, the same in all processes at the same place of the run.
+    """
+
+    rank: int
+    clock: Callable[[], float]
+
+    def note(self) -> str:
+        """Return a note for displays."""
+        ...
+
+
+class Alone:
+    """The job of an ordinary problem: this process."""
+
+    def __init__(self) -> None:
+        self.rank, self.clock = 0, time.perf_counter
+
+    def note(self) -> str:
+        return ""
+
+
+def job_of(problem: Any) -> Job:
+    """Return the job of a problem.
+
+    >>> job_of(None).rank
+    0
+    """
+    return getattr(problem, "job", None) or Alone()
 
 
 @stored
@@ -55,7 +90,7 @@ class CountingOracle:
 
     def __init__(self, problem: Problem) -> None:
         self.method, self.measuring = Counts(), Counts()
-        self._account, self.is_measuring = self.method, False
+        self._account, self.is_measuring, self._off = self.method, False, _OffAccount(self)
         self._inner = problem
         self.job = job_of(problem)
         self._length = problem.num_constraints
@@ -66,7 +101,7 @@ class CountingOracle:
 
     def off_account(self) -> _OffAccount:
         """Charge the calls made inside ``with`` to measuring."""
-        return _OffAccount(self)
+        return self._off
 
     def settle(self, passes: int) -> None:
         """Charge backward passes that measuring has paid for to the method instead."""
@@ -173,18 +208,18 @@ class CountingOracle:
 
 
 class _OffAccount:
-    """A context in which the calls of an oracle are charged to measuring."""
-
-    __slots__ = ("_oracle", "_was")
+    """A context, also inside itself, in which the calls of an oracle are charged to measuring."""
 
     def __init__(self, oracle: CountingOracle) -> None:
-        self._oracle, self._was = oracle, oracle.is_measuring
+        self._oracle, self._depth = oracle, 0
 
     def __enter__(self) -> None:
+        self._depth += 1
         self._oracle._account, self._oracle.is_measuring = self._oracle.measuring, True
 
     def __exit__(self, *raised: object) -> None:
-        if not self._was:
+        self._depth -= 1
+        if not self._depth:
             self._oracle._account, self._oracle.is_measuring = self._oracle.method, False
 
 

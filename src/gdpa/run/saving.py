@@ -15,7 +15,7 @@ from gdpa.base.signals import StopRequest
 from gdpa.base.writing import reserved
 from gdpa.files import DamagedFileError, load, save
 from gdpa.files.checkpoints import Checkpoints
-from gdpa.run.job import Job
+from gdpa.run.oracle import Job
 from gdpa.run.progress import Run
 
 

@@ -30,11 +30,10 @@ from gdpa.core.units import yardstick_at
 from gdpa.methods import as_algorithm, default_method
 from gdpa.methods.base import Algorithm, State
 from gdpa.run.feasible import SHARE, restored
-from gdpa.run.job import job_of
 from gdpa.run.loop import conclude, find_not_finite, run_loop, trust
 from gdpa.run.multistart import solve_from_several
 from gdpa.run.observers import Recorder, finish, read_disp
-from gdpa.run.oracle import CountingOracle
+from gdpa.run.oracle import CountingOracle, job_of
 from gdpa.run.placement import DeviceProblem, choose_placement
 from gdpa.run.progress import NO_TROUBLE, Progress, Run
 from gdpa.run.result import Result
@@ -208,8 +207,7 @@ def solve(
             if ending.status is Status.INTERRUPTED and saver.path is not None:
                 result = replace(result, message=f"{result.message} The run is saved in {saver.path}.")
     result = result if place is None else place.to_device(result)
-    for watch in watchers:
-        finish(watch)
+    finish(watchers)
     if error is not None:
         error.partial_result = result  # type: ignore[attr-defined]
         error.add_note(f"after {result.steps} steps; the exception's attribute partial_result holds the best point")

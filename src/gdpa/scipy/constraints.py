@@ -110,7 +110,7 @@ def _read(name: str, constraint: Any, dimension: int) -> Function:
             f"{name} must be a NonlinearConstraint, a LinearConstraint or a dict, got {constraint!r}; {remedy}"
         )
     ignored = ["keep_feasible"] if np.any(constraint.keep_feasible) else []
-    sides = {"lower": constraint.lb, "upper": constraint.ub}
+    sides: dict[str, Any] = {"lower": constraint.lb, "upper": constraint.ub}
     if isinstance(constraint, LinearConstraint):
         A = _read_matrix(name, constraint.A, dimension)
         function = Function(f"{name}.A", A.__matmul__, lambda x: A, matrix=A, size=A.shape[0], **sides)
@@ -311,7 +311,7 @@ class Canonical:
         """Return the point of all variables from the free ones, a fresh array."""
         if self.all_free:
             return y.copy()
-        x = self._all.copy()
+        x: Vector = self._all.copy()
         x[self.free] = y
         return x
 
