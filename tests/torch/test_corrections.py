@@ -441,3 +441,13 @@ def test_c2_wrong_vectors_are_refused(make_limits, values, message):
     x = param(3)
     with pytest.raises(ValueError, match=message):
         Limits(a=make_limits()).vector({"a": values(x)})
+
+
+def test_low_items_an_optimizer_prints_one_line_and_a_term_has_entries():
+    net = torch.nn.Linear(2, 1)
+    opt = gdpa.torch.constrain(torch.optim.SGD(net.parameters(), lr=0.1), Limits(recall=at_least(0.9)))
+    assert repr(opt) == ("ConstrainedOptimizer(SGD, rule='feedback', constraints: recall; multipliers: 0; 0 steps)")
+    score = torch.tensor([2.0, -1.0], requires_grad=True)
+    term = gdpa.torch.terms.recall(score, torch.tensor([1, 1]))
+    assert term[1].item() == 0.5
+    assert term[2].item() == 2

@@ -110,6 +110,14 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         self._averages = Averages() if (not capturable if average is None else average) else None
         self.dual_state.install()
 
+    def __repr__(self) -> str:
+        names = ", ".join((self._roster.names or [])[:8]) or str(self._roster.size)
+        multipliers = ", ".join(f"{value:.4g}" for value in self.multipliers[:8].tolist())
+        return (
+            f"{type(self).__name__}({type(self.base).__name__}, rule={self.dual_state.rule.name!r}, "
+            f"constraints: {names}; multipliers: {multipliers}; {self.dual_steps} steps)"
+        )
+
     # The base optimizer's groups and state are ours: schedulers, scalers and checkpoints see one optimizer.
 
     @property

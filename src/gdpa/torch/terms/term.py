@@ -153,6 +153,9 @@ class Term:
     def __iter__(self) -> Iterator[torch.Tensor]:
         return iter((self.surrogate, self.true, self.count))
 
+    def __getitem__(self, place: int) -> torch.Tensor:
+        return tuple(self)[place]
+
     def __add__(self, other: Term | float) -> Term:
         more = other if isinstance(other, Term) else Term((), (other, other))
         return Term(self.means + more.means, (self.fixed[0] + more.fixed[0], self.fixed[1] + more.fixed[1]))
