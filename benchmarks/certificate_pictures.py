@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.provenance import ROOT, Study, told
 from gdpa import Evaluation, Problem
 from gdpa.core.certificate import relative_residuals
-from gdpa.core.units import lengths_of, units_at, yardstick_at
+from gdpa.core.units import lengths_of, reference_at, units_at
 from gdpa.paper.records.file import Row
 
 STUDY = Study("benchmarks.certificate_pictures", "certificate", ("picture",))
@@ -114,7 +114,7 @@ def product_form(start: Evaluation, now: Evaluation, multipliers: Any) -> Any:
 def both(problem: Problem, x0: Any, x: Any) -> list[Any]:
     """Return the residual of each point by each measure, with the multiplier that suits it best (one constraint)."""
     first, now = problem.evaluate(x0), problem.evaluate(x)
-    units = units_at(lengths_of(None, x), yardstick_at(first, x0), x, now)
+    units = units_at(lengths_of(None, x), reference_at(first, x0), x, now)
     row = now.jacobian()[..., 0, :]
     least_squares = np.maximum(0.0, -(now.gradient() * row).sum(-1) / (row**2).sum(-1).clip(1e-300))[..., None]
     found = []

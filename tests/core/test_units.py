@@ -16,13 +16,13 @@ from gdpa.core.units import (
     MIXED_ROUNDINGS,
     NEARBY,
     ROUNDINGS,
-    Yardstick,
+    ReferencePoint,
     asymmetric_direction,
     lengths_of,
     nearby,
+    reference_at,
     roundings,
     units_at,
-    yardstick_at,
 )
 
 EPS = 2.0**-52
@@ -56,9 +56,9 @@ def test_stated_lengths_are_taken(library, x_scale, expected):
 
 
 def units_from(library, x0, there, x, now, values=(9.0, 9.0, 9.0), whole=True):
-    """The units at x with a yardstick at x0 where grad f is ``there`` and g is ``values``."""
+    """The units at x with a reference point at x0 where grad f is ``there`` and g is ``values``."""
     x0, there, x, values = (library.array(np.asarray(a, dtype=float)) for a in (x0, there, x, values))
-    return units_at(lengths_of(None, x), Yardstick(x0, there, values), x, now, whole=whole)
+    return units_at(lengths_of(None, x), ReferencePoint(x0, there, values), x, now, whole=whole)
 
 
 def flat(library, gradient, rows, values=None):
@@ -124,12 +124,12 @@ def test_a_long_coordinate_is_weighed_up_to_a_bound(library, dtype, eps):
         library.array(0.0, dtype), library.array([], dtype), lambda w, objective=1.0: library.array([1.0, 0.0], dtype)
     )
     bound = min(MIXED, MIXED_ROUNDINGS / eps)
-    units = units_at(lengths_of(None, x), Yardstick(0 * x, 0 * x, rows.constraints), x, rows)
+    units = units_at(lengths_of(None, x), ReferencePoint(0 * x, 0 * x, rows.constraints), x, rows)
     assert to_numpy(units.coordinates) == pytest.approx([1.0, min(1e3, bound)], rel=1e-6)
     # ... and by no more than the bound
     x = library.array([1.0, 1e3 * bound], dtype)
     lengths = lengths_of(np.array([1.0, 1e3 * bound]), x)
-    units = units_at(lengths, Yardstick(0 * x, 0 * x, rows.constraints), x, rows)
+    units = units_at(lengths, ReferencePoint(0 * x, 0 * x, rows.constraints), x, rows)
     assert to_numpy(units.coordinates) == pytest.approx([1.0, bound], rel=1e-6)
 
 
@@ -138,7 +138,7 @@ def test_the_rounding_is_that_of_the_precision(library):
     now = Evaluation(
         library.array(0.0, "float32"), library.array([1.0], "float32"), lambda w, objective=1.0: objective + 3 * w
     )
-    units = units_at(lengths_of(None, x), Yardstick(x, x, now.constraints), x, now)
+    units = units_at(lengths_of(None, x), ReferencePoint(x, x, now.constraints), x, now)
     assert float(units.rounding[0]) == pytest.approx(ROUNDINGS * 2.0**-23 * 6)
     assert to_numpy(roundings(x, now)).tolist() == to_numpy(units.rounding).tolist()
     assert {u.dtype for u in units} == {x.dtype}
@@ -175,26 +175,26 @@ def test_the_units_of_a_batch_are_those_of_its_members(library, rng):
                 assert to_numpy(member)[i] == pytest.approx(to_numpy(alone), rel=1e-14)
 
 
-# Yardsticks
+# Reference points
 
 
-def test_a_yardstick_records_the_point_the_values_and_the_gradient(library):
+def test_a_reference_point_records_the_point_the_values_and_the_gradient(library):
     x = library.array(X0)
-    found = yardstick_at(flat(library, [4.0, 0.5], ROWS, [1.0, 2.0, 3.0]), x)
+    found = reference_at(flat(library, [4.0, 0.5], ROWS, [1.0, 2.0, 3.0]), x)
     assert found.x is x
     assert to_numpy(found.constraints).tolist() == [1.0, 2.0, 3.0]
     assert to_numpy(found.gradient).tolist() == [4.0, 0.5]
 
 
-def yardstick_near(problem, x):
+def reference_near(problem, x):
     return nearby(problem, x, problem.evaluate(x))
 
 
 @pytest.mark.parametrize("domain", [REALS, NonNegative(), Box([0.0, -3.0], [1.0, 5.0]), Ball(3.0)])
-def test_the_yardstick_of_a_certificate_is_nearby_in_the_set(domain):
+def test_the_reference_point_of_a_certificate_is_nearby_in_the_set(domain):
     problem = Problem(lambda x: Evaluation(x @ x, x, lambda w, objective=1.0: 2 * objective * x + w), domain=domain)
     x = domain.project(np.array([0.5, -2.0]))
-    found = yardstick_near(problem, x)
+    found = reference_near(problem, x)
     assert np.abs(domain.project(found.x) - found.x).max() <= 1e-15
     lengths = np.where(x != 0, np.abs(x), np.abs(x).max())
     assert (np.abs(found.x - x) <= NEARBY * lengths * (1 + 1e-12)).all()
@@ -202,21 +202,21 @@ def test_the_yardstick_of_a_certificate_is_nearby_in_the_set(domain):
     assert found.gradient.tolist() == (2 * found.x).tolist()
 
 
-def test_the_yardstick_is_nearer_if_the_gradient_is_not_finite_there():
+def test_the_reference_point_is_nearer_if_the_gradient_is_not_finite_there():
     # sqrt(x - 0.999) has no derivative below 0.999; sin(1) > 0 goes up, so the first coordinate is mirrored.
     def evaluate(x):
         slope = 0.5 / np.sqrt(1.001 - x) if x[0] < 1.001 else np.array([np.nan])
         return Evaluation(x[0], x, lambda w, objective=1.0: objective * slope + w)
 
-    found = yardstick_near(Problem(evaluate), np.array([1.0]))
+    found = reference_near(Problem(evaluate), np.array([1.0]))
     # a tenth and a hundredth are too far, a thousandth of sin(1) is not
     assert found.x == pytest.approx([1 + 1e-3 * math.sin(1)])
     assert np.isfinite(found.gradient).all()
 
 
-def test_without_a_finite_gradient_nearby_the_yardstick_is_x_itself_without_slope():
+def test_without_a_finite_gradient_nearby_the_reference_point_is_x_itself_without_slope():
     nowhere = Problem(lambda x: Evaluation(x[0], x, lambda w, objective=1.0: x * np.nan))
-    found = yardstick_near(nowhere, np.ones(1))
+    found = reference_near(nowhere, np.ones(1))
     assert (found.x.tolist(), found.gradient.tolist(), found.constraints.tolist()) == ([1.0], [0.0], [1.0])
 
 
@@ -328,7 +328,7 @@ def test_the_unit_of_a_single_coordinate_leaves_the_stationarity_in_lengths_and_
     problem, solution, _ = quadratic(seed)
     x, c = solution + shift, 2.0 ** np.array(units)
     other = measured(problem, x=c)
-    here, there = yardstick_near(problem, x), yardstick_near(other, c * x)
+    here, there = reference_near(problem, x), reference_near(other, c * x)
     lengths, longer = lengths_of(None, x), lengths_of(None, c * x)
     assert longer.tolist() == (c * lengths).tolist()
     changes = longer * other.evaluate(c * x).gradient()
@@ -356,13 +356,13 @@ def test_a_violation_is_never_judged_more_loosely_than_by_its_absolute_value(see
 
 
 @given(seed=SEEDS, power=st.integers(14, 40))
-def test_a_wild_yardstick_does_not_loosen_the_test(seed, power):
+def test_a_wild_reference_point_does_not_loosen_the_test(seed, power):
     # Whatever the gradient is there, it counts as at most 1.
     problem, solution, _ = quadratic(seed)
     x = solution + 1e-3
     now = problem.evaluate(x)
     assume(np.abs(now.gradient()).max() < 1)
-    sticks = (Yardstick(x, size * np.ones(4), now.constraints) for size in (1.0, 2.0**power))
+    sticks = (ReferencePoint(x, size * np.ones(4), now.constraints) for size in (1.0, 2.0**power))
     calm, wild = (certificate_at(problem, x, stick, now) for stick in sticks)
     assert calm.relative == wild.relative
 
@@ -373,7 +373,7 @@ def test_slackness_has_no_units_of_its_own(b):
     # n = b, so c |g| = e for b <= 1; w = max(1 / 1, 1 / 1) = 1, r = b and r lambda = 1. The smaller is e.
     e, x, lam = 2.0**-6, np.ones(1), np.array([1 / b])
     now = Evaluation(-x[0], np.array([-b * e]), lambda w, objective=1.0: -objective + b * w)
-    units = units_at(x, Yardstick(np.zeros(1), -x, now.constraints - b), x, now)
+    units = units_at(x, ReferencePoint(np.zeros(1), -x, now.constraints - b), x, now)
     assert relative_residuals(REALS, x, now.pullback(lam), now.constraints, lam, units) == (0.0, 0.0, e)
 
 

@@ -1,5 +1,6 @@
 """What is stored comes back bit for bit, and what cannot be stored is refused."""
 
+import base64
 import dataclasses
 import inspect
 import math
@@ -31,8 +32,8 @@ from gdpa import (
 )
 from gdpa.base import stored as registry
 from gdpa.core.detach import detach
-from gdpa.core.units import Yardstick
-from gdpa.files import decode, encode, load, register, save
+from gdpa.core.units import ReferencePoint
+from gdpa.files import DamagedFileError, decode, encode, load, register, save
 from gdpa.files.values import DEEPEST
 from tests.stored import assert_same
 
@@ -56,7 +57,7 @@ VALUES = [
     math.inf, -math.inf, math.nan, struct.unpack("<d", bytes.fromhex("010000000000f4ff"))[0],
     "", "naïve λ\n\0", "\ud800", (), [], {}, (1,), [(), [None]], {"": 1, "class": "State", "array": 0},
     {"class": "State", "fields": {}}, {"tuple": [1]}, {"b": 1, "a": 2}, Status.STALLED, Residuals(1.0, math.nan, 0.0),
-    Yardstick(np.ones(2), np.zeros(2), np.ones(1)), Constant(0.1),
+    ReferencePoint(np.ones(2), np.zeros(2), np.ones(1)), Constant(0.1),
     Power(2.0, -1 / 3), History({"step": np.arange(3), "kkt": np.ones(3)}),
 ]  # fmt: skip
 
@@ -236,6 +237,30 @@ def test_own_classes_are_registered_by_hand(monkeypatch):
             register(wrong)
     with pytest.raises(ValueError, match="the name State is taken"):
         register(NamedTuple("State", []))
+
+
+# Files of gdpa 0.1.0, written by its encode: GDPA() before it had the field lipschitz, and the start of a run, whose
+# class has another name now.
+GDPA_010 = (
+    "iWdkcGENChoBAAAA6gAAAAAAAAAAAAAAAAAAAHsiYXJyYXlzIjpbXSwidmFsdWUiOnsiY2xhc3MiOiJHRFBBIiwiZmllbGRzIjp7"
+    "ImFscGhhIjp7ImNsYXNzIjoiUG93ZXIiLCJmaWVsZHMiOnsiaW5pdGlhbCI6MC4wMSwiZXhwb25lbnQiOi0wLjMzMzMzMzMzMzMz"
+    "MzMzMzN9fSwiYmV0YSI6eyJjbGFzcyI6IlBvd2VyIiwiZmllbGRzIjp7ImluaXRpYWwiOjEuMCwiZXhwb25lbnQiOjAuMzMzMzMz"
+    "MzMzMzMzMzMzM319LCJ0YXUiOjAuMSwiZ2F0ZSI6dHJ1ZX19fSVaze+KfRXlMNu69+ciwBcCg5nIJSyCUENz0fNFwh2B"
+)
+START_010 = (
+    "iWdkcGENChoBAAAALgEAAAAAAAAQAAAAAAAAAHsiYXJyYXlzIjpbeyJsaWJyYXJ5IjoibnVtcHkiLCJkdHlwZSI6ImZsb2F0NjQi"
+    "LCJzaGFwZSI6WzFdLCJvcmRlciI6IkMiLCJkZXZpY2UiOiJjcHUiLCJ3ZWFrIjpmYWxzZX0seyJsaWJyYXJ5IjoibnVtcHkiLCJk"
+    "dHlwZSI6ImZsb2F0NjQiLCJzaGFwZSI6WzFdLCJvcmRlciI6IkMiLCJkZXZpY2UiOiJjcHUiLCJ3ZWFrIjpmYWxzZX1dLCJ2YWx1"
+    "ZSI6eyJjbGFzcyI6IlN0YXJ0IiwiZmllbGRzIjp7IngiOnsiYXJyYXkiOjB9LCJncmFkaWVudCI6eyJhcnJheSI6MX0sInhfc2Nh"
+    "bGUiOm51bGwsImNvbnN0cmFpbnRzIjpudWxsfX19AAAAAAAA8D8AAAAAAADwP3URwS8f9C8F+NqWwRmvOEhPjpZK3BiiqSHGWlAb"
+    "DWJz"
+)
+
+
+def test_a_file_of_an_earlier_version_loads_with_defaults_or_is_refused_with_the_remedy():
+    assert decode(base64.b64decode(GDPA_010), "old") == get_method("gdpa")()
+    with pytest.raises(DamagedFileError, match=r"old .*the class 'Start'.*read it with the version that saved it"):
+        decode(base64.b64decode(START_010), "old")
 
 
 LOAD = """

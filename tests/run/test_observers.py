@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdpa import GDPA, MaxSteps, Progress, ProgressDisplay, Run, get_method, problems, solve
-from gdpa.core.units import yardstick_at
+from gdpa.core.units import reference_at
 from gdpa.run.observers import IterationLines, Recorder
 from gdpa.run.oracle import CountingOracle
 
@@ -60,7 +60,7 @@ def test_a_recorder_goes_on_from_a_history():
 def test_a_recorder_passes_over_a_state_without_a_probe():
     own = problems.get("HS12")
     state = GDPA().init(own.problem, own.x0)
-    run = Run(algorithm=GDPA(), state=state, start=yardstick_at(state.evaluation, own.x0), shape=(2, 1, 0))
+    run = Run(algorithm=GDPA(), state=state, start=reference_at(state.evaluation, own.x0), shape=(2, 1, 0))
     progress = Progress(CountingOracle(own.problem), run, 1e-4)
     progress.look()
     assert progress.absolute() is None

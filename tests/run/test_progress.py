@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdpa import Evaluation, Probe, Problem, Progress, Run, State
-from gdpa.core.units import Units, Yardstick
+from gdpa.core.units import ReferencePoint, Units
 from gdpa.run.oracle import CountingOracle, Counts
 from gdpa.run.progress import ATTEMPT_GROWTH, ATTEMPT_ROWS, DIVERGED, FIRST_ATTEMPT
 
@@ -29,7 +29,7 @@ def start(x, tolerance=1e-4):
     run = Run(
         algorithm=None,
         state=state,
-        start=Yardstick(x, 0 * x, one),
+        start=ReferencePoint(x, 0 * x, one),
         shape=(1, 1, 0),
         units=Units(one, one, one, 0 * one, one),
         next_units=1_000_000,
@@ -134,7 +134,7 @@ def walking(oracle, m=1, next_attempt=0):
     run = Run(
         algorithm=None,
         state=state,
-        start=Yardstick(x0, x0, x0 - 9 * np.ones(m)),
+        start=ReferencePoint(x0, x0, x0 - 9 * np.ones(m)),
         shape=(1, m, 0),
         next_attempt=next_attempt,
     )

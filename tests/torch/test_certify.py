@@ -7,7 +7,7 @@ import torch
 
 from gdpa import from_module
 from gdpa.core.certificate import certificate_at
-from gdpa.core.units import Yardstick
+from gdpa.core.units import ReferencePoint
 from gdpa.torch import Limits, at_most, certify, choose
 from tests.torch.helpers import NAMES, batch, make, network, terms, train
 
@@ -27,7 +27,7 @@ def test_batches_do_not_matter(sizes):
     # the KKT conditions are those of the full-batch problem
     problem = from_module(net, lambda call: (lambda f, g: (f, torch.stack([g[n] for n in NAMES])))(*terms(call, data)))
     now = problem.problem.evaluate(problem.x0)
-    ones = Yardstick(problem.x0, torch.ones_like(problem.x0), now.constraints)
+    ones = ReferencePoint(problem.x0, torch.ones_like(problem.x0), now.constraints)
     wanted = certificate_at(problem.problem, problem.x0, ones, now)
     assert found.certificate.residuals.stationarity == pytest.approx(wanted.residuals.stationarity, rel=1e-6)
     assert torch.allclose(found.certificate.multipliers, wanted.multipliers, rtol=1e-5, atol=1e-9)

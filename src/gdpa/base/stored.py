@@ -86,12 +86,20 @@ def stored_fields(cls: type[Any]) -> tuple[str, ...]:
     return names
 
 
-def build(cls: type[Any], values: dict[str, Any]) -> Any:
-    """Return an object of a dataclass or NamedTuple from its stored fields; the others are None."""
+def required_fields(cls: type[Any]) -> tuple[str, ...]:
+    """Return the stored fields without a default; a file of an earlier version may lack the others."""
     if dataclasses.is_dataclass(cls):
-        left_out = {field.name: None for field in dataclasses.fields(cls) if field.name not in values}
-        return cls(**values, **left_out)
-    return cls(**values)
+        missing = dataclasses.MISSING
+        without = (f.name for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing)
+    else:
+        without = (name for name in cls._fields if name not in cls._field_defaults)
+    return tuple(name for name in without if name in stored_fields(cls))
+
+
+def build(cls: type[Any], values: dict[str, Any]) -> Any:
+    """Return an object of a dataclass or NamedTuple from its stored fields; fields that are never stored are None."""
+    never = () if not dataclasses.is_dataclass(cls) else (f.name for f in dataclasses.fields(cls))
+    return cls(**values, **{name: None for name in never if name not in stored_fields(cls)})
 
 
 def _storable(cls: type[Any]) -> bool:

@@ -1,8 +1,4 @@
-"""How good is a point? The paper's residuals, their unit-free form, and the certificate every method shares.
-
-All are functions of the problem and the point, so any point of any method is judged alike, from any start and after any
-interruption.
-"""
+"""The paper's residuals, their unit-free form, and the certificate: functions of the problem and the point alone."""
 
 from __future__ import annotations
 
@@ -25,6 +21,7 @@ from gdpa.base.arrays import (
     top,
     total,
 )
+from gdpa.base.checks import check_positive
 from gdpa.base.sets import ConvexSet
 from gdpa.base.stored import stored
 from gdpa.base.text import number
@@ -32,7 +29,7 @@ from gdpa.base.typing import Array
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.multipliers import fit
 from gdpa.core.problem import Evaluation, Problem, constraint_name
-from gdpa.core.units import Units, Yardstick, lengths_of, nearby, units_at
+from gdpa.core.units import ReferencePoint, Units, lengths_of, nearby, units_at
 from gdpa.files.receipt import write_receipt
 from gdpa.numerics.sparse.matrix import combined
 
@@ -77,14 +74,6 @@ def absolute_residuals(
 
     stationarity = dist(grad f + J^T lambda, -N_X(x)), feasibility = ||g_+||, slackness = sum |lambda_i g_i|.
 
-    Args:
-        domain: the set X.
-        x: the point.
-        gradient: grad f(x) + J(x)^T lambda.
-        constraints: g(x).
-        multipliers: lambda.
-        num_equalities: how many of the last constraints are equalities (they have no slackness).
-
     >>> from gdpa import REALS
     >>> one = np.ones(1)
     >>> [float(v) for v in absolute_residuals(REALS, one, 2 * one, -3 * one, one)]
@@ -121,15 +110,6 @@ def relative_residuals(
     A value :math:`\lvert g_i \rvert \le e_i` is rounding and counts as 0. Zero slackness means that every inequality is
     active, or its share of the stationarity condition is negligible.
 
-    Args:
-        domain: the set X.
-        x: the point.
-        gradient: grad f(x) + J(x)^T lambda.
-        constraints: g(x).
-        multipliers: lambda.
-        units: the weights, from `gdpa.core.units.units_at`.
-        num_equalities: how many of the last constraints are equalities (they have no slackness).
-
     >>> from gdpa import REALS
     >>> one = np.ones(1)
     >>> units = Units(one / 1e-3, one, one, 0 * one, one)
@@ -160,8 +140,7 @@ def gradient_map(problem: Problem, x: Array, multipliers: Array, alpha: float = 
         >>> bool(norm(gradient_map(disc.problem, disc.solution, disc.multipliers)) < 1e-12)
         True
     """
-    if not (alpha > 0 and beta > 0):
-        raise ValueError(f"alpha and beta must be positive, got alpha={alpha!r}, beta={beta!r}")
+    check_positive(alpha=alpha, beta=beta)
     now = problem.evaluate(x)
     primal = gradient_mapping(problem.domain, x, now.pullback(multipliers), alpha)
     dual = AugmentedLagrangian(multipliers, beta, num_equalities=problem.num_equalities)
@@ -235,26 +214,12 @@ class Certificate:
         return bool((worst <= tolerance).all())
 
     def save(self, path: str | os.PathLike[str], tolerance: float | None = None) -> None:
-        """Write a receipt to ``path``: JSON from which `gdpa.verify` computes the certificate again.
+        """Write a receipt to ``path``, whole or not at all: JSON from which `gdpa.verify` recomputes the certificate.
 
-        It holds the point, the multipliers, f and g there, the residuals, and SHA-256 checksums.
-
-        Args:
-            path: the file; it appears whole or not at all.
-            tolerance: the tolerance that the receipt claims.
+        It holds the point, the multipliers, f and g there, the residuals, SHA-256 checksums, and the ``tolerance`` that
+        it claims.
         """
-        write_receipt(
-            path,
-            x=self.x,
-            tolerance=tolerance,
-            equalities=self.num_equalities,
-            names=self.names,
-            residuals=self.residuals,
-            relative=self.relative,
-            multipliers=self.multipliers,
-            objective=self.objective,
-            constraints=self.constraints,
-        )
+        write_receipt(path, self, tolerance)
 
     @property
     def summary(self) -> str:
@@ -262,9 +227,7 @@ class Certificate:
         return f"Relative residuals: {', '.join(f'{largest(r):.1e}' for r in self.relative)}."
 
     def __str__(self) -> str:
-        a, r = self.residuals, self.relative
-        names = ("stationarity", "feasibility", "slackness")
-        rows = zip(names, map(largest, a), map(largest, r), strict=True)
+        rows = zip(Residuals._fields, map(largest, self.residuals), map(largest, self.relative), strict=True)
         return "; ".join(f"{name} {number(x, 3)} (relative {number(y, 3)})" for name, x, y in rows)
 
 
@@ -308,20 +271,19 @@ def certify(
 
     snapped, inside = problem.domain.snap(x, machine_eps(x) ** 0.5 if snap is None else snap), problem.domain.project(x)
     now = called(snapped)
-    yardstick = nearby(problem, snapped, now)
-    certificate = certificate_at(problem, snapped, yardstick, now, multipliers)
+    reference = nearby(problem, snapped, now)
+    certificate = certificate_at(problem, snapped, reference, now, multipliers)
     if not some(inside != snapped):
         return certificate
     # If g is steep the way to the boundary, however short, may cost more than it gains.
-    return better(certificate_at(problem, inside, yardstick, called(inside), multipliers), certificate)
+    return better(certificate_at(problem, inside, reference, called(inside), multipliers), certificate)
 
 
 def better(a: Certificate, b: Certificate) -> Certificate:
     """Return the certificate with the smaller relative residual, ``b`` in a tie (member by member in a batch)."""
     old, new = a.relative.worst, b.relative.worst
     if isinstance(old, float):
-        chosen: Certificate = _pick(old, new, a, b)
-        return chosen
+        return b if new <= old or old != old else a
     names = [name for name in vars(b) if name not in ("num_equalities", "names")]
     return replace(b, **{name: _pick(old, new, getattr(a, name), getattr(b, name)) for name in names})
 
@@ -340,17 +302,7 @@ def _pick(old: Any, new: Any, a: Any, b: Any) -> Any:
 def certificate_from(
     problem: Problem, lengths: Array, units: Units, now: Evaluation, x: Array, multipliers: Array, gradient: Array
 ) -> Certificate:
-    """Return the certificate made of quantities that are already known.
-
-    Args:
-        problem: the problem.
-        lengths: the lengths of the coordinates.
-        units: the weights at ``x``.
-        now: f and g at ``x``.
-        x: the point.
-        multipliers: lambda.
-        gradient: grad f(x) + J(x)^T lambda.
-    """
+    """Return the certificate made of known quantities; ``gradient`` is grad f(x) + J(x)^T lambda."""
     g, p, domain = now.constraints, problem.num_equalities, problem.domain
     return Certificate(
         x=x,
@@ -382,22 +334,14 @@ def _judged(
 
 
 def certificate_at(
-    problem: Problem, x: Array, yardstick: Yardstick, now: Evaluation, multipliers: Array | None = None
+    problem: Problem, x: Array, reference: ReferencePoint, now: Evaluation, multipliers: Array | None = None
 ) -> Certificate:
-    """Return the certificate of exactly this point of X.
-
-    Args:
-        problem: the problem.
-        x: the point.
-        yardstick: where gradients and constraints have their sizes.
-        now: the oracle call at ``x``.
-        multipliers: those to judge if there are too many to fit.
-    """
+    """Return the certificate of exactly this point of X."""
     xp, g, p, domain = namespace(x), now.constraints, problem.num_equalities, problem.domain
     m = g.shape[-1]
     whole = m * x.shape[-1] <= JACOBIAN_LIMIT or now.is_sparse
     lengths = lengths_of(problem.x_scale, x, now)
-    units = units_at(lengths, yardstick, x, now, whole=whole)
+    units = units_at(lengths, reference, x, now, whole=whole)
     if m == 0:
         candidates = [(xp.zeros_like(g), now.gradient())]
     elif multipliers is not None and not whole:

@@ -11,7 +11,7 @@ components are equality constraints, whose positive part is the identity (ours; 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,7 @@ from gdpa.base.typing import Array
 
 
 def shifted(multipliers: Array, beta: float | Array, tau: float | Array, constraints: Array) -> Array:
-    """Return `AugmentedLagrangian.shifted` of these numbers.
-
-    Rules of `gdpa.torch` go through constraints one by one, for which building the object takes longer than the sum.
+    """Return `AugmentedLagrangian.shifted`; for single numbers building the object takes longer than the sum.
 
     >>> shifted(1.0, 2.0, 0.1, 0.5)
     1.9
@@ -32,18 +30,9 @@ def shifted(multipliers: Array, beta: float | Array, tau: float | Array, constra
 
 
 def ascended(
-    multipliers: Array,
-    beta: float | Array,
-    tau: float | Array,
-    constraints_next: Array,
-    num_equalities: int = 0,
-    gate: Array | None = None,
+    multipliers: Array, beta: Array, tau: Array, constraints_next: Array, num_equalities: int = 0, gate: Any = None
 ) -> Array:
-    """Return `AugmentedLagrangian.ascend` of these numbers.
-
-    >>> ascended(1.0, 2.0, 0.1, 0.5), ascended(1.0, 2.0, 0.1, 0.5, gate=False)
-    (1.9, 0.0)
-    """
+    """Return `AugmentedLagrangian.ascend` of these numbers."""
     if gate is False:
         return 0.0
     updated = positive_part(shifted(multipliers, beta, tau, constraints_next), num_equalities)
@@ -131,35 +120,19 @@ class AugmentedLagrangian(NamedTuple):
         return ascended(self.multipliers, self.beta, self.tau, constraints_next, self.num_equalities, gate)
 
     def with_multipliers(self, multipliers: Array) -> AugmentedLagrangian:
-        """Return the function with other multipliers.
-
-        >>> AugmentedLagrangian(1.0, beta=2.0, tau=0.1).with_multipliers(3.0)
-        AugmentedLagrangian(multipliers=3.0, beta=2.0, tau=0.1, num_equalities=0)
-        """
+        """Return the function with other multipliers."""
         return AugmentedLagrangian(multipliers, self.beta, self.tau, self.num_equalities)
 
     def stiffened(self, factor: float, largest: float) -> AugmentedLagrangian:
-        """Return the function with beta times a factor, up to the largest.
-
-        >>> AugmentedLagrangian(1.0, beta=8.0).stiffened(4.0, largest=20.0).beta
-        20.0
-        """
+        """Return the function with beta times a factor, up to the largest."""
         return self._replace(beta=min(factor * self.beta, largest) if self.beta < largest else self.beta)
 
     def relaxed(self, factor: float, least: float) -> AugmentedLagrangian:
-        """Return the function with beta divided by a factor, down to the least.
-
-        >>> AugmentedLagrangian(1.0, beta=8.0).relaxed(4.0, least=3.0).beta
-        3.0
-        """
+        """Return the function with beta divided by a factor, down to the least."""
         return self._replace(beta=max(self.beta / factor, least) if self.beta > least else self.beta)
 
     def damped(self, constraints: Array, theta: float | Array) -> Array:
-        """Return ``lambda + theta ([(1 - tau) lambda + beta g]_+ - lambda)``, the dual step damped by theta (ours).
-
-        >>> AugmentedLagrangian(1.0, beta=2.0).damped(0.5, theta=0.1)
-        1.1
-        """
+        """Return ``lambda + theta ([(1 - tau) lambda + beta g]_+ - lambda)``, the dual step damped by theta (ours)."""
         return self.multipliers + theta * (self.weights(constraints) - self.multipliers)
 
     def residual_violation(self) -> Array:
@@ -180,11 +153,7 @@ class AugmentedLagrangian(NamedTuple):
 
 
 def in_gate(q: Array, num_equalities: int = 0) -> Array:
-    """Return which components of ``q`` belong to S_r: the positive ones and every equality.
-
-    >>> in_gate(np.array([1.0, -1.0, -1.0]), num_equalities=1).tolist()
-    [True, False, True]
-    """
+    """Return which components of ``q`` belong to S_r: the positive ones and every equality."""
     inside = q > 0
     if type(q) is float:
         return inside or num_equalities > 0

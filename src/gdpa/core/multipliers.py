@@ -112,11 +112,6 @@ def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Ar
     """Return argmin ``||P_T(-grad f - J^T lambda)||^2 + sum ([-g_i]_+ lambda_i)^2`` over lambda >= 0: units of 1.
 
     The arguments are as in `fit`, at one point. A violated constraint has no slack.
-
-    >>> from gdpa import REALS
-    >>> one = np.ones(1)
-    >>> best_multipliers(REALS, 0 * one, -2 * one, one[None], 0 * one, 0).tolist()
-    [2.0]
     """
     point, gradient, rows, values = (to_float64(a) for a in (x, grad_f, J, g))
     if not all_finite(gradient, rows, values):
@@ -200,10 +195,7 @@ def _fit_one(domain: ConvexSet, x: Any, grad_f: Any, J: Any, slack: Any, p: int)
 
 
 def _fit_in_box(box: Box, x: Any, grad_f: Any, J: Any, slack: Any, p: int) -> Any:
-    """Nonnegative least squares for the multipliers of one point and of the bounds that hold it; None if many do.
-
-    P_T(v) is the shortest v + mu with mu_j >= 0 at lower bounds, mu_j <= 0 at upper ones and mu_j = 0 elsewhere.
-    """
+    """Nonnegative least squares for the multipliers of one point and of the bounds that hold it; None if many do."""
     lower, upper = box.bounds(x)
     side = (x >= upper) * 1.0 - (x <= lower)  # both for a fixed coordinate: nothing is asked of it
     free = (lower < upper) | (side != 0)

@@ -25,20 +25,12 @@ from gdpa.numerics.sparse.matrix import SparseMatrix, is_sparse, read
 
 
 class Account(Protocol):
-    """Who pays for backward passes: the counting oracle of a run."""
+    """The counting oracle of a run, to which derivatives are charged: to measuring, or to the method."""
 
     @property
-    def is_measuring(self) -> bool:
-        """Whether passes are charged to measuring now."""
-        ...
-
-    def settle(self, passes: int) -> None:
-        """Charge backward passes that measuring has paid for to the method instead."""
-        ...
-
-    def charge_hessian(self, passes: int) -> None:
-        """Charge a Hessian that took this many oracle calls."""
-        ...
+    def is_measuring(self) -> bool: ...
+    def settle(self, passes: int) -> None: ...
+    def charge_hessian(self, passes: int) -> None: ...
 
 
 class Evaluation:
@@ -215,11 +207,7 @@ class Problem:
                 raise ValueError(f"names must differ from each other, got {self.names!r}")
 
     def constraint_name(self, index: int) -> str:
-        """Return the name of constraint ``index`` for messages.
-
-        >>> Problem(evaluate=print).constraint_name(2)
-        'g[2]'
-        """
+        """Return the name of constraint ``index`` for messages."""
         return constraint_name(self.names, index)
 
 
@@ -237,14 +225,9 @@ class WithStart(Protocol):
     """A problem with its own start, such as `gdpa.from_module` and `gdpa.problems.get` return."""
 
     @property
-    def problem(self) -> Problem:
-        """The problem."""
-        ...
-
+    def problem(self) -> Problem: ...
     @property
-    def x0(self) -> Array:
-        """Its start."""
-        ...
+    def x0(self) -> Array: ...
 
 
 def row_by_row(problem: Problem) -> Problem:
@@ -259,12 +242,7 @@ def row_by_row(problem: Problem) -> Problem:
 
 
 def unit_vectors(constraints: Array) -> Iterator[Array]:
-    """Yield e_1, ..., e_m with the shape, dtype and device of g: the weights that pull back single rows of J.
-
-    >>> import numpy as np
-    >>> [e.tolist() for e in unit_vectors(np.zeros(2))]
-    [[1.0, 0.0], [0.0, 1.0]]
-    """
+    """Yield e_1, ..., e_m with the shape, dtype and device of g: the weights that pull back single rows of J."""
     return (unit_vector(constraints, i) for i in range(constraints.shape[-1]))
 
 
@@ -283,8 +261,7 @@ def unit_vector(constraints: Array, i: int) -> Array:
 def _rows(evaluation: Evaluation) -> Array:
     """Return J(x) by m backward passes, one per constraint."""
     g = evaluation.constraints
-    xp = namespace(g)
     if g.shape[-1] == 0:
-        row = evaluation.pullback(g, objective=0.0)
-        return xp.zeros((*row.shape[:-1], 0, row.shape[-1]), dtype=row.dtype)
-    return xp.stack([evaluation.pullback(unit, objective=0.0) for unit in unit_vectors(g)], axis=-2)
+        return evaluation.pullback(g, objective=0.0)[..., None, :][..., :0, :]
+    rows = [evaluation.pullback(unit, objective=0.0) for unit in unit_vectors(g)]
+    return namespace(g).stack(rows, axis=-2)

@@ -58,12 +58,7 @@ class SlackForm:
         return Evaluation(f, xp.concat([g[..., :n] + s, g[..., n:]], axis=-1), pulled)
 
     def lift(self, x: Array, constraints: Array) -> Array:
-        """Return z = (x, [-g(x)]_+), at which every satisfied inequality already is an equality.
-
-        >>> import numpy as np
-        >>> SlackForm(Problem(print), 1, 2).lift(np.array([7.0]), np.array([-3.0, 4.0])).tolist()
-        [7.0, 3.0, 0.0]
-        """
+        """Return z = (x, [-g(x)]_+), at which every satisfied inequality already is an equality."""
         return namespace(x).concat([x, positive_part(-constraints[..., : self.num_slacks])], axis=-1)
 
     def split(self, z: Array) -> tuple[Array, Array]:

@@ -2,7 +2,7 @@
 
 Nothing here depends on the unit of f, of any g_i or of x: multiply one by a constant and every relative residual stays.
 The exceptions are deliberate. A violation is never judged more loosely than by its absolute value, the gradient at
-the yardstick counts as at most 1, and an x of at most `ZERO` counts as 0.
+the reference point counts as at most 1, and an x of at most `ZERO` counts as 0.
 """
 
 from __future__ import annotations
@@ -32,16 +32,11 @@ FEW_ROWS = 30
 
 
 @stored
-class Yardstick(NamedTuple):
-    """A point where the functions have a size, because a gradient that vanishes at a solution has none there.
+class ReferencePoint(NamedTuple):
+    """A point where the functions have a size, grad f and g there: a gradient that vanishes at a solution has no size.
 
     A certificate takes one near x (`nearby`), so it depends on the problem and on x alone. The residuals that the loop
     shows take the start of the run.
-
-    Attributes:
-        x: the point.
-        gradient: grad f there.
-        constraints: g there.
     """
 
     x: Array
@@ -53,7 +48,7 @@ class Yardstick(NamedTuple):
 class Units(NamedTuple):
     r"""The weights that make residuals at one point free of units.
 
-    With the lengths :math:`L_j` of `lengths_of`, the largest of them L, the point :math:`x'` of the yardstick, and
+    With the lengths :math:`L_j` of `lengths_of`, the largest of them L, the reference point :math:`x'`, and
 
     .. math::
         s &= \max(\lVert \nabla f(x) \rVert_\infty, \min(1, \lVert \nabla f(x') \rVert_\infty)) \\
@@ -86,29 +81,19 @@ class Units(NamedTuple):
     pushes: Array
 
 
-def yardstick_at(now: Evaluation, x: Array) -> Yardstick:
-    """Return the yardstick from the oracle call at ``x`` (one backward pass).
-
-    >>> e = Evaluation(np.array(0.0), np.array([-5.0]), lambda w, objective=1.0: np.array([1e-3, 0.0]))
-    >>> yardstick_at(e, np.zeros(2)).gradient.tolist()
-    [0.001, 0.0]
-    """
-    return Yardstick(x, now.gradient(), now.constraints)
+def reference_at(now: Evaluation, x: Array) -> ReferencePoint:
+    """Return the reference point from the oracle call at ``x`` (one backward pass)."""
+    return ReferencePoint(x, now.gradient(), now.constraints)
 
 
-def loosest(x: Array, now: Evaluation) -> Yardstick:
-    """Return a yardstick whose units at ``x`` are as loose as any: gradient and constraints of practically any size."""
+def loosest(x: Array, now: Evaluation) -> ReferencePoint:
+    """Return a reference point whose units at ``x`` are as loose as any: its gradient and constraints are huge."""
     large = 1 / machine_eps(x) ** 2
-    return Yardstick(x, 0 * x + large, 0 * now.constraints + large)
+    return ReferencePoint(x, 0 * x + large, 0 * now.constraints + large)
 
 
-def nearby(problem: Problem, x: Array, now: Evaluation) -> Yardstick:
-    """Return the yardstick for a certificate of ``x``: a point of X within `NEARBY` of its lengths. One oracle call.
-
-    Args:
-        problem: the problem.
-        x: the point to certify.
-        now: the oracle call there.
+def nearby(problem: Problem, x: Array, now: Evaluation) -> ReferencePoint:
+    """Return the reference point for a certificate of ``x``: a point of X within `NEARBY` of its lengths.
 
     >>> from gdpa import problems
     >>> disc = problems.get("disc-product")
@@ -119,11 +104,11 @@ def nearby(problem: Problem, x: Array, now: Evaluation) -> Yardstick:
     lengths, shift, share = lengths_of(problem.x_scale, x, now), asymmetric_direction(x), NEARBY
     while share >= NEARBY / 1000:
         point = problem.domain.project(x + share * lengths * shift)
-        yardstick = yardstick_at(problem.evaluate(point), point)
-        if all_finite(yardstick.gradient, yardstick.constraints):
-            return yardstick
+        reference = reference_at(problem.evaluate(point), point)
+        if all_finite(reference.gradient, reference.constraints):
+            return reference
         share /= 10
-    return Yardstick(x, 0 * x, now.constraints)  # no point near x has sizes
+    return ReferencePoint(x, 0 * x, now.constraints)  # no point near x has sizes
 
 
 def lengths_of(x_scale: Array | None, x: Array, now: Evaluation | None = None) -> Array:
@@ -162,19 +147,14 @@ def length_at_zero(now: Evaluation, x: Array) -> float:
         return 1.0
     g = np.abs(np.asarray(to_numpy(now.constraints), dtype=float))
     J = now.jacobian()
-    ones = namespace(x).ones_like(x)
-    slopes = np.asarray(to_numpy(absolute(J) @ ones if isinstance(J, SparseMatrix) else total(abs(J))), dtype=float)
+    slopes = np.asarray(to_numpy(weighted_sums(J, namespace(x).ones_like(x))), dtype=float)
     distances = g[slopes > 0] / slopes[slopes > 0]
     distances = distances[distances > ZERO]
     return float(distances.min()) if distances.size else 1.0
 
 
 def asymmetric_direction(x: Array) -> Array:
-    """Return a fixed vector without symmetry, components in [-1, 1]: the sines of squares.
-
-    >>> asymmetric_direction(np.zeros(3)).round(2).tolist()
-    [0.84, -0.76, 0.41]
-    """
+    """Return a fixed vector without symmetry, components in [-1, 1]: the sines of squares."""
     n = np.arange(1, x.shape[-1] + 1, dtype=np.float64)
     return from_numpy(np.sin(n * n), x)
 
@@ -201,29 +181,23 @@ def _size(here: Any, there: Any, cap: Any) -> Any:
     return _unless_zero(xp.maximum(here, xp.minimum(cap + 0 * there, there)), cap)
 
 
-def units_at(lengths: Array, yardstick: Yardstick, x: Array, now: Evaluation, whole: bool = True) -> Units:
+def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluation, whole: bool = True) -> Units:
     """Return the units at ``x`` from the oracle call there: grad f and J (row by row unless ``whole``).
 
-    Args:
-        lengths: L, from `lengths_of`.
-        yardstick: where gradients and constraints have their sizes.
-        x: the point.
-        now: the oracle call there.
-        whole: whether J fits into memory.
-
     >>> e = Evaluation(np.array(0.0), np.array([-5.0]), lambda w, objective=1.0: objective * np.array([4.0]) + 2 * w)
-    >>> [u.tolist() for u in units_at(np.ones(1), Yardstick(np.zeros(1), np.ones(1), -np.ones(1)), np.ones(1), e)[:2]]
+    >>> one = np.ones(1)
+    >>> [u.tolist() for u in units_at(one, ReferencePoint(0 * one, one, -one), one, e)[:2]]
     [[0.25], [1.0]]
     """
     xp, eps = namespace(x), machine_eps(x)
-    here, there = xp.abs(now.gradient()), xp.abs(yardstick.gradient)
+    here, there = xp.abs(now.gradient()), xp.abs(reference.gradient)
     s = _size(peak(here), peak(there), 1.0)
     S = _size(peak(here * lengths), peak(there * lengths), peak(lengths))
     weights = xp.maximum(1 / s, xp.minimum(lengths / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
     if now.constraints.shape[-1] == 0:
         empty = xp.zeros_like(now.constraints)
         return Units(weights, empty, empty, empty, empty)
-    away, sizes = yardstick.x - x, _sizes(x)
+    away, sizes = reference.x - x, _sizes(x)
     if whole:
         J = now.jacobian()
         if isinstance(J, SparseMatrix):
@@ -243,21 +217,19 @@ def units_at(lengths: Array, yardstick: Yardstick, x: Array, now: Evaluation, wh
         changes, terms, pushes, slopes = (xp.stack(column, axis=-1) for column in zip(*rows, strict=True))
     one = 1.0 if xp is np else xp.ones_like(changes)
     n = _where(changes > 0, changes, one)
-    share = _linear_share(yardstick.constraints, now.constraints, slopes)
+    share = _linear_share(reference.constraints, now.constraints, slopes)
     violations, slacks = 1 / xp.minimum(n, one), 1 / xp.minimum(n * share, one)
     return Units(weights, violations, slacks, ROUNDINGS * eps * terms, pushes)
 
 
-def roundings(x: Array, now: Evaluation) -> Array:
-    """Return `Units.rounding` at ``x`` from the oracle call there, with J whole.
+def weighted_sums(J: Array, weights: Array) -> Array:
+    """Return ``sum_j |J_ij| w_j`` of every row of a dense or sparse matrix."""
+    return absolute(J) @ weights if isinstance(J, SparseMatrix) else total(abs(J) * weights[..., None, :])
 
-    >>> e = Evaluation(np.array(0.0), np.zeros(1), None, lambda: np.array([[2.0, 0.0]]))
-    >>> (roundings(np.array([3.0, 1e3]), e) / np.finfo(float).eps).tolist()
-    [60.0]
-    """
-    J, sizes = now.jacobian(), _sizes(x)
-    terms = absolute(J) @ sizes if isinstance(J, SparseMatrix) else total(abs(J) * sizes[..., None, :])
-    return ROUNDINGS * machine_eps(x) * terms
+
+def roundings(x: Array, now: Evaluation) -> Array:
+    """Return `Units.rounding` at ``x`` from the oracle call there, with J whole."""
+    return ROUNDINGS * machine_eps(x) * weighted_sums(now.jacobian(), _sizes(x))
 
 
 def _sizes(x: Array) -> Array:
@@ -268,11 +240,7 @@ def _sizes(x: Array) -> Array:
 
 
 def _linear_share(there: Array, here: Array, slopes: Array) -> Array:
-    """Return the share of its first-order change ``slopes`` that g makes between two points, at most 1.
-
-    >>> _linear_share(np.array([-2.5, 3.0]), np.array([-2.0, 1.0]), np.array([1e5, 2.0])).tolist()
-    [2.5e-05, 1.0]
-    """
+    """Return the share of its first-order change ``slopes`` that g makes between two points, at most 1."""
     xp = namespace(here)
     slopes = xp.abs(slopes)
     moved = xp.maximum(xp.abs(there - here) + xp.abs(here), machine_eps(here) * slopes)

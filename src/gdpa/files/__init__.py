@@ -4,14 +4,5 @@ from gdpa.base.stored import register
 from gdpa.files.errors import DamagedFileError, NewerFormatError, UnavailableError
 from gdpa.files.format import VERSION, decode, encode, load, save
 
-__all__ = [
-    "encode",
-    "decode",
-    "save",
-    "load",
-    "register",
-    "VERSION",
-    "DamagedFileError",
-    "NewerFormatError",
-    "UnavailableError",
-]
+__all__ = ["encode", "decode", "save", "load", "register", "VERSION"]
+__all__ += ["DamagedFileError", "NewerFormatError", "UnavailableError"]

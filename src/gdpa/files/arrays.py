@@ -19,13 +19,7 @@ SIZES = {
 }  # fmt: skip
 #: The platform's long double, named by its bits and its mantissa, because its layout differs between machines.
 LONG_DOUBLE = f"longdouble{8 * np.dtype(np.longdouble).itemsize}-{np.finfo(np.longdouble).nmant}"
-DEVICES = {
-    "numpy": r"cpu",
-    "numpy scalar": r"cpu",
-    "torch": r"cpu|cuda:[0-9]{1,3}",
-    "jax": r"cpu|gpu|tpu",
-}
-KEYS = {"library", "dtype", "shape", "order", "device", "weak"}
+DEVICES = {"numpy": r"cpu", "numpy scalar": r"cpu", "torch": r"cpu|cuda:[0-9]{1,3}", "jax": r"cpu|gpu|tpu"}
 #: NumPy's own limits.
 MOST_DIMENSIONS, MOST_BYTES = 64, 2**63 - 1
 
@@ -63,14 +57,8 @@ def _describe(library: str, dtype: str, shape: Any, device: str, reverse: bool =
         raise TypeError(f"an array of {library} with dtype {dtype} cannot be stored; only real numbers and bool can")
     if not re.fullmatch(DEVICES[library], device):
         raise TypeError(f"an array of {library} on the device {device} cannot be stored; move it to the cpu")
-    return {
-        "library": library,
-        "dtype": dtype,
-        "shape": [int(n) for n in shape],
-        "order": "F" if reverse else "C",
-        "device": device,
-        "weak": weak,
-    }
+    values = (library, dtype, [int(n) for n in shape], "F" if reverse else "C", device, weak)
+    return dict(zip(("library", "dtype", "shape", "order", "device", "weak"), values, strict=True))
 
 
 def _pack_numpy(value: Any) -> tuple[dict[str, Any], bytes]:
@@ -90,7 +78,8 @@ def _pack_torch(value: Array) -> tuple[dict[str, Any], bytes]:
     backwards = value.permute(tuple(reversed(range(value.ndim))))
     reverse = not value.is_contiguous() and backwards.is_contiguous()
     entry = _describe("torch", str(value.dtype).removeprefix("torch."), value.shape, str(value.device), reverse)
-    bits = (backwards if reverse else value).detach().resolve_neg().contiguous().view(_torch_bits(entry["dtype"]))
+    bits = (backwards if reverse else value).detach().resolve_neg().contiguous()
+    bits = bits.view(getattr(torch, f"int{8 * SIZES[entry['dtype']]}"))
     return entry, _little(bits.cpu().numpy())
 
 
@@ -107,22 +96,19 @@ def _little(array: Any) -> bytes:
 
 def num_bytes(entry: Any, source: str) -> int:
     """Return how many bytes the described array has; refuse a description that `pack` does not write."""
-    if not isinstance(entry, dict) or set(entry) != KEYS or not isinstance(entry["shape"], list):
-        raise DamagedFileError(f"{source} is damaged: it describes an array by {str(entry)[:80]}")
-    library, dtype, shape = entry["library"], entry["dtype"], entry["shape"]
-    good = (
-        all(isinstance(entry[key], str) for key in ("library", "dtype", "order", "device"))
-        and library in DEVICES
-        and re.fullmatch(DEVICES[library], entry["device"]) is not None
-        and entry["order"] in ("C", "F")
-        and isinstance(entry["weak"], bool)
-        and len(shape) <= MOST_DIMENSIONS
-        and all(type(n) is int and 0 <= n <= MOST_BYTES for n in shape)
-        and not (library == "numpy scalar" and shape)
-    )
-    if not good:
-        raise DamagedFileError(f"{source} is damaged: it describes an array by {str(entry)[:80]}")
-    size = _size(library, dtype)
+    match entry:
+        case {
+            "library": "numpy" | "numpy scalar" | "torch" | "jax" as library,
+            "dtype": str(dtype),
+            "shape": list(shape),
+            "order": "C" | "F",
+            "device": str(device),
+            "weak": bool(),
+            **rest,
+        } if not rest and re.fullmatch(DEVICES[library], device) and _is_shape(shape, library):
+            size = _size(library, dtype)
+        case _:
+            raise DamagedFileError(f"{source} is damaged: it describes an array by {str(entry)[:80]}")
     if size is None and library.startswith("numpy") and re.fullmatch(r"longdouble\d+-\d+", dtype):
         raise UnavailableError(f"{source} holds arrays of {dtype}; this machine has {LONG_DOUBLE} and cannot read them")
     if size is None:
@@ -130,6 +116,11 @@ def num_bytes(entry: Any, source: str) -> int:
     if math.prod(max(n, 1) for n in shape) * size > MOST_BYTES:
         raise DamagedFileError(f"{source} is damaged: it holds an array of the impossible shape {shape}")
     return math.prod(shape) * size
+
+
+def _is_shape(shape: list[Any], library: str) -> bool:
+    sizes = all(type(n) is int and 0 <= n <= MOST_BYTES for n in shape)
+    return sizes and len(shape) <= (0 if library == "numpy scalar" else MOST_DIMENSIONS)
 
 
 def unpack(entry: dict[str, Any], data: memoryview, source: str) -> Array:
@@ -168,12 +159,6 @@ def _unpack_torch(entry: dict[str, Any], bits: Any, source: str) -> Array:
         device = device if int(device.removeprefix("cuda:")) < torch.cuda.device_count() else "cuda"
     bits = torch.from_numpy(bits).clone(memory_format=torch.contiguous_format)  # strides of empty tensors, too
     return bits.view(getattr(torch, entry["dtype"])).to(device)
-
-
-def _torch_bits(dtype: str) -> Any:
-    import torch
-
-    return {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[SIZES[dtype]]
 
 
 def _unpack_jax(entry: dict[str, Any], bits: Any, source: str) -> Array:

@@ -14,13 +14,7 @@ from gdpa.files import DamagedFileError, load, save
 
 
 class Checkpoint(NamedTuple):
-    """One saved value.
-
-    Attributes:
-        step: the number it was saved with.
-        value: the saved value.
-        path: its file, which `gdpa.storage.load` reads, too.
-    """
+    """One saved value, the step it was saved with, and its file, which `gdpa.storage.load` reads, too."""
 
     step: int
     value: Any
@@ -82,25 +76,21 @@ class Checkpoints:
             UnavailableError: the file needs an array library or a device that is not available here.
         """
         remove_stale(self.folder)
-        damage: dict[Path, str] = {}
-        gone: set[Path] = set()
-        while left := [path for path in self.files() if path not in damage and path not in gone]:
+        tried: dict[Path, str] = {}  # with the damage
+        while left := [path for path in self.files() if path not in tried]:
             path = left[-1]
             try:
                 value = load(path)
             except FileNotFoundError:  # another process has saved and removed it since: look again
-                gone.add(path)
-                continue
+                tried[path] = ""
             except DamagedFileError as error:
-                damage[path] = str(error)
-                continue
-            for reason in damage.values():
-                warnings.warn(f"{reason}; an older checkpoint is used instead, {path}", stacklevel=2)
-            return Checkpoint(self._order(path)[1], value, path)
-        if damage:
-            raise DamagedFileError(
-                f"no checkpoint {self.folder / self.stem} can be read: " + "; ".join(damage.values())
-            )
+                tried[path] = str(error)
+            else:
+                for reason in filter(None, tried.values()):
+                    warnings.warn(f"{reason}; an older checkpoint is used instead, {path}", stacklevel=2)
+                return Checkpoint(self._order(path)[1], value, path)
+        if damage := "; ".join(filter(None, tried.values())):
+            raise DamagedFileError(f"no checkpoint {self.folder / self.stem} can be read: {damage}")
         return None
 
     def files(self) -> list[Path]:

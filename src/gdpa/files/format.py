@@ -56,11 +56,11 @@ def encode(value: Any) -> bytes:
             f"the structure of the value takes {len(structure)} bytes, above {LARGEST_STRUCTURE}; "
             "keep long lists of numbers in arrays"
         )
-    parts = [_HEAD.pack(MAGIC, VERSION, len(structure), sum(map(len, writer.chunks))), structure, *writer.chunks]
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return b"".join((*parts, digest.digest()))
+    head = _HEAD.pack(MAGIC, VERSION, len(structure), sum(map(len, writer.chunks)))
+    digest = hashlib.sha256(head + structure)
+    for chunk in writer.chunks:
+        digest.update(chunk)
+    return b"".join((head, structure, *writer.chunks, digest.digest()))
 
 
 def decode(data: bytes, source: str | os.PathLike[str]) -> Any:
@@ -77,13 +77,9 @@ def decode(data: bytes, source: str | os.PathLike[str]) -> Any:
         raise DamagedFileError(f"{source} is damaged: its checksum does not fit its content")
     start = _HEAD.size + length
     try:
-        structure = json.loads(
-            str(view[_HEAD.size : start], "ascii"),
-            object_pairs_hook=_object,
-            parse_int=_integer,
-            parse_float=_finite,
-            parse_constant=_finite,
-        )
+        hooks: Any = {"object_pairs_hook": _object, "parse_int": _integer}
+        hooks |= {"parse_float": _finite, "parse_constant": _finite}
+        structure = json.loads(str(view[_HEAD.size : start], "ascii"), **hooks)
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{source} is damaged: its structure is not what gdpa writes: {error}") from error
     if not isinstance(structure, dict) or set(structure) != {"arrays", "value"}:
@@ -120,27 +116,27 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 def _check_head(head: bytes, size: int, source: str) -> int:
     """Return the length of the structure of a file of ``size`` bytes that begins with ``head``."""
-    if not head:
-        raise DamagedFileError(f"{source} is empty")
-    if head[: len(MAGIC)] != MAGIC[: len(head)]:
-        raise DamagedFileError(f"{source} is not a file of gdpa: it begins with other bytes")
-    if len(head) < _HEAD.size:
-        raise DamagedFileError(f"{source} is cut off: it has {size} bytes")
+    if len(head) < _HEAD.size or not head.startswith(MAGIC):
+        foreign = head[: len(MAGIC)] != MAGIC[: len(head)]
+        reason = "is not a file of gdpa: it begins with other bytes" if foreign else f"is cut off: it has {size} bytes"
+        raise DamagedFileError(f"{source} {reason if head else 'is empty'}")
     _, version, structure, arrays = _HEAD.unpack(head)
     if version > VERSION:
         raise NewerFormatError(
             f"{source} has format version {version}, and this gdpa reads up to version {VERSION}; update gdpa"
         )
-    if version < 1:
-        raise DamagedFileError(f"{source} is damaged: it has format version {version}")
     expected = _HEAD.size + structure + arrays + _DIGEST
-    if size < expected:
-        raise DamagedFileError(f"{source} is cut off: it has {size} of {expected} bytes")
-    if size > expected:
-        raise DamagedFileError(f"{source} is damaged: it has {size - expected} bytes after its end")
-    if structure > LARGEST_STRUCTURE:
-        raise DamagedFileError(f"{source} is damaged: its structure takes {structure} bytes, above {LARGEST_STRUCTURE}")
-    return int(structure)
+    if version < 1:
+        reason = f"is damaged: it has format version {version}"
+    elif size < expected:
+        reason = f"is cut off: it has {size} of {expected} bytes"
+    elif size > expected:
+        reason = f"is damaged: it has {size - expected} bytes after its end"
+    elif structure > LARGEST_STRUCTURE:
+        reason = f"is damaged: its structure takes {structure} bytes, above {LARGEST_STRUCTURE}"
+    else:
+        return int(structure)
+    raise DamagedFileError(f"{source} {reason}")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import array_api_compat
 import numpy as np
 
 from gdpa.base.checks import is_count, is_number
@@ -22,7 +23,6 @@ from gdpa.files.errors import DamagedFileError, NewerFormatError
 from gdpa.version import __version__
 
 FORMAT, VERSION = "gdpa receipt", 2
-RESIDUALS = ("stationarity", "feasibility", "slackness")
 #: Fields of a receipt other than format and checksums, in the order of `Receipt`.
 _KEYS = (
     "gdpa", "library", "dtype", "device", "tolerance", "equalities", "names", "x", "multipliers", "objective",
@@ -65,29 +65,20 @@ class Receipt:
     sha256: Mapping[str, str]
 
 
-def write_receipt(
-    path: str | os.PathLike[str],
-    *,
-    x: Array,
-    tolerance: float | None,
-    equalities: int,
-    names: tuple[str, ...] | None,
-    residuals: tuple[Any, ...],
-    relative: tuple[Any, ...],
-    **numbers: Any,
-) -> None:
+def write_receipt(path: str | os.PathLike[str], certificate: Any, tolerance: float | None) -> None:
     """Write a receipt, whole or not at all; `Certificate.save` calls this."""
-    entry = _packed(x)[0]
+    packed = pack(certificate.x)
+    if packed is None:
+        raise TypeError(f"a receipt holds arrays of NumPy, torch or JAX, got {type(certificate.x).__name__}")
     content = {
         "gdpa": __version__,
-        **{key: entry[key] for key in ("library", "dtype", "device")},
+        **{key: packed[0][key] for key in ("library", "dtype", "device")},
         "tolerance": None if tolerance is None else float(tolerance),
-        "equalities": equalities,
-        "names": None if names is None else list(names),
-        "x": _plain(x),
-        **{name: _plain(value) for name, value in numbers.items()},
-        "residuals": dict(zip(RESIDUALS, map(_plain, residuals), strict=True)),
-        "relative": dict(zip(RESIDUALS, map(_plain, relative), strict=True)),
+        "equalities": certificate.num_equalities,
+        "names": None if certificate.names is None else list(certificate.names),
+        **{key: _plain(getattr(certificate, key)) for key in ("x", "multipliers", "objective", "constraints")},
+        "residuals": {name: _plain(value) for name, value in certificate.residuals._asdict().items()},
+        "relative": {name: _plain(value) for name, value in certificate.relative._asdict().items()},
     }
     document = {"format": FORMAT, "version": VERSION, **content, "sha256": _checksums(content)}
     write_whole(path, (json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
@@ -154,20 +145,9 @@ def _read(source: str, content: dict[str, Any], sha256: dict[str, str]) -> Recei
         raise ValueError("its point and its values do not fit together")
     if tuple(multipliers.shape) != (*members, m) or not is_count(equalities) or equalities > m:
         raise ValueError("its multipliers or its equalities do not fit the constraints")
-    return Receipt(
-        source=source,
-        gdpa=content["gdpa"],
-        tolerance=tolerance,
-        equalities=equalities,
-        names=None if names is None else tuple(names),
-        x=x,
-        multipliers=multipliers,
-        objective=objective,
-        constraints=constraints,
-        residuals=content["residuals"],
-        relative=content["relative"],
-        sha256=sha256,
-    )
+    kept = {key: content[key] for key in ("gdpa", "tolerance", "equalities", "residuals", "relative")}
+    kept |= {"names": None if names is None else tuple(names), "objective": objective, "constraints": constraints}
+    return Receipt(source=source, x=x, multipliers=multipliers, sha256=sha256, **kept)
 
 
 def _refuse_constant(text: str) -> Any:
@@ -186,35 +166,23 @@ def _checksums(content: dict[str, Any]) -> dict[str, str]:
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
 
-def _packed(value: Array) -> tuple[dict[str, Any], bytes]:
-    packed = pack(value)
-    if packed is None:
-        raise TypeError(f"a receipt holds arrays of NumPy, torch or JAX, got {type(value).__name__}")
-    return packed
-
-
 def _plain(value: Any) -> Any:
     """Return numbers as nested lists of floats, which JSON writes exactly; NaN and infinity by name."""
     if value is None:
         return None
-    host = value if isinstance(value, float) else _host(value).tolist()
-    return _named(host)
+    return _named(value if isinstance(value, float) else _host(value).tolist())
 
 
 def _host(value: Array) -> Any:
-    entry, data = _packed(value)
-    shape = entry["shape"]
-    if entry["dtype"] == "bfloat16":  # the upper half of a float32
-        numbers = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-    else:
-        numbers = np.frombuffer(data, np.dtype(entry["dtype"]).newbyteorder("<"))
-    host = numbers.astype(np.float64)
-    return host.reshape(shape) if entry["order"] == "C" else host.reshape(shape[::-1]).T
+    """Return an array as NumPy's, in double precision."""
+    if array_api_compat.is_torch_array(value):
+        return value.detach().double().cpu().numpy()
+    return np.asarray(value).astype(np.float64)
 
 
 def _bytes(host: Numbers, dtype: str) -> bytes:
     """Return numbers as the bytes of an array of ``dtype``."""
-    if dtype == "bfloat16":
+    if dtype == "bfloat16":  # the upper half of a float32
         return (host.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
     if dtype not in ("float16", "float32", "float64"):
         raise ValueError(f"it has the precision {dtype!r}")

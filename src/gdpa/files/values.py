@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, NoReturn
 
-from gdpa.base.stored import build, class_called, is_registered, stored_fields
+from gdpa.base.stored import build, class_called, is_registered, required_fields, stored_fields
 from gdpa.files.arrays import num_bytes, pack, unpack
 from gdpa.files.errors import DamagedFileError
 
@@ -63,13 +62,11 @@ class Writer:
         if packed is None:
             raise TypeError(
                 f"{where} is of {type(value)!r}, which cannot be stored; numbers, str, tuples, lists, dicts, arrays "
-                "and the classes known to gdpa.storage can"
+                "and the classes registered by gdpa.storage.register can"
             )
-        entry, data = packed
-        self.entries.append(entry)
-        self.chunks.append(data)
-        self._places[id(value)] = len(self.entries) - 1
-        return len(self.entries) - 1
+        self.entries.append(packed[0])
+        self.chunks.append(packed[1])
+        return self._places.setdefault(id(value), len(self.entries) - 1)
 
 
 class Reader:
@@ -93,15 +90,6 @@ class Reader:
         if start != data.nbytes:
             self.refuse(f"its arrays are described with {start} bytes, and it holds {data.nbytes}")
         self._arrays: dict[int, Any] = {}
-        self._kinds: dict[frozenset[str], Callable[[dict[str, Any], int], Any]] = {
-            frozenset({"int"}): self._int,
-            frozenset({"float"}): self._float,
-            frozenset({"tuple"}): self._tuple,
-            frozenset({"dict"}): self._dict,
-            frozenset({"array"}): self._array,
-            frozenset({"enum", "member"}): self._enum,
-            frozenset({"class", "fields"}): self._object,
-        }
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise the error that names the file."""
@@ -113,41 +101,42 @@ class Reader:
             return node
         if depth >= DEEPEST:
             self.refuse(f"it is nested deeper than {DEEPEST} levels")
+        depth += 1
         if isinstance(node, list):
-            return [self.value(item, depth + 1) for item in node]
-        read = self._kinds.get(frozenset(node))
-        if read is None:
-            self.refuse(f"it has an entry of an unknown kind, {', '.join(node)[:80]!r}")
-        return read(node, depth + 1)
+            return [self.value(item, depth) for item in node]
+        match node:
+            case {"int": text, **rest} if not rest:
+                return int(self._matched(text, r"-?0x[0-9a-f]+", "integer"), 16)
+            case {"float": text, **rest} if not rest:
+                return struct.unpack(">d", bytes.fromhex(self._matched(text, r"[0-9a-f]{16}", "number")))[0]
+            case {"tuple": items, **rest} if not rest:
+                if not isinstance(items, list):
+                    self.refuse("it has a tuple without a list of items")
+                return tuple(self.value(item, depth) for item in items)
+            case {"dict": items, **rest} if not rest:
+                return self._items(items, depth)
+            case {"array": place, **rest} if not rest:
+                return self._array(place)
+            case {"enum": name, "member": member, **rest} if not rest:
+                members = self._class(name, enum=True).__members__
+                if not isinstance(member, str) or member not in members:
+                    self.refuse(f"{name} has no member {str(member)[:80]!r}")
+                return members[member]
+            case {"class": name, "fields": fields, **rest} if not rest:
+                return self._object(self._class(name, enum=False), self._items(fields, depth))
+        return self.refuse(f"it has an entry of an unknown kind, {', '.join(node)[:80]!r}")
 
-    def _int(self, node: dict[str, Any], depth: int) -> int:
-        text = node["int"]
-        if not isinstance(text, str) or not re.fullmatch(r"-?0x[0-9a-f]+", text):
-            self.refuse(f"it has the integer {str(text)[:80]!r}")
-        return int(text, 16)
-
-    def _float(self, node: dict[str, Any], depth: int) -> float:
-        text = node["float"]
-        if not isinstance(text, str) or not re.fullmatch(r"[0-9a-f]{16}", text):
-            self.refuse(f"it has the number {str(text)[:80]!r}")
-        number: float = struct.unpack(">d", bytes.fromhex(text))[0]
-        return number
-
-    def _tuple(self, node: dict[str, Any], depth: int) -> tuple[Any, ...]:
-        if not isinstance(node["tuple"], list):
-            self.refuse("it has a tuple without a list of items")
-        return tuple(self.value(item, depth) for item in node["tuple"])
-
-    def _dict(self, node: dict[str, Any], depth: int) -> dict[str, Any]:
-        return self._items(node["dict"], depth)
+    def _matched(self, text: Any, pattern: str, kind: str) -> str:
+        if not isinstance(text, str) or not re.fullmatch(pattern, text):
+            self.refuse(f"it has the {kind} {str(text)[:80]!r}")
+        return text
 
     def _items(self, items: Any, depth: int) -> dict[str, Any]:
         if not isinstance(items, dict):
             self.refuse("it has a dict or an object without named items")
         return {key: self.value(item, depth) for key, item in items.items()}
 
-    def _array(self, node: dict[str, Any], depth: int) -> Any:
-        place = node["array"]
+    def _array(self, place: Any) -> Any:
         if type(place) is not int or not 0 <= place < len(self._entries):
             self.refuse(f"it refers to the array {str(place)[:80]!r} of {len(self._entries)}")
         if place not in self._arrays:
@@ -157,24 +146,22 @@ class Reader:
     def _class(self, name: Any, enum: bool) -> type[Any]:
         cls = class_called(name) if isinstance(name, str) else None
         if cls is None or issubclass(cls, Enum) is not enum:
-            self.refuse(f"it names the class {str(name)[:80]!r}, which this version of gdpa does not store")
+            self._refuse_version(f"it names the class {str(name)[:80]!r}, which this version does not store")
         return cls
 
-    def _enum(self, node: dict[str, Any], depth: int) -> Any:
-        members = self._class(node["enum"], enum=True).__members__
-        if not isinstance(node["member"], str) or node["member"] not in members:
-            self.refuse(f"{node['enum']} has no member {str(node['member'])[:80]!r}")
-        return members[node["member"]]
-
-    def _object(self, node: dict[str, Any], depth: int) -> Any:
-        cls = self._class(node["class"], enum=False)
-        values = self._items(node["fields"], depth)
-        expected = stored_fields(cls)
-        if set(values) != set(expected):
-            missing = ", ".join(name for name in expected if name not in values) or "none"
-            unknown = ", ".join(name for name in values if name not in expected)[:80] or "none"
-            self.refuse(f"the fields of {cls.__name__} do not fit; missing: {missing}; unknown: {unknown}")
+    def _object(self, cls: type[Any], values: dict[str, Any]) -> Any:
+        """Return the object; a field that the file does not have gets its default, if it has one."""
+        missing = ", ".join(name for name in required_fields(cls) if name not in values) or "none"
+        unknown = ", ".join(name for name in values if name not in stored_fields(cls))[:80] or "none"
+        if (missing, unknown) != ("none", "none"):
+            self._refuse_version(f"the fields of {cls.__name__} do not fit; missing: {missing}; unknown: {unknown}")
         try:
             return build(cls, values)
         except Exception as error:  # whatever the class's own checks raise, the file is wrong
             raise DamagedFileError(f"{self.source} is damaged: {cls.__name__} refuses its fields: {error}") from error
+
+    def _refuse_version(self, reason: str) -> NoReturn:
+        raise DamagedFileError(
+            f"{self.source} was not saved by this version of gdpa: {reason}; read it with the version that saved it, "
+            "or begin again (a run's last point, its state.x there, serves as x0)"
+        )

@@ -22,7 +22,7 @@ from gdpa.core.certificate import (
     violation,
 )
 from gdpa.core.detach import detach
-from gdpa.core.units import Units, Yardstick, lengths_of, loosest, units_at
+from gdpa.core.units import ReferencePoint, Units, lengths_of, loosest, units_at
 from gdpa.methods.base import Probe, State
 from gdpa.run.oracle import CountingOracle
 from gdpa.run.result import History
@@ -98,7 +98,7 @@ class Run:
 
     algorithm: Any
     state: State
-    start: Yardstick
+    start: ReferencePoint
     shape: tuple[int, int, int]
     tolerance: float | None = None
     values: tuple[Array, Array] | None = None

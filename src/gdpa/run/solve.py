@@ -26,7 +26,7 @@ from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.detach import detach, own_copy
 from gdpa.core.problem import Evaluation, Problem, WithStart
-from gdpa.core.units import yardstick_at
+from gdpa.core.units import reference_at
 from gdpa.methods import as_algorithm, default_method
 from gdpa.methods.base import Algorithm, State
 from gdpa.run.feasible import SHARE, restored
@@ -231,7 +231,7 @@ def _begin(
     with oracle.off_account():
         now = state.evaluation or oracle.problem.evaluate(state.x)
         _check_finite(oracle.problem, now)
-        start = yardstick_at(now, state.x)
+        start = reference_at(now, state.x)
         if multipliers0 is not None:
             state = _with_multipliers(algorithm, oracle.problem, state, multipliers0)
     return Run(

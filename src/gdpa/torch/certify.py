@@ -13,7 +13,7 @@ from gdpa.base.arrays import machine_eps
 from gdpa.base.sets import REALS
 from gdpa.core.certificate import Certificate, certificate_at
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.core.units import Yardstick
+from gdpa.core.units import ReferencePoint
 from gdpa.torch.confidence import NewData, estimate, judge
 from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.limits import Limits, at_most, equal_to
@@ -130,8 +130,8 @@ def certify(
             point = whole.point()
             point = domain.snap(point, machine_eps(point) ** 0.5)
             now = problem.evaluate(point)
-            yardstick = Yardstick(point, torch.ones_like(point), now.constraints)  # gradients count as at least 1
-            certificate = certificate_at(problem, point, yardstick, now, lam)
+            reference = ReferencePoint(point, torch.ones_like(point), now.constraints)  # gradients count as at least 1
+            certificate = certificate_at(problem, point, reference, now, lam)
     finally:
         model.train(training)
     shown = lam if certificate is None else certificate.multipliers
