@@ -6,7 +6,6 @@ from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix, diags_arra
 
 from gdpa import Box, from_functions
 from gdpa.numerics.grouped_differences import GroupedDifferences
-from gdpa.numerics.sparse.groups import column_groups
 from gdpa.numerics.sparse.matrix import Pattern, products, read, row_sizes, transposed, union
 from gdpa.oracles.hessian import with_hessian
 
@@ -81,16 +80,15 @@ def band(n, width):
 
 @pytest.mark.parametrize(("n", "width"), [(10, 0), (50, 1), (200, 3)])
 def test_a_band_takes_as_many_groups_as_it_is_wide(n, width):
-    assert len(column_groups(band(n, width).pattern)) == 2 * width + 1
+    assert GroupedDifferences(band(n, width).pattern).num_groups == 2 * width + 1
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_columns_of_a_group_share_no_row(seed):
     pattern = read(random_array((30, 40), density=0.1, rng=np.random.default_rng(seed), format="csr")).pattern
-    groups = column_groups(pattern)
-    assert sorted(np.concatenate(groups).tolist()) == list(range(40))
-    for group in groups:
-        rows = pattern.rows[np.isin(pattern.indices, group)]
+    differences = GroupedDifferences(pattern)
+    for group in range(differences.num_groups):
+        rows = pattern.rows[differences.group_of[pattern.indices] == group]
         assert len(set(rows.tolist())) == len(rows)
 
 

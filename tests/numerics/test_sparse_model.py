@@ -9,7 +9,7 @@ from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.sparse import factor
 from gdpa.numerics.sparse.factor import KKT, Augmented, with_low_rank
 from gdpa.numerics.sparse.interior import interior_point
-from gdpa.numerics.sparse.matrix import empty, read
+from gdpa.numerics.sparse.matrix import read
 from gdpa.numerics.sparse.model import sparse_least_squares, sparse_model_step
 from gdpa.numerics.sparse.program import Quadratic, SparseModel
 
@@ -79,7 +79,9 @@ def test_an_indefinite_matrix_is_shifted_until_the_step_descends():
 
 def test_a_shift_leaves_curvature_that_is_enough():
     """B = diag(-1, 5): the second coordinate takes its Newton step -10 / 5, the first one descends."""
-    step = sparse_model_step(Quadratic(read(np.diag([-1.0, 5.0]))), np.array([1.0, 10.0]), empty(2), np.zeros(0), 1.0)
+    step = sparse_model_step(
+        Quadratic(read(np.diag([-1.0, 5.0]))), np.array([1.0, 10.0]), read(np.zeros((0, 2))), np.zeros(0), 1.0
+    )
     assert step.direction[0] < -1
     assert step.direction[1] == pytest.approx(-2.0, rel=1e-3)
 

@@ -18,22 +18,14 @@ Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def to_float64(a: Array) -> Matrix:
-    """Return ``a`` as a NumPy array in double precision.
-
-    >>> to_float64(np.ones(2, dtype=np.float32)).dtype
-    dtype('float64')
-    """
+    """Return ``a`` as a NumPy array in double precision."""
     if type(a) is np.ndarray and a.dtype == np.float64:
         return a
     return np.asarray(to_numpy(a), dtype=np.float64)
 
 
 def padded(rows: Array) -> Array:
-    """Return the matrix, for JAX with rows of zeros up to a multiple of `JAX_BLOCK`.
-
-    >>> padded(np.ones((1, 2))).tolist()
-    [[1.0, 1.0]]
-    """
+    """Return the matrix, for JAX with rows of zeros up to a multiple of `JAX_BLOCK`."""
     missing = 0 if type(rows) is np.ndarray else -rows.shape[0] % JAX_BLOCK
     if not (missing and is_jax_array(rows)):
         return rows
@@ -42,11 +34,7 @@ def padded(rows: Array) -> Array:
 
 
 def combine(coefficients: Matrix, rows: Array) -> Array:
-    """Return the combination of the rows of `padded` by coefficients from the host.
-
-    >>> combine(np.array([2.0]), np.array([[1.0, 3.0], [0.0, 0.0]])).tolist()
-    [2.0, 6.0]
-    """
+    """Return the combination of the rows of `padded` by coefficients from the host."""
     if len(coefficients) < rows.shape[0]:
         coefficients = np.concatenate([coefficients, np.zeros(rows.shape[0] - len(coefficients))])
     return from_numpy(coefficients, rows) @ rows
@@ -61,11 +49,7 @@ def lapack() -> Any:
 
 
 def cholesky_divided(A: Matrix, b: Matrix) -> tuple[Matrix, Matrix] | None:
-    """Return the lower factor L of A = L L' and L^-1 b; None if A is not positive definite.
-
-    >>> [v.tolist() for v in cholesky_divided(4 * np.eye(1), np.array([6.0]))]
-    [[[2.0]], [3.0]]
-    """
+    """Return the lower factor L of A = L L' and L^-1 b; None if A is not positive definite."""
     L, failed = lapack().dpotrf(A, lower=1)
     return None if failed else (L, lapack().dtrtrs(L, b, lower=1)[0])
 
@@ -77,11 +61,7 @@ def strictly_lower(n: int) -> Matrix:
 
 
 def diagonal_sizes(A: Matrix) -> Matrix:
-    """Return the sizes s for which A / (s s') has diagonal 1 (or -1, or 0).
-
-    >>> diagonal_sizes(np.diag([4.0, 0.0])).tolist()
-    [2.0, 1.0]
-    """
+    """Return the sizes s for which A / (s s') has diagonal 1 (or -1, or 0)."""
     size = np.sqrt(np.abs(np.diag(A)))
     size[size == 0] = 1.0
     return size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,32 +25,17 @@ EPS_SINGLE, EPS_DOUBLE = float(np.finfo(np.float32).eps), float(np.finfo(float).
 
 
 class FiniteDifferenceWarning(UserWarning):
-    """Finite differences stand in for a derivative, or cannot see one."""
-
-
-class _Sweep(NamedTuple):
-    """Differences along every coordinate: the Jacobian and all the values it was made of, one column each."""
-
-    jacobian: Vector
-    values: Vector
+    """Derivatives are approximated by finite differences, possibly inaccurately."""
 
 
 def precision(value: Any) -> float:
-    """Return the relative precision of a function's answer, by its dtype; double for anything but floats.
-
-    >>> precision(np.float32(1.0)) == 2.0**-23, precision(3) == 2.0**-52
-    (True, True)
-    """
+    """Return the relative precision of a function's answer, by its dtype; double for anything but floats."""
     array = np.asarray(value)
     return max(machine_eps(array) if array.dtype.kind in "fc" else 0.0, EPS_DOUBLE)
 
 
 def scheme_and_steps(x: Vector, scheme: str, relative_step: Any, precision: float) -> tuple[str, Vector, float]:
-    """Return the scheme to use, the step along every coordinate and the eps of the values; arguments as `derivative`'s.
-
-    >>> scheme_and_steps(np.array([2.0]), "2-point", None, 0.0)[:2]
-    ('2-point', array([2.98023224e-08]))
-    """
+    """Return the scheme to use, the step along every coordinate and the eps of the values, see `derivative`."""
     own = float(np.finfo(x.dtype).eps)
     eps = max(own, precision)
     if scheme == "2-point" and eps > own:
@@ -122,8 +107,8 @@ def derivative(
 
 def _sweep(
     function: Callable[[Vector], Vector], x: Vector, at: Vector, scheme: str, lower: Any, upper: Any, step: Vector
-) -> _Sweep:
-    """Return the differences along every coordinate with these steps."""
+) -> tuple[Vector, Vector]:
+    """Return the Jacobian by differences with these steps, and all the values it was made of, one column each."""
     least = 8 * np.finfo(x.dtype).eps * np.maximum(1.0, np.abs(x))  # less room than this is rounding
     out = np.zeros((at.shape[0], x.shape[0]), dtype=x.dtype)
     values: list[Vector] = []
@@ -154,20 +139,13 @@ def _sweep(
             (one, near), (two, far) = moved(i, h), moved(i, 2 * h)
             slope_near, slope_far = (one - at) / near, (two - at) / far
             out[:, i] = (slope_near * far - slope_far * near) / (far - near)
-    return _Sweep(out, np.stack(values, axis=1) if values else np.zeros((at.shape[0], 0)))
+    return out, np.stack(values, axis=1) if values else np.zeros((at.shape[0], 0))
 
 
 def _look_again(
-    function: Callable[[Vector], Vector],
-    x: Vector,
-    samples: Vector,
-    jacobian: Vector,
-    doubtful: Vector,
-    box: tuple[Vector, Vector],
-    first: float,
-    eps: float,
-    name: str,
-) -> None:
+    function: Callable[[Vector], Vector], x: Vector, samples: Vector, jacobian: Vector, doubtful: Vector,
+    box: tuple[Vector, Vector], first: float, eps: float, name: str,
+) -> None:  # fmt: skip
     """Decide about the doubtful rows by values farther away, and write the known entries into ``jacobian``."""
     at, size = samples[:, 0], np.maximum(1.0, np.abs(x))
     direction = size * np.sin(np.arange(1, x.shape[0] + 1) ** 2)  # no coordinate is left out, no two are alike
@@ -195,7 +173,7 @@ def _look_again(
             hidden = clear & (change * first / level <= NOISE * noise)
         doubtful &= ~clear
         if hidden.any():
-            wider = _sweep(function, x, at, "3-point", *box, level * size).jacobian
+            wider = _sweep(function, x, at, "3-point", *box, level * size)[0]
             faint |= hidden & (np.abs(wider) * level * size <= noise[:, None]).all(axis=1)
             jacobian[hidden] = wider[hidden]
     if single.any():
@@ -214,16 +192,12 @@ def _look_again(
 
 
 def _is_single(samples: Vector) -> Vector:
-    """Tell which rows hold numbers of single precision only."""
+    """Return which rows hold numbers of single precision only."""
     return np.asarray((samples.astype(np.float32) == samples).all(axis=1))
 
 
 def _rounded(samples: Vector, eps: float) -> Vector:
-    """Tell which rows hold only numbers of few decimal digits, counted from the largest of them.
-
-    >>> _rounded(np.array([[1.25, 3.0], [1.25, np.pi]]), np.finfo(float).eps).tolist()
-    [True, False]
-    """
+    """Return which rows hold only numbers of few decimal digits, counted from the largest of them."""
     digits = min(DIGITS, int(-np.log10(400 * eps)))  # the eps of the values leaves no more to tell by
     size = np.abs(samples).max(axis=1)
     quantum = 10.0 ** (np.ceil(np.log10(np.where(size > 0, size, 1.0))) - digits)

@@ -1,6 +1,7 @@
 """Finite differences of a function whose Jacobian is sparse: columns without a common row are found together.
 
-A banded Jacobian takes as many evaluations as its band is wide, whatever the number of variables.
+A banded Jacobian takes as many evaluations as its band is wide, whatever the number of variables (A. R. Curtis,
+M. J. D. Powell and J. K. Reid, "On the estimation of sparse Jacobian matrices", IMA J. Applied Mathematics 13, 1974).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import numpy as np
 
 from gdpa.base.typing import Vector
 from gdpa.numerics.differences import scheme_and_steps
-from gdpa.numerics.sparse.groups import column_groups
 from gdpa.numerics.sparse.matrix import Pattern, SparseMatrix
 
 #: A central difference is made near a bound if the step need not be shortened by more than this.
@@ -35,8 +35,11 @@ class GroupedDifferences:
     """
 
     def __init__(self, pattern: Pattern) -> None:
+        from scipy.optimize._numdiff import group_columns  # SciPy documents it, and exports it from there alone
+
         self.pattern = pattern
-        self.groups = column_groups(pattern) or []
+        self.group_of = np.asarray(group_columns(pattern.csr(), order=np.arange(pattern.shape[1])))
+        self.num_groups = int(self.group_of.max(initial=-1)) + 1
 
     def __call__(
         self,
@@ -65,9 +68,8 @@ class GroupedDifferences:
         forth = np.where(x + step <= upper, step, -step)
         back = np.where((x + step <= upper) & (x - step >= lower), -step, 0.0)
         data = np.zeros(len(pattern.indices))
-        for group in self.groups:
-            chosen = np.zeros(len(x), dtype=bool)
-            chosen[group] = True
+        for group in range(self.num_groups):
+            chosen = self.group_of == group
             mine = chosen[pattern.indices]
             rows, columns = pattern.rows[mine], pattern.indices[mine]
             if scheme == "cs":

@@ -50,11 +50,7 @@ class LBFGS(NamedTuple):
 
     @classmethod
     def fresh(cls, gradient: Array, limit: int = 20) -> LBFGS:
-        """Return a matrix without pairs, whose step -H gradient has length 1 at most (largest component).
-
-        >>> LBFGS.fresh(np.array([3.0, -4.0])).sigma
-        4.0
-        """
+        """Return a matrix without pairs, whose step -H gradient has length 1 at most (largest component)."""
         return cls(sigma=max(1.0, float(max_norm(gradient))), limit=limit)
 
     @property
@@ -151,9 +147,6 @@ class LBFGS(NamedTuple):
 
         References:
             J. Barzilai and J. M. Borwein, "Two-point step size gradient methods", IMA J. Numerical Analysis 8 (1988).
-
-        >>> LBFGS().spectral(np.array([2.0]), np.array([8.0])).sigma
-        4.0
         """
         size, curvature = dot(s, s), dot(s, y)
         if not size > 0:

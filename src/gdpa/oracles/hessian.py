@@ -116,7 +116,7 @@ class HessianDifferences:
                 return
             pattern = products(J.pattern)
         self._differences = GroupedDifferences(pattern)
-        self._failed = len(self._differences.groups) > MOST_GROUPS
+        self._failed = self._differences.num_groups > MOST_GROUPS
         if self._failed:
             return
         w = _every_row(now, objective)

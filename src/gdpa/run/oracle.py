@@ -20,7 +20,7 @@ from gdpa.numerics.sparse.matrix import (
     FULL,
     Pattern,
     SparseMatrix,
-    empty,
+    filled,
     is_sparse,
     read,
     union,
@@ -132,7 +132,7 @@ class CountingOracle:
         if now.second is not None:
             now.second = partial(self._hessian, now.second, d)
             if g.shape[-1] == 0:
-                now.whole = partial(empty, d)
+                now.whole = partial(filled, np.zeros((0, d)))
         if now.whole is not None and (now.second is None or g.shape[-1]):
             has_hessian = now.second is not None
             now.whole = partial(self._whole, now.whole, now.passes, (*g.shape, d), has_hessian)

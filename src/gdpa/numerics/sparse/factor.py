@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gdpa.base.typing import Vector
-from gdpa.numerics.dense import Matrix, solve_symmetric
+from gdpa.numerics.dense import Matrix, lapack, solve_symmetric
 from gdpa.numerics.sparse.matrix import Pattern, SparseMatrix
 
 #: Up to this many diagonals below the main one LAPACK is faster. At 300,000 rows and 5 diagonals it takes a ninth of
@@ -35,86 +35,66 @@ class SymmetricOrder:
     """
 
     def __init__(self, rows: Vector, columns: Vector, size: int) -> None:
-        from scipy.sparse import csr_array
+        from scipy.sparse import csr_array, eye_array
         from scipy.sparse.csgraph import reverse_cuthill_mckee
 
         self.size = size
-        diagonal = np.arange(size)
-        graph = csr_array(
-            (np.ones(len(rows) + size), (np.concatenate([rows, diagonal]), np.concatenate([columns, diagonal]))),
-            shape=(size, size),
-        )
-        self.order = reverse_cuthill_mckee(graph, symmetric_mode=True)
-        self.place = np.empty(size, dtype=np.int64)
-        self.place[self.order] = diagonal
-        i, j = self.place[rows], self.place[columns]
+        graph = csr_array((np.ones(len(rows)), (rows, columns)), shape=(size, size)) + eye_array(size)
+        self.order = reverse_cuthill_mckee(graph.tocsr(), symmetric_mode=True)
+        place = np.empty(size, dtype=np.int64)
+        place[self.order] = np.arange(size)
+        i, j = place[rows], place[columns]
         self.band = int(np.abs(i - j).max(initial=0))
         self.is_banded = self.band <= WIDEST_BAND
         self._rows, self._columns = i, j
         if self.is_banded:
-            height = 3 * self.band + 1
-            self._flat = 2 * self.band + i - j + j * height
+            self._flat = 2 * self.band + i - j + j * (3 * self.band + 1)
             self._lower = i >= j
             self._flat_lower = (i - j + j * (self.band + 1))[self._lower]
 
     def factor(self, values: Vector) -> Solve | None:
         """Return the solver of the matrix with these values, or None if it is singular."""
-        return self._banded(values) if self.is_banded else self._general(values)
+        if self.is_banded:
+            stored = self._stored(self._flat, values, 3 * self.band + 1)
+            factors, pivots, info = lapack().dgbtrf(stored, self.band, self.band, overwrite_ab=1)
+            failed = info != 0
+        else:
+            factors = self._superlu(values, "COLAMD", pivoting=1.0)
+            failed = factors is None
+
+        def solve(right: Vector) -> Vector:
+            if self.is_banded:
+                solution = lapack().dgbtrs(factors, self.band, self.band, right[self.order], pivots)[0]
+            else:
+                solution = factors.solve(right[self.order])
+            out = np.empty_like(solution)
+            out[self.order] = solution
+            return np.asarray(out)
+
+        return None if failed else solve
 
     def is_positive_definite(self, values: Vector) -> bool:
         """Return whether the matrix with these values is positive definite, by its Cholesky factorization."""
-        from scipy.linalg import lapack
+        if self.is_banded:
+            stored = self._stored(self._flat_lower, values[self._lower], self.band + 1)
+            return bool(lapack().dpbtrf(stored, lower=1, overwrite_ab=1)[1] == 0)
+        factors = self._superlu(values, "MMD_AT_PLUS_A", pivoting=0.0)
+        symmetric = factors is not None and np.array_equal(factors.perm_r, factors.perm_c)
+        return symmetric and bool((factors.U.diagonal() > 0).all())
 
-        if not self.is_banded:
-            factors = self._superlu(values)
-            return factors is not None and bool(
-                np.array_equal(factors.perm_r, factors.perm_c) and (factors.U.diagonal() > 0).all()
-            )
-        height = self.band + 1
-        flat = np.bincount(self._flat_lower, weights=values[self._lower], minlength=height * self.size)
-        _, info = lapack.dpbtrf(flat.reshape((height, self.size), order="F"), lower=1, overwrite_ab=1)
-        return bool(info == 0)
+    def _stored(self, places: Vector, values: Vector, height: int) -> Vector:
+        """Return LAPACK's band storage of the values."""
+        flat = np.bincount(places, weights=values, minlength=height * self.size)
+        return flat.reshape((height, self.size), order="F")
 
-    def _banded(self, values: Vector) -> Solve | None:
-        from scipy.linalg import lapack
-
-        band, order, height = self.band, self.order, 3 * self.band + 1
-        flat = np.bincount(self._flat, weights=values, minlength=height * self.size)
-        factors, pivots, info = lapack.dgbtrf(flat.reshape((height, self.size), order="F"), band, band, overwrite_ab=1)
-        if info != 0:
-            return None
-
-        def solve(right: Vector) -> Vector:
-            solution, _ = lapack.dgbtrs(factors, band, band, right[order], pivots)
-            out = np.empty_like(solution)
-            out[order] = solution
-            return np.asarray(out)
-
-        return solve
-
-    def _general(self, values: Vector) -> Solve | None:
-        factors = self._superlu(values, pivoting=1.0)
-        if factors is None:
-            return None
-        order = self.order
-
-        def solve(right: Vector) -> Vector:
-            solution = factors.solve(right[order])
-            out = np.empty_like(solution)
-            out[order] = solution
-            return np.asarray(out)
-
-        return solve
-
-    def _superlu(self, values: Vector, pivoting: float = 0.0) -> Any:
+    def _superlu(self, values: Vector, order: Any, pivoting: float) -> Any:
         from scipy.sparse import csc_array
         from scipy.sparse.linalg import splu
 
         matrix: Any = csc_array((values, (self._rows, self._columns)), shape=(self.size, self.size))
         options: Any = {"SymmetricMode": pivoting == 0.0}
-        spec: Any = "MMD_AT_PLUS_A" if pivoting == 0.0 else "COLAMD"
         try:
-            return splu(matrix, permc_spec=spec, diag_pivot_thresh=pivoting, options=options)
+            return splu(matrix, permc_spec=order, diag_pivot_thresh=pivoting, options=options)
         except RuntimeError:  # exactly singular
             return None
 
@@ -152,13 +132,10 @@ class Augmented:
 
     def __init__(self, H: Pattern, J: Pattern) -> None:
         lengths = np.diff(J.indptr)
-        lengths = np.where(lengths <= LONGEST, lengths, 0)
+        counts = np.where(lengths <= LONGEST, lengths, 0)[J.rows]
         # Every pair of entries of a row of J is an entry of J'J.
-        first = np.repeat(np.arange(len(J.indices)), lengths[J.rows])
-        starts = J.indptr[:-1][J.rows[first]]
-        second = (
-            starts + np.arange(len(first)) - np.repeat(np.cumsum(lengths[J.rows]) - lengths[J.rows], lengths[J.rows])
-        )
+        first = np.repeat(np.arange(len(J.indices)), counts)
+        second = J.indptr[:-1][J.rows[first]] + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
         self._first, self._second, self._row = first, second, J.rows[first]
         diagonal = np.arange(H.shape[0])
         rows = np.concatenate([H.rows, J.indices[first], diagonal])
@@ -171,16 +148,8 @@ class Augmented:
         return bool(np.isfinite(values).all()) and self.order.is_positive_definite(values)
 
 
-@lru_cache(maxsize=4)
-def analyzed(H: Pattern, J: Pattern) -> KKT:
-    """Return the analysis of a pair of patterns; the last few are remembered."""
-    return KKT(H, J)
-
-
-@lru_cache(maxsize=4)
-def augmented(H: Pattern, J: Pattern) -> Augmented:
-    """Return the analysis of ``H + J'J``; the last few are remembered."""
-    return Augmented(H, J)
+#: The analyses of pairs of patterns; the last few are remembered.
+analyzed, augmented = lru_cache(maxsize=4)(KKT), lru_cache(maxsize=4)(Augmented)
 
 
 def with_low_rank(solve: Solve, W: Matrix, K: Matrix) -> Solve:

@@ -14,6 +14,7 @@ References:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -53,23 +54,20 @@ class Interior(NamedTuple):
 
 
 class _Sides(NamedTuple):
-    """Which rows are inequalities, and which coordinates have a lower and an upper bound and room between them."""
+    """Which rows are inequalities, which coordinates have a lower and an upper bound and room, and the sum of these."""
 
     rows: Vector
     lower: Vector
     upper: Vector
     free: Vector
-
-    @property
-    def total(self) -> int:
-        """How many products are to vanish."""
-        return int(self.rows.sum() + self.lower.sum() + self.upper.sum())
+    total: int
 
 
 def interior_point(model: SparseModel) -> Interior | None:
     """Return the minimizer of a convex model to about `ACCURACY`; None if a matrix could not be factored."""
     free = model.upper > model.lower
-    sides = _Sides(~model.is_equality, free & np.isfinite(model.lower), free & np.isfinite(model.upper), free)
+    masks = (~model.is_equality, free & np.isfinite(model.lower), free & np.isfinite(model.upper))
+    sides = _Sides(*masks, free, total=int(sum(mask.sum() for mask in masks)))
     now = _first(model, sides)
     every = np.ones(len(model.r), dtype=bool)
     for i in range(ITERATIONS):
@@ -80,17 +78,16 @@ def interior_point(model: SparseModel) -> Interior | None:
         primal = model.r + model.J @ p - inside
         mu = _gap(now, sides, below, above)
         size = _largest(model.c) + _largest(curved) + _largest(pushed)
-        small = _largest(dual) <= ACCURACY * size and _largest(primal) <= ACCURACY * (
-            _largest(model.r) + _largest(inside)
-        )
-        if small and mu <= PRODUCTS * size:
+        feasible = _largest(primal) <= ACCURACY * (_largest(model.r) + _largest(inside))
+        if feasible and _largest(dual) <= ACCURACY * size and mu <= PRODUCTS * size:
             break
         divisor = np.where(sides.rows, lam, 1.0)
         solve = model.factored(z / below + w / above, 1 / model.beta + s / divisor, free, every)
         if solve is None:
             return now if i else None
+        newton = partial(_newton, solve, now, sides, below, above, dual, primal)
         products = (-lam * s * sides.rows, -z * below, -w * above)
-        step = _newton(solve, now, sides, below, above, dual, primal, products)
+        step = newton(*products)
         if not all(np.isfinite(v).all() for v in step):
             return now if i else None
         t = _longest(now, step, sides, below, above)
@@ -99,12 +96,11 @@ def interior_point(model: SparseModel) -> Interior | None:
             after = _gap(predicted, sides, *_distances(model, sides, predicted.p))
             target = mu * min(max(after / mu, 0.0), 1.0) ** 3
             _, dl, ds, dz, dw = step
-            products = (
+            step = newton(
                 sides.rows * (products[0] + target - dl * ds),
                 sides.lower * (products[1] + target - dz * step.p),
                 sides.upper * (products[2] + target + dw * step.p),
             )
-            step = _newton(solve, now, sides, below, above, dual, primal, products)
             t = min(1.0, (1 - KEPT) * _longest(now, step, sides, below, above, most=2.0))
         now = now.moved(t, step)
     return now._replace(multipliers=np.where(sides.rows, np.maximum(now.multipliers, 0.0), now.multipliers))
@@ -136,29 +132,18 @@ def _gap(now: Interior, sides: _Sides, below: Vector, above: Vector) -> float:
 
 
 def _newton(
-    solve: Solve,
-    now: Interior,
-    sides: _Sides,
-    below: Vector,
-    above: Vector,
-    dual: Vector,
-    primal: Vector,
-    products: tuple[Vector, Vector, Vector],
-) -> Interior:
-    """Return the Newton step that removes the residuals and changes the products by ``products``."""
+    solve: Solve, now: Interior, sides: _Sides, below: Vector, above: Vector, dual: Vector, primal: Vector,
+    rows: Vector, lower: Vector, upper: Vector,
+) -> Interior:  # fmt: skip
+    """Return the Newton step that removes the residuals and changes the products by rows, lower and upper."""
     _, lam, s, z, w = now
     d, divisor = len(dual), np.where(sides.rows, lam, 1.0)
-    rows, lower, upper = products
     right = np.where(sides.free, -dual + lower / below - upper / above, 0.0)
     solution = solve(np.concatenate([right, -primal - rows / divisor]))
     dp, dl = solution[:d], solution[d:]
-    return Interior(
-        dp,
-        dl,
-        np.where(sides.rows, (rows - s * dl) / divisor, 0.0),
-        np.where(sides.lower, (lower - z * dp) / below, 0.0),
-        np.where(sides.upper, (upper + w * dp) / above, 0.0),
-    )
+    ds, dz, dw = (rows - s * dl) / divisor, (lower - z * dp) / below, (upper + w * dp) / above
+    sided = ((sides.rows, ds), (sides.lower, dz), (sides.upper, dw))
+    return Interior(dp, dl, *(np.where(mask, change, 0.0) for mask, change in sided))
 
 
 def _longest(now: Interior, step: Interior, sides: _Sides, below: Vector, above: Vector, most: float = 1.0) -> float:

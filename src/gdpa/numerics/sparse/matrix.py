@@ -1,7 +1,7 @@
 """Sparse matrices of a fixed pattern, for Jacobians and Hessians with few nonzeros.
 
-SciPy's CSR arrays do the work. A `SparseMatrix` adds the operations of the methods: arithmetic that reads like dense
-matrix, entries that can be stored in a file, and a pattern that many matrices share, so that it is analyzed once.
+SciPy's CSR arrays do the work. A `SparseMatrix` adds arithmetic that reads like a dense matrix, entries that can be
+stored in a file, and a pattern that many matrices share, so that it is analyzed once.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ class Pattern:
     def _keys(self) -> Vector:
         return self.rows.astype(np.int64) * self.shape[1] + self.indices
 
+    def csr(self, data: Vector | None = None) -> Any:
+        """Return the SciPy CSR array with these entries, ones by default."""
+        from scipy.sparse import csr_array
+
+        data = np.ones(len(self.indices)) if data is None else data
+        return csr_array((data, self.indices, self.indptr), shape=self.shape)
+
     def places(self, other: Pattern) -> Vector:
         """Return the place in this pattern of every entry of ``other``; -1 if it has none.
 
@@ -61,11 +68,9 @@ class Pattern:
 
     def is_same(self, other: Pattern) -> bool:
         """Return whether both have the same entries."""
-        return self is other or (
-            self.shape == other.shape
-            and np.array_equal(self.indptr, other.indptr)
-            and np.array_equal(self.indices, other.indices)
-        )
+        if self is other or self.shape != other.shape:
+            return self is other
+        return np.array_equal(self.indptr, other.indptr) and np.array_equal(self.indices, other.indices)
 
 
 @stored
@@ -91,9 +96,7 @@ class SparseMatrix:
     @cached_property
     def csr(self) -> Any:
         """The matrix as a SciPy CSR array. Building it takes longer than a product with a short vector."""
-        from scipy.sparse import csr_array
-
-        return csr_array((self.data, self.pattern.indices, self.pattern.indptr), shape=self.shape)
+        return self.pattern.csr(self.data)
 
     @cached_property
     def _transpose(self) -> Any:
@@ -104,10 +107,11 @@ class SparseMatrix:
         return np.asarray(self.csr.toarray())
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Vector:
-        if self.shape[0] * self.shape[1] > DENSE_LIMIT:
+        size = self.shape[0] * self.shape[1]
+        if size > DENSE_LIMIT:
             raise ValueError(
-                f"a sparse matrix of shape {self.shape} would have {self.shape[0] * self.shape[1]} entries as a dense "
-                f"one, above {DENSE_LIMIT}; use its attribute csr instead"
+                f"a sparse matrix of shape {self.shape} would have {size} entries as a dense one, above {DENSE_LIMIT}; "
+                "use its attribute csr instead"
             )
         return np.asarray(self.toarray(), dtype=dtype)
 
@@ -148,10 +152,8 @@ class SparseMatrix:
             ...
         ValueError: the jacobian has the entry (0, 0), which it did not have at the first point; ...
         """
-        if self.pattern is pattern:
-            return self
         if self.pattern.is_same(pattern):
-            return SparseMatrix(pattern, self.data)
+            return self if self.pattern is pattern else SparseMatrix(pattern, self.data)
         places = pattern.places(self.pattern)
         outside = (places < 0) & (self.data != 0)
         if outside.any():
@@ -166,46 +168,34 @@ class SparseMatrix:
 
 
 def is_sparse(value: Any) -> bool:
-    """Return whether ``value`` is a sparse matrix of ours or of SciPy.
-
-    >>> is_sparse(np.eye(2)), is_sparse(read(np.eye(2)))
-    (False, True)
-    """
+    """Return whether ``value`` is a sparse matrix of ours or of SciPy."""
     return isinstance(value, SparseMatrix) or hasattr(value, "tocsr")
 
 
 def read(value: Any, name: str = "the matrix", shape: tuple[int, int] | None = None) -> SparseMatrix:
-    """Return a matrix of SciPy, NumPy or ours as a `SparseMatrix`; raise if it is none of this shape.
+    """Return a matrix of SciPy, NumPy or ours as a `SparseMatrix`; raise unless it has this shape.
 
     Explicit zeros of a sparse matrix stay entries. Entries that are not finite stay as they are: a trial point may be
     one where the function is not defined.
     """
-    if isinstance(value, SparseMatrix):
-        if shape is not None and value.shape != shape:
-            raise ValueError(_wrong_shape(name, value.shape, shape))
-        return value
-    from scipy.sparse import csr_array, issparse
+    from scipy.sparse import csr_array
 
-    matrix: Any = value
-    if bool(issparse(value)):
-        if matrix.dtype.kind not in "biuf":
-            raise TypeError(f"{name} must hold real numbers, got a sparse matrix of dtype {matrix.dtype}")
-        if matrix.ndim != 2 or (shape is not None and matrix.shape != shape):
-            raise ValueError(_wrong_shape(name, matrix.shape, shape))
-        _check_indices(matrix, name)
-        csr = csr_array(matrix, dtype=np.float64, copy=False)
-    else:
-        csr = csr_array(np.atleast_2d(np.asarray(matrix, dtype=np.float64)))
-        if shape is not None and csr.shape != shape:
-            raise ValueError(_wrong_shape(name, csr.shape, shape))
+    if not is_sparse(value):
+        value = np.atleast_2d(np.asarray(value, dtype=np.float64))
+    if len(value.shape) != 2 or (shape is not None and value.shape != shape):
+        raise ValueError(
+            f"{name} must have shape {shape}, got {tuple(value.shape)}: one row per value, one column per variable"
+        )
+    if isinstance(value, SparseMatrix):
+        return value
+    if value.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must hold real numbers, got a sparse matrix of dtype {value.dtype}")
+    _check_indices(value, name)
+    csr = csr_array(value, dtype=np.float64, copy=False)
     if not csr.has_canonical_format:
         csr = csr.copy()
         csr.sum_duplicates()
     return SparseMatrix(Pattern(csr.indices, csr.indptr, csr.shape), csr.data)
-
-
-def _wrong_shape(name: str, found: Any, shape: Any) -> str:
-    return f"{name} must have shape {shape}, got {tuple(found)}: one row per value, one column per variable"
 
 
 def _check_indices(matrix: Any, name: str) -> None:
@@ -228,26 +218,18 @@ def row_sizes(J: Array) -> Array:
     >>> row_sizes(read([[2.0, -4.0], [0.0, 0.0]])).tolist()
     [4.0, 0.0]
     """
-    return _row_maximum(J.pattern, np.abs(J.data)) if isinstance(J, SparseMatrix) else max_norm(J)
+    if not isinstance(J, SparseMatrix):
+        return max_norm(J)
+    out, starts = np.zeros(J.shape[0]), J.pattern.indptr[:-1]
+    has_entries = np.diff(J.pattern.indptr) > 0
+    if has_entries.any():
+        out[has_entries] = np.maximum.reduceat(np.abs(J.data), starts[has_entries])
+    return out
 
 
 def combined(weights: Array, J: Array) -> Array:
-    """Return J^T weights, for each member of a batch of dense matrices or for a sparse one.
-
-    >>> combined(np.array([1.0, 2.0]), np.eye(2)).tolist()
-    [1.0, 2.0]
-    """
-    if isinstance(J, SparseMatrix):
-        return weights @ J
-    return namespace(weights).sum(weights[..., None] * J, axis=-2)
-
-
-def _row_maximum(pattern: Pattern, values: Vector) -> Vector:
-    out = np.zeros(pattern.shape[0])
-    filled = np.diff(pattern.indptr) > 0
-    if filled.any():
-        out[filled] = np.maximum.reduceat(values, pattern.indptr[:-1][filled])
-    return out
+    """Return J^T weights, for each member of a batch of dense matrices or for a sparse one."""
+    return weights @ J if isinstance(J, SparseMatrix) else namespace(weights).sum(weights[..., None] * J, axis=-2)
 
 
 def absolute(J: SparseMatrix) -> SparseMatrix:
@@ -255,18 +237,8 @@ def absolute(J: SparseMatrix) -> SparseMatrix:
     return SparseMatrix(J.pattern, np.abs(J.data))
 
 
-def empty(columns: int) -> SparseMatrix:
-    """Return the matrix without rows."""
-    none = np.zeros(0, dtype=np.int64)
-    return SparseMatrix(Pattern(none, np.zeros(1, dtype=np.int64), (0, columns)), np.zeros(0))
-
-
 def filled(J: Vector) -> SparseMatrix:
-    """Return a dense matrix with every entry stored, so that its pattern is always the same.
-
-    >>> len(filled(np.eye(3)).data)
-    9
-    """
+    """Return a dense matrix with every entry stored, so that its pattern is always the same."""
     return SparseMatrix(_full(J.shape), np.ravel(J))
 
 
@@ -278,11 +250,7 @@ def _full(shape: tuple[int, int]) -> Pattern:
 
 @lru_cache(maxsize=4)
 def diagonal(size: int) -> Pattern:
-    """Return the pattern of the diagonal.
-
-    >>> diagonal(2).indices.tolist()
-    [0, 1]
-    """
+    """Return the pattern of the diagonal."""
     return Pattern(np.arange(size), np.arange(size + 1), (size, size))
 
 
@@ -294,10 +262,8 @@ def transposed(pattern: Pattern) -> tuple[Pattern, Vector]:
     >>> turned.indices.tolist(), places.tolist()
     ([0, 0, 1], [0, 1, 2])
     """
-    rows, columns = pattern.shape
-    places = np.argsort(pattern.indices, kind="stable")
-    ends = np.concatenate([[0], np.cumsum(np.bincount(pattern.indices, minlength=columns))])
-    return Pattern(pattern.rows[places], ends, (columns, rows)), places
+    turned = pattern.csr(np.arange(len(pattern.indices))).T.tocsr()
+    return Pattern(turned.indices, turned.indptr, turned.shape), turned.data
 
 
 def union(*patterns: Pattern) -> Pattern:
@@ -306,20 +272,15 @@ def union(*patterns: Pattern) -> Pattern:
     >>> union(read([[0.0, 1.0], [0.0, 0.0]]).pattern).indices.tolist()
     [0, 1, 1]
     """
-    from scipy.sparse import csr_array, eye_array
-
-    total = eye_array(patterns[0].shape[0], format="csr")
-    for pattern in patterns:
-        total = total + csr_array((np.ones(len(pattern.indices)), pattern.indices, pattern.indptr), shape=pattern.shape)
-    total.sort_indices()
-    return Pattern(total.indices, total.indptr, total.shape)
+    return _pattern_of(sum((pattern.csr() for pattern in patterns), start=diagonal(patterns[0].shape[0]).csr()))
 
 
 def products(pattern: Pattern) -> Pattern:
     """Return the pattern of J'J and the diagonal: which variables occur together in a row of J."""
-    from scipy.sparse import csr_array
+    ones = pattern.csr()
+    return union(_pattern_of((ones.T @ ones).tocsr()))
 
-    ones = csr_array((np.ones(len(pattern.indices)), pattern.indices, pattern.indptr), shape=pattern.shape)
-    both = (ones.T @ ones).tocsr()
-    both.sort_indices()
-    return union(Pattern(both.indices, both.indptr, both.shape))
+
+def _pattern_of(csr: Any) -> Pattern:
+    csr.sort_indices()
+    return Pattern(csr.indices, csr.indptr, csr.shape)

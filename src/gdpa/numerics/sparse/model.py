@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gdpa.base.arrays import max_norm
 from gdpa.base.typing import Vector
 from gdpa.numerics.model import ModelStep
 from gdpa.numerics.sparse.factor import augmented
@@ -67,7 +68,6 @@ def sparse_model_step(
 
     Example:
         >>> from gdpa.numerics.sparse.matrix import read
-        >>> from gdpa.numerics.sparse.program import Quadratic
         >>> B = Quadratic(read(np.eye(2)))
         >>> step = sparse_model_step(B, np.array([-2.0, 1.0]), read([[1.0, 0.0]]), np.array([-0.5]), beta=1e6)
         >>> step.direction.round(3).tolist(), step.multipliers.round(3).tolist()
@@ -113,20 +113,17 @@ def _settle(model: SparseModel, guess: _Guess) -> ModelStep | None:
         solve = convex.factored(np.zeros(d), np.full(m, 1 / beta), free, rows)
         if solve is None:
             return None
-        right = np.concatenate(
-            [np.where(free, -(c + convex.B.product(fixed)), 0.0), np.where(rows, -(r + J @ fixed), 0.0)]
-        )
-        solution = solve(right)
+        slope = np.where(free, -(c + convex.B.product(fixed)), 0.0)
+        solution = solve(np.concatenate([slope, np.where(rows, -(r + J @ fixed), 0.0)]))
         p = np.where(free, solution[:d], fixed)
         multipliers = np.where(rows, solution[d:], 0.0)
         if not np.isfinite(solution).all():
             return None
         z = convex.gradient(p, multipliers)
         values = r + J @ p
-        least = SIGNLESS * (np.abs(multipliers).max(initial=0.0) + np.finfo(float).tiny)
-        tiny = SIGNLESS * (1.0 + np.abs(values).max(initial=0.0))
-        none = SIGNLESS * (np.abs(z).max(initial=0.0) + np.abs(c).max(initial=0.0))
-        out = SIGNLESS * (1.0 + np.abs(p).max(initial=0.0))
+        least = SIGNLESS * (max_norm(multipliers) + np.finfo(float).tiny)
+        tiny, out = SIGNLESS * (1.0 + max_norm(values)), SIGNLESS * (1.0 + max_norm(p))
+        none = SIGNLESS * (max_norm(z) + max_norm(c))
         follow = _Guess(
             is_equality | (rows & (multipliers > -least)) | (~rows & (values > tiny)),
             (at_lower & (z > -none)) | (free & (p < lower - out)),
@@ -154,7 +151,7 @@ def _convex(model: SparseModel, rows: Vector, free: Vector) -> Quadratic:
         return B
     test, weights = augmented(pattern, model.J.pattern), np.where(rows, model.beta, 0.0)
     J = model.J * inside
-    size = max(float(np.abs(H.data).max(initial=0.0)), LEAST)
+    size = max(float(max_norm(H.data)), LEAST)
     shape = np.maximum(lacking, 0.0) + FLOOR * max(float(lacking.max(initial=0.0)), 0.0) + LEAST * size
     share = 0.0
     while not test.is_positive_definite(H, J, np.where(free, CLEARLY * share * shape, 1.0), weights):
