@@ -26,11 +26,7 @@ def namespace(x: Array) -> Any:
 
 
 def machine_eps(x: Array) -> float:
-    """Return the precision of the numbers of ``x``, looked up once for each dtype.
-
-    >>> machine_eps(np.zeros(1)) == 2.0**-52
-    True
-    """
+    """Return the precision of the numbers of ``x``, looked up once for each dtype."""
     eps = _EPS.get(x.dtype)
     if eps is None:
         eps = _EPS[x.dtype] = float(namespace(x).finfo(x.dtype).eps)
@@ -62,11 +58,7 @@ def positive_part(q: Array, num_equalities: int = 0) -> Array:
 
 
 def norm(v: Array) -> Array:
-    """Return the Euclidean norm over the last axis.
-
-    >>> float(norm(np.array([3.0, 4.0])))
-    5.0
-    """
+    """Return the Euclidean norm over the last axis."""
     if type(v) is np.ndarray and v.ndim == 1:
         return np.sqrt(v.dot(v))
     return namespace(v).linalg.vector_norm(v, axis=-1)
@@ -99,33 +91,21 @@ def top(v: Array) -> Array:
 
 
 def peak(v: Array) -> Any:
-    """Return the largest number over the last axis, kept as an axis; a float for one vector of NumPy.
-
-    >>> peak(np.array([3.0, 4.0])), peak(np.array([[3.0, 4.0], [0.0, 1.0]])).tolist()
-    (4.0, [[4.0], [1.0]])
-    """
+    """Return the largest number over the last axis, kept as an axis; a float for one vector of NumPy."""
     if type(v) is np.ndarray and v.ndim == 1:
         return float(v[v.argmax()])
     return top(v)[..., None]
 
 
 def every(mask: Array) -> bool:
-    """Return whether all entries of a mask are true; on short vectors of NumPy in a quarter of the time of `all`.
-
-    >>> every(np.array([True, False])), every(np.ones(0, dtype=bool))
-    (False, True)
-    """
+    """Return whether all entries of a mask are true; on short vectors of NumPy in a quarter of the time of `all`."""
     if type(mask) is np.ndarray and mask.ndim == 1:
         return mask.shape[0] == 0 or bool(mask[mask.argmin()])
     return bool(mask.all())
 
 
 def some(mask: Array) -> bool:
-    """Return whether an entry of a mask is true; on short vectors of NumPy in a quarter of the time of `any`.
-
-    >>> some(np.array([True, False])), some(np.ones(0, dtype=bool))
-    (True, False)
-    """
+    """Return whether an entry of a mask is true; on short vectors of NumPy in a quarter of the time of `any`."""
     if type(mask) is np.ndarray and mask.ndim == 1:
         return mask.shape[0] > 0 and bool(mask[mask.argmax()])
     return bool(mask.any())
@@ -148,47 +128,27 @@ def all_finite(*arrays: Array) -> bool:
 
 
 def total(v: Array) -> Array:
-    """Return the sum over the last axis; for NumPy the ufunc's own reduction, a third of np.sum's time when short.
-
-    >>> float(total(np.array([1.0, 2.0])))
-    3.0
-    """
+    """Return the sum over the last axis; for NumPy the ufunc's own reduction, a third of np.sum's time when short."""
     return np.add.reduce(v, axis=-1) if type(v) is np.ndarray else namespace(v).sum(v, axis=-1)
 
 
 def dot(v: Array, w: Array) -> float:
-    """Return the inner product of two vectors as a number.
-
-    >>> dot(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
-    11.0
-    """
+    """Return the inner product of two vectors as a number."""
     return float(v.dot(w)) if type(v) is np.ndarray else float(namespace(v).sum(v * w))
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """Return ``a @ b`` of vectors and matrices; for NumPy by `dot`, in half of the time if they are small.
-
-    >>> matmul(np.array([1.0, 2.0]), np.eye(2)).tolist()
-    [1.0, 2.0]
-    """
+    """Return ``a @ b`` of vectors and matrices; for NumPy by `dot`, in half of the time if they are small."""
     return a.dot(b) if type(a) is np.ndarray and type(b) is np.ndarray else a @ b
 
 
 def zeros_like(v: Array) -> Array:
-    """Return zeros of the shape, dtype and device of ``v``.
-
-    >>> zeros_like(np.ones(2)).tolist()
-    [0.0, 0.0]
-    """
+    """Return zeros of the shape, dtype and device of ``v``."""
     return np.zeros(v.shape, v.dtype) if type(v) is np.ndarray else namespace(v).zeros_like(v)
 
 
 def to_numpy(x: Array) -> Vector:
-    """Return ``x`` as a NumPy array on the host, detached from any graph.
-
-    >>> to_numpy(np.ones(1)).tolist()
-    [1.0]
-    """
+    """Return ``x`` as a NumPy array on the host, detached from any graph."""
     if type(x) is np.ndarray:
         return x
     if array_api_compat.is_torch_array(x):
@@ -197,20 +157,12 @@ def to_numpy(x: Array) -> Vector:
 
 
 def largest(value: Array) -> float:
-    """Return a number as it is and the largest of a batch of numbers, as a float.
-
-    >>> largest(2.0), largest(np.array([1.0, 3.0]))
-    (2.0, 3.0)
-    """
+    """Return a number as it is and the largest of a batch of numbers, as a float."""
     return value if isinstance(value, float) else float(namespace(value).max(value))
 
 
 def from_numpy(values: Any, like: Array) -> Array:
-    """Return host values as an array of the library, dtype and device of ``like``.
-
-    >>> from_numpy([1, 2], like=np.zeros(3)).dtype
-    dtype('float64')
-    """
+    """Return host values as an array of the library, dtype and device of ``like``."""
     if type(like) is np.ndarray:
         return np.asarray(values, dtype=like.dtype)
     xp = namespace(like)
@@ -223,13 +175,9 @@ def is_floating(x: Array) -> bool:
     >>> is_floating(np.ones(2)), is_floating(np.ones(2, dtype=int)), is_floating([1.0])
     (True, False, False)
     """
-    if not array_api_compat.is_array_api_obj(x):
-        return False
-    return (
-        bool(namespace(x).isdtype(x.dtype, "real floating"))
-        if namespace(x) is not np
-        else bool(np.issubdtype(x.dtype, np.floating))
-    )
+    if type(x) is np.ndarray:
+        return bool(np.issubdtype(x.dtype, np.floating))
+    return array_api_compat.is_array_api_obj(x) and bool(namespace(x).isdtype(x.dtype, "real floating"))
 
 
 def real_numbers(name: str, value: Any, complex_too: bool = False) -> Vector:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 
@@ -37,9 +38,7 @@ def check_positive(**values: Any) -> None:
     Traceback (most recent call last):
     ValueError: beta must be a positive finite number, got -1.0
     """
-    for name, value in values.items():
-        if not (is_number(value) and math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be a positive finite number, got {value!r}")
+    _check("be a positive finite number", lambda value: math.isfinite(value) and value > 0, values)
 
 
 def check_at_least(least: float, /, **values: Any) -> None:
@@ -49,9 +48,7 @@ def check_at_least(least: float, /, **values: Any) -> None:
     Traceback (most recent call last):
     ValueError: prox must be a finite number of at least 0, got -1.0
     """
-    for name, value in values.items():
-        if not (is_number(value) and math.isfinite(value) and value >= least):
-            raise ValueError(f"{name} must be a finite number of at least {least}, got {value!r}")
+    _check(f"be a finite number of at least {least}", lambda v: math.isfinite(v) and v >= least, values)
 
 
 def check_inside(low: float, high: float, /, **values: Any) -> None:
@@ -61,9 +58,7 @@ def check_inside(low: float, high: float, /, **values: Any) -> None:
     Traceback (most recent call last):
     ValueError: tau must lie strictly between 0 and 1, got 1.0
     """
-    for name, value in values.items():
-        if not (is_number(value) and low < value < high):
-            raise ValueError(f"{name} must lie strictly between {low} and {high}, got {value!r}")
+    _check(f"lie strictly between {low} and {high}", lambda value: low < value < high, values)
 
 
 def check_share(**values: Any) -> None:
@@ -73,22 +68,18 @@ def check_share(**values: Any) -> None:
     Traceback (most recent call last):
     ValueError: discount must lie in [0, 1), got 1
     """
-    for name, value in values.items():
-        if not (is_number(value) and 0 <= value < 1):
-            raise ValueError(f"{name} must lie in [0, 1), got {value!r}")
+    _check("lie in [0, 1)", lambda value: 0 <= value < 1, values)
 
 
 def check_limit(zero: bool = False, /, **values: Any) -> None:
     """Raise ValueError unless every value is a positive number (or ``zero``, if allowed); infinity is no limit.
 
-    >>> check_limit(seconds=float("inf"))
     >>> check_limit(seconds=0)
     Traceback (most recent call last):
     ValueError: seconds must be a positive number, got 0
     """
-    for name, value in values.items():
-        if not (is_number(value) and (value > 0 or (zero and value == 0))):
-            raise ValueError(f"{name} must be a {'nonnegative' if zero else 'positive'} number, got {value!r}")
+    kind = "nonnegative" if zero else "positive"
+    _check(f"be a {kind} number", lambda value: value > 0 or (zero and value == 0), values)
 
 
 def check_count(least: int, /, **values: Any) -> None:
@@ -98,6 +89,10 @@ def check_count(least: int, /, **values: Any) -> None:
     Traceback (most recent call last):
     ValueError: memory must be an integer of at least 1, got 2.0
     """
+    _check(f"be an integer of at least {least}", lambda value: is_count(value, least), values)
+
+
+def _check(rule: str, holds: Callable[[Any], bool], values: dict[str, Any]) -> None:
     for name, value in values.items():
-        if not is_count(value, least):
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+        if not (is_number(value) and holds(value)):
+            raise ValueError(f"{name} must {rule}, got {value!r}")

@@ -1,13 +1,9 @@
-"""Convex sets X on which Euclidean projection is easy.
-
-Each set projects (``project``), knows its tangent cone (``tangent``, which decides stationarity at the boundary)
-and validates itself. All act on the last axis.
-"""
+"""Convex sets X on which Euclidean projection is easy. All operations act on the last axis."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,9 +79,7 @@ class Box(ConvexSet):
     upper: Any
 
     def __post_init__(self) -> None:
-        lower, upper = np.broadcast_arrays(
-            np.asarray(to_numpy(self.lower), dtype=float), np.asarray(to_numpy(self.upper), dtype=float)
-        )
+        lower, upper = np.broadcast_arrays(*(np.asarray(to_numpy(b), dtype=float) for b in (self.lower, self.upper)))
         if np.isnan(lower).any() or np.isnan(upper).any():
             raise ValueError(f"bounds must not be NaN, got lower={self.lower!r}, upper={self.upper!r}")
         if (lower > upper).any():
@@ -251,8 +245,7 @@ def _project_simplex(y: Array, total: float, keep: Array) -> Array:
 def _project_zero_sum(v: Array, active: Array) -> Array:
     """Project on ``{t : sum t = 0, t_i >= 0 where active_i}``: t = v - s, clipped at 0 on the active entries.
 
-    The residual s -> sum(t) is decreasing and piecewise linear, so s is found among the candidates of
-    the sorted active entries: the k largest active entries stay, the others are clipped.
+    s -> sum(t) is decreasing and piecewise linear: of the sorted active entries the k largest stay, for some k.
     """
     xp = namespace(v)
     zero = xp.zeros_like(v)
@@ -295,26 +288,21 @@ class Product(ConvexSet):
     def shortens(self) -> bool:
         return any(block.shortens for _, block in self.blocks)
 
-    def _map(self, method: str, *arrays: Array) -> Array:
+    def _map(self, function: Callable[..., Array], *arrays: Array) -> Array:
         parts, start = [], 0
         for size, block in self.blocks:
-            pieces = [a[..., start : start + size] for a in arrays]
-            parts.append(getattr(block, method)(*pieces))
+            parts.append(function(block, *(a[..., start : start + size] for a in arrays)))
             start += size
         return namespace(arrays[0]).concat(parts, axis=-1)
 
     def project(self, x: Array) -> Array:
-        return self._map("project", x)
+        return self._map(lambda block, x: block.project(x), x)
 
     def tangent(self, x: Array, v: Array) -> Array:
-        return self._map("tangent", x, v)
+        return self._map(lambda block, x, v: block.tangent(x, v), x, v)
 
     def snap(self, x: Array, tolerance: float) -> Array:
-        parts, start = [], 0
-        for size, block in self.blocks:
-            parts.append(block.snap(x[..., start : start + size], tolerance))
-            start += size
-        return namespace(x).concat(parts, axis=-1)
+        return self._map(lambda block, x: block.snap(x, tolerance), x)
 
     def check_dimension(self, dimension: int) -> None:
         total = sum(size for size, _ in self.blocks)

@@ -52,34 +52,19 @@ def _load_all() -> None:
 
 
 def class_called(name: str) -> type[Any] | None:
-    """Return the class that files call ``name``, or None.
-
-    >>> class_called("GDPA")
-    <class 'gdpa.methods.gdpa.GDPA'>
-    >>> class_called("Popen") is None
-    True
-    """
+    """Return the class that files call ``name``, or None."""
     if name not in _registered:
         _load_all()
     return _registered.get(name)
 
 
 def is_registered(cls: type[Any]) -> bool:
-    """Return whether values of ``cls`` can be stored.
-
-    >>> is_registered(Exception)
-    False
-    """
+    """Return whether values of ``cls`` can be stored."""
     return _registered.get(cls.__name__) is cls
 
 
 def stored_fields(cls: type[Any]) -> tuple[str, ...]:
-    """Return the fields of a dataclass or NamedTuple that are written.
-
-    >>> from gdpa import State
-    >>> stored_fields(State)
-    ('step', 'x', 'multipliers', 'probe', 'verdict')
-    """
+    """Return the fields of a dataclass or NamedTuple that are written."""
     if dataclasses.is_dataclass(cls):
         return tuple(field.name for field in dataclasses.fields(cls) if field.metadata.get("stored", True))
     names: tuple[str, ...] = cls._fields

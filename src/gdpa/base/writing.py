@@ -80,10 +80,7 @@ def reserved(folder: Path, stem: str) -> Iterator[None]:
 
 
 def remove_stale(folder: str | os.PathLike[str]) -> None:
-    """Remove the temporary files that killed writers left in ``folder``; a live writer's file stays.
-
-    The writer is known by the machine and process id in the file's name. Files of other machines stay.
-    """
+    """Remove the temporary files that killed writers left in ``folder``; a live writer's file stays."""
     with suppress(OSError):  # litter is not a reason to fail: the folder may be missing or read-only
         for name in os.listdir(folder):
             found = _TEMPORARY.fullmatch(name)
