@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from gdpa import Constant, Power
-from gdpa.base.schedules import Theoretical, as_schedule
+from gdpa import GDPA, Constant, Power, Theoretical
 
 
 def test_values_at_cubes():
@@ -38,12 +37,12 @@ def test_the_exponent_is_finite_and_the_proof_needs_a1_below_one():
 
 
 def test_numbers_become_power_schedules_and_schedules_pass_unchanged():
-    assert as_schedule("alpha", 2, -1 / 3) == Power(2.0, -1 / 3)
+    assert GDPA(alpha=2).alpha == Power(2.0, -1 / 3)
     own = Constant(1.0)
-    assert as_schedule("alpha", own, -1 / 3) is own
+    assert GDPA(alpha=own).alpha is own
 
 
 @pytest.mark.parametrize("value", [True, "0.1", None, [1.0]])
 def test_what_is_neither_is_named(value):
     with pytest.raises(TypeError, match=r"beta must be a number or a schedule r -> number, got"):
-        as_schedule("beta", value, 1 / 3)
+        GDPA(beta=value)

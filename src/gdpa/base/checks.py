@@ -12,21 +12,13 @@ from typing import Any
 
 
 def is_number(value: Any) -> bool:
-    """Return whether ``value`` is a real number; NaN and infinity are.
-
-    >>> is_number(2), is_number(float("inf")), is_number(True), is_number("2")
-    (True, True, False, False)
-    """
+    """Return whether ``value`` is a real number; NaN and infinity are."""
     kind = type(value)
     return kind is float or kind is int or (isinstance(value, numbers.Real) and not isinstance(value, bool))
 
 
 def is_count(value: Any, least: int = 0) -> bool:
-    """Return whether ``value`` is an integer of at least ``least``.
-
-    >>> is_count(0), is_count(0, least=1), is_count(True), is_count(2.0)
-    (True, False, False, False)
-    """
+    """Return whether ``value`` is an integer of at least ``least``."""
     whole = type(value) is int or (is_number(value) and isinstance(value, numbers.Integral))
     return whole and int(value) >= least
 

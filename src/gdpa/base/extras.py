@@ -7,29 +7,15 @@ from contextlib import contextmanager
 
 #: Which extra brings a library, by the name under which the library is imported.
 EXTRAS = {
-    "torch": "torch",
-    "jax": "jax",
-    "sklearn": "sklearn",
-    "ray": "ray",
-    "pyarrow": "parquet",
-    "gymnasium": "rl",
-    "matplotlib": "plot",
-    "plotly": "experiments",
-    "rich": "experiments",
-    "typer": "experiments",
-}
-
-
+    "torch": "torch", "jax": "jax", "sklearn": "sklearn", "ray": "ray", "pyarrow": "parquet", "gymnasium": "rl",
+    "matplotlib": "plot", "plotly": "experiments", "rich": "experiments", "typer": "experiments",
+}  # fmt: skip
 #: The name of a library on the package index, if it is not the name under which it is imported.
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
 def how_to_install(library: str) -> str:
-    """Return the command that installs an optional library, alone or with the extra of a checkout.
-
-    >>> how_to_install("sklearn")
-    "pip install scikit-learn (or pip install -e '.[sklearn]' in a checkout of gdpa)"
-    """
+    """Return the command that installs an optional library, alone or with the extra of a checkout."""
     name = DISTRIBUTIONS.get(library, library)
     return f"pip install {name} (or pip install -e '.[{EXTRAS[library]}]' in a checkout of gdpa)"
 

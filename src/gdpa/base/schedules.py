@@ -72,20 +72,6 @@ class Theoretical:
         return float(self.a1 / (self.a2 + self.a3 * r ** (1 / 3)))
 
 
-def as_schedule(name: str, value: float | Schedule, exponent: float) -> Schedule:
-    """Return ``value`` if it is a schedule, else the power schedule ``value * r**exponent``.
-
-    >>> as_schedule("beta", 2.0, 1 / 3)
-    Power(initial=2.0, exponent=0.3333333333333333)
-    """
-    if callable(value):
-        return value
-    if not is_number(value):
-        raise TypeError(f"{name} must be a number or a schedule r -> number, got {value!r}")
-    check_positive(**{name: value})
-    return Power(float(value), exponent)
-
-
 class StepSize:
     """A field of a frozen dataclass that takes a number or a schedule and always is a schedule.
 
@@ -115,6 +101,9 @@ class StepSize:
         return self._default if instance is None else instance.__dict__[self._name]
 
     def __set__(self, instance: object, value: float | Schedule | None) -> None:
-        if not (value is None and self._optional):
-            value = as_schedule(self._name, cast("float", value), self._exponent)
+        if not callable(value) and not (value is None and self._optional):
+            if not is_number(value):
+                raise TypeError(f"{self._name} must be a number or a schedule r -> number, got {value!r}")
+            check_positive(**{self._name: value})
+            value = Power(float(cast("float", value)), self._exponent)
         instance.__dict__[self._name] = value

@@ -139,13 +139,6 @@ def finishing_the_step(function: Callable[P, T]) -> Callable[P, T]:
 
     Inside another such function nothing changes: one scope serves both. If a handler of the program's own raises an
     exception for the signal, its attribute ``partial_result`` is the result.
-
-    >>> @finishing_the_step
-    ... def run():
-    ...     signal.raise_signal(signal.SIGINT)
-    ...     return "interrupted" if StopRequest.active() else "finished"
-    >>> run()
-    'interrupted'
     """
 
     @wraps(function)

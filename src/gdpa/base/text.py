@@ -20,11 +20,7 @@ LONGEST, ENDS = 8, 3
 
 
 def number(value: Any, digits: int = 6) -> str:
-    """Return a number with ``digits`` digits.
-
-    >>> number(2 / 3), number(1.6e-288), number(-1e-9, digits=3), number(float("nan"))
-    ('0.666667', '0', '-1e-09', 'nan')
-    """
+    """Return a number with ``digits`` digits."""
     value = float(value)
     return "0" if abs(value) < SMALLEST else f"{value:.{digits}g}"
 
@@ -54,21 +50,13 @@ def _ends(length: int) -> Any:
 
 
 def suggest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
-    """Return "; did you mean ..." if one of ``names`` is like ``name``, else "".
-
-    >>> suggest("adaptve-gdpa", ["gdpa", "adaptive-gdpa"]), suggest("x", ["gdpa"])
-    ("; did you mean 'adaptive-gdpa'", '')
-    """
+    """Return "; did you mean ..." if one of ``names`` is like ``name``, else ""."""
     near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=likeness)
     return f"; did you mean {near[0]!r}" if near else ""
 
 
 def make_printable(text: str) -> str:
-    r"""Return a text in which control characters, such as newlines and escape codes, are spelled out.
-
-    >>> make_printable("a\x1b[31m\nb")
-    'a\\x1b[31m\\nb'
-    """
+    r"""Return a text in which control characters, such as newlines and escape codes, are spelled out."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

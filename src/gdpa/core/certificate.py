@@ -50,11 +50,7 @@ class Residuals(NamedTuple):
 
     @property
     def worst(self) -> Any:
-        """The largest of the three (NaN if any is NaN).
-
-        >>> Residuals(1e-3, 2e-3, 0.0).worst
-        0.002
-        """
+        """The largest of the three (NaN if any is NaN)."""
         if isinstance(self.stationarity, float):
             total = self.stationarity + self.feasibility + self.slackness
             return max(self) if total == total else float("nan")
@@ -148,21 +144,12 @@ def gradient_map(problem: Problem, x: Array, multipliers: Array, alpha: float = 
 
 
 def gradient_mapping(domain: ConvexSet, x: Array, gradient: Array, alpha: float = 1.0) -> Array:
-    """Return ``(x - P_X(x - alpha grad)) / alpha``, which is zero exactly at the stationary points on X.
-
-    >>> from gdpa import Box
-    >>> gradient_mapping(Box(0, 1), np.array([0.0, 0.5]), np.array([2.0, 0.25])).tolist()
-    [0.0, 0.25]
-    """
+    """Return ``(x - P_X(x - alpha grad)) / alpha``, which is zero exactly at the stationary points on X."""
     return (x - domain.project(x - alpha * gradient)) / alpha
 
 
 def violation(constraints: Array, num_equalities: int = 0) -> Array:
-    """Return ``[g]_+`` for inequalities and ``|h|`` for equalities.
-
-    >>> violation(np.array([-1.0, 2.0, -3.0]), num_equalities=1).tolist()
-    [0.0, 2.0, 3.0]
-    """
+    """Return ``[g]_+`` for inequalities and ``|h|`` for equalities."""
     positive = positive_part(constraints, num_equalities)
     return positive if num_equalities == 0 and type(positive) is np.ndarray else namespace(positive).abs(positive)
 

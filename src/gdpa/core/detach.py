@@ -21,26 +21,14 @@ _PLAIN = frozenset((type(None), bool, int, float, str))
 
 
 def own_copy(x: Array) -> Array:
-    """Return a copy of ``x`` outside any autograd graph, so that a later change of ``x`` does not reach it.
-
-    >>> x = np.ones(2)
-    >>> copy = own_copy(x)
-    >>> x[0] = 5.0
-    >>> copy.tolist()
-    [1.0, 1.0]
-    """
+    """Return a copy of ``x`` outside any autograd graph, so that a later change of ``x`` does not reach it."""
     if array_api_compat.is_torch_array(x):
         return x.detach().clone()
     return np.array(x) if isinstance(x, np.ndarray) else x  # JAX arrays never change
 
 
 def detach(value: T) -> T:
-    """Return ``value`` as data alone: oracle calls become None, arrays leave their graph and their larger buffers.
-
-    >>> column = detach((np.zeros((1000, 3))[:, 0], 1.0))[0]
-    >>> column.shape, column.base is None
-    ((1000,), True)
-    """
+    """Return ``value`` as data alone: oracle calls become None, arrays leave their graph and their larger buffers."""
     return map_arrays(value, _stand_alone)
 
 
@@ -49,9 +37,6 @@ def map_arrays(value: T, leaf: Callable[[Any], Any]) -> T:
 
     It goes through dataclasses, tuples, lists and dicts. A part without a change is kept, not copied, and shared parts
     stay shared.
-
-    >>> map_arrays({"x": np.ones(2), "step": 3}, lambda a: (2 * a).tolist())
-    {'x': [2.0, 2.0], 'step': 3}
     """
     known: dict[int, tuple[Any, Any]] = {}  # with the original, so that no other object gets its id
 

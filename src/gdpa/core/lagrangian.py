@@ -21,11 +21,7 @@ from gdpa.base.typing import Array
 
 
 def shifted(multipliers: Array, beta: float | Array, tau: float | Array, constraints: Array) -> Array:
-    """Return `AugmentedLagrangian.shifted`; for single numbers building the object takes longer than the sum.
-
-    >>> shifted(1.0, 2.0, 0.1, 0.5)
-    1.9
-    """
+    """Return `AugmentedLagrangian.shifted`; for single numbers building the object takes longer than the sum."""
     return (1 - tau) * multipliers + beta * constraints
 
 
@@ -78,11 +74,7 @@ class AugmentedLagrangian(NamedTuple):
         return positive_part(self.shifted(constraints), self.num_equalities)
 
     def value(self, objective: Array, constraints: Array) -> Array:
-        """Return F_beta(x, lambda) of eq. (defF).
-
-        >>> float(AugmentedLagrangian(np.array([1.0]), beta=2.0, tau=0.5).value(np.array(1.0), np.array([0.5])))
-        1.5
-        """
+        """Return F_beta(x, lambda) of eq. (defF)."""
         lam = (1 - self.tau) * self.multipliers
         if self.is_plain:
             return objective + total(lam * constraints)

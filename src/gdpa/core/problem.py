@@ -212,11 +212,7 @@ class Problem:
 
 
 def constraint_name(names: tuple[str, ...] | None, index: int) -> str:
-    r"""Return the name of constraint ``index`` for people, control characters spelled out, or a stand-in.
-
-    >>> constraint_name(("disc", "half\n"), 1), constraint_name(None, 1)
-    ('half\\n', 'g[1]')
-    """
+    r"""Return the name of constraint ``index`` for people, control characters spelled out, or a stand-in."""
     return make_printable(names[index]) if names is not None else f"g[{index}]"
 
 
@@ -231,13 +227,7 @@ class WithStart(Protocol):
 
 
 def row_by_row(problem: Problem) -> Problem:
-    """Return the problem without its Jacobian in one piece, so that every row of J is a backward pass.
-
-    >>> from gdpa import problems
-    >>> disc = problems.get("disc-product")
-    >>> row_by_row(disc.problem).evaluate(disc.x0).has_cheap_jacobian
-    False
-    """
+    """Return the problem without its Jacobian in one piece, so that every row of J is a backward pass."""
     return replace(problem, evaluate=lambda x: Evaluation(*problem.evaluate(x)))
 
 

@@ -93,13 +93,7 @@ def loosest(x: Array, now: Evaluation) -> ReferencePoint:
 
 
 def nearby(problem: Problem, x: Array, now: Evaluation) -> ReferencePoint:
-    """Return the reference point for a certificate of ``x``: a point of X within `NEARBY` of its lengths.
-
-    >>> from gdpa import problems
-    >>> disc = problems.get("disc-product")
-    >>> nearby(disc.problem, disc.solution, disc.problem.evaluate(disc.solution)).x.round(3).tolist()
-    [1.084, 0.924]
-    """
+    """Return the reference point for a certificate of ``x``: a point of X within `NEARBY` of its lengths."""
     now.gradient()  # before another point is evaluated: SciPy's functions remember one
     lengths, shift, share = lengths_of(problem.x_scale, x, now), asymmetric_direction(x), NEARBY
     while share >= NEARBY / 1000:
@@ -137,10 +131,6 @@ def length_at_zero(now: Evaluation, x: Array) -> float:
 
     A move of all coordinates by L changes g_i by L sum_j |dg_i/dx_j|. A distance of at most `ZERO` is rounding. If no
     other constraint has a slope, it is 1.
-
-    >>> e = Evaluation(np.array(0.0), np.array([-6.0, 0.0]), None, lambda: np.array([[1.0, 2.0], [5.0, 5.0]]))
-    >>> length_at_zero(e, np.zeros(2))
-    2.0
     """
     m = now.constraints.shape[-1]
     if m == 0 or not (now.has_cheap_jacobian or m <= FEW_ROWS):

@@ -70,13 +70,7 @@ class Writer:
 
 
 class Reader:
-    """Turns JSON nodes back into values; everything that a `Writer` does not write is refused.
-
-    Args:
-        entries: the descriptions of the arrays.
-        data: their bytes, one after the other without gaps, so that no array can overlap another.
-        source: the file's name, for messages.
-    """
+    """Turns JSON nodes back into values; everything that a `Writer` does not write is refused."""
 
     def __init__(self, entries: Any, data: memoryview, source: str) -> None:
         self.source = source

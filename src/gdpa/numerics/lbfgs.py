@@ -79,10 +79,6 @@ class LBFGS(NamedTuple):
         References:
             M. J. D. Powell, "A fast algorithm for nonlinearly constrained optimization calculations" (1978);
             J. Nocedal and S. J. Wright, "Numerical Optimization", Procedure 18.2.
-
-        >>> B = LBFGS().updated(np.array([2.0, 0.0]), np.array([8.0, 0.0]))
-        >>> B.rows.tolist(), B.gram.tolist(), B.sigma
-        ([[1.0, 0.0], [4.0, 0.0]], [[1.0, 4.0], [4.0, 16.0]], 4.0)
         """
         size = dot(s, s) ** 0.5
         if not size > 0:
@@ -224,17 +220,9 @@ def _matrix(rows: Array, gram: Matrix, sigma: float) -> Matrix:
 def middle_matrix(ss: Matrix, sy: Matrix, sigma: float) -> Matrix:
     """Return K of the compact form ``B = sigma I - W K^-1 W^T`` with ``W = [sigma S, Y]`` (columns s_i, y_i).
 
-    Args:
-        ss: S^T S.
-        sy: S^T Y.
-        sigma: the curvature of B_0.
-
     References:
         R. H. Byrd, J. Nocedal and R. B. Schnabel, "Representations of quasi-Newton matrices and their use in limited
         memory methods", Mathematical Programming 63 (1994), eq. (2.17).
-
-    >>> middle_matrix(np.eye(1), 4 * np.eye(1), 2.0).tolist()
-    [[2.0, 0.0], [0.0, -4.0]]
     """
     k, L = len(ss), strictly_lower(len(ss)) * sy
     K = np.zeros((2 * k, 2 * k))

@@ -76,17 +76,10 @@ def model_step(
 ) -> ModelStep:
     """Return the minimizer of the model and its multipliers (stabilized SQP; with m = 0 a quasi-Newton step).
 
-    Args:
-        curvature: B.
-        c: the gradient of all but the constraints in ``J``, of shape (d,).
-        J: gradients of the constraints in the model, (m, d).
-        r: their values, shifted by the multipliers: g + lambda / beta.
-        beta: the penalty.
-        num_equalities: how many of the last rows are equalities (their [.]_+ is the identity).
-        bounds: (lower, upper) of p, with lower <= 0 <= upper; None for the whole space.
-
-    The active bounds are found by a primal-dual active-set iteration: free coordinates that leave the box are
-    put on its edge, those on the edge whose gradient points inwards are freed.
+    c is the gradient of all but the constraints in J, r = g + lambda / beta their shifted values, lower <= 0 <= upper
+    the bounds of p, and [.]_+ the identity on the last ``num_equalities`` rows. The active bounds are found by a
+    primal-dual active-set iteration: free coordinates that leave the box are put on its edge, those on the edge whose
+    gradient points inwards are freed.
 
     References:
         S. J. Wright, "Superlinear convergence of a stabilized SQP method to a degenerate solution", Computational

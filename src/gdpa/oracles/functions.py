@@ -13,8 +13,7 @@ from gdpa.base.arrays import real_numbers
 from gdpa.base.sets import REALS, Box, ConvexSet
 from gdpa.base.typing import Array, Vector
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.numerics.differences import FiniteDifferenceWarning, derivative, precision
-from gdpa.numerics.grouped_differences import GroupedDifferences
+from gdpa.numerics.differences import FiniteDifferenceWarning, GroupedDifferences, derivative, precision
 from gdpa.numerics.sparse.matrix import DENSE_LIMIT, SparseMatrix, is_sparse, read
 from gdpa.oracles.hessian import with_hessian
 

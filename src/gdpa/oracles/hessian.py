@@ -21,7 +21,7 @@ import numpy as np
 from gdpa.base.sets import Box, ConvexSet
 from gdpa.base.typing import Pullback, Vector
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.numerics.grouped_differences import SHORTEST, GroupedDifferences
+from gdpa.numerics.differences import SHORTEST, GroupedDifferences
 from gdpa.numerics.sparse.matrix import FEW_ROWS, SparseMatrix, products, read, row_sizes, transposed, union
 
 #: With more groups of columns than this, a Hessian by differences costs more than it saves.

@@ -11,8 +11,7 @@ import numpy as np
 from gdpa.base.arrays import real_numbers
 from gdpa.base.sets import Box, ConvexSet
 from gdpa.base.typing import Vector
-from gdpa.numerics.differences import SCHEMES, derivative, precision
-from gdpa.numerics.grouped_differences import GroupedDifferences
+from gdpa.numerics.differences import SCHEMES, GroupedDifferences, derivative, precision
 from gdpa.numerics.sparse.matrix import FEW_COLUMNS, Pattern, SparseMatrix, is_sparse, read
 
 

@@ -100,14 +100,7 @@ class SymmetricOrder:
 
 
 class KKT:
-    """Matrices ``[[H + diag(a), J'], [J, -diag(b)]]`` with H and J of fixed patterns.
-
-    >>> from gdpa.numerics.sparse.matrix import read
-    >>> H, J = read(np.eye(2)), read([[1.0, 1.0]])
-    >>> solve = KKT(H.pattern, J.pattern).factor(H, J, np.zeros(2), np.zeros(1))
-    >>> solve(np.array([0.0, 0.0, 2.0])).round(12).tolist()
-    [1.0, 1.0, -1.0]
-    """
+    """Matrices ``[[H + diag(a), J'], [J, -diag(b)]]`` with H and J of fixed patterns."""
 
     def __init__(self, H: Pattern, J: Pattern) -> None:
         m, d = J.shape
@@ -153,12 +146,7 @@ analyzed, augmented = lru_cache(maxsize=4)(KKT), lru_cache(maxsize=4)(Augmented)
 
 
 def with_low_rank(solve: Solve, W: Matrix, K: Matrix) -> Solve:
-    """Return the solver of ``A - W K^-1 W'`` from the solver of A (Woodbury): as many solves with A as W has columns.
-
-    >>> solve = with_low_rank(lambda v: v, np.array([[1.0], [0.0]]), np.array([[2.0]]))
-    >>> solve(np.array([1.0, 1.0])).tolist()
-    [2.0, 1.0]
-    """
+    """Return the solver of ``A - W K^-1 W'`` from the solver of A (Woodbury): one solve with A for each column."""
     inside = solve(W)
     small = K - W.T @ inside
 

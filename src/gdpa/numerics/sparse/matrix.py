@@ -55,12 +55,7 @@ class Pattern:
         return csr_array((data, self.indices, self.indptr), shape=self.shape)
 
     def places(self, other: Pattern) -> Vector:
-        """Return the place in this pattern of every entry of ``other``; -1 if it has none.
-
-        >>> whole = read([[1.0, 1.0], [0.0, 1.0]]).pattern
-        >>> whole.places(read([[0.0, 1.0], [1.0, 1.0]]).pattern).tolist()
-        [1, -1, 2]
-        """
+        """Return the place in this pattern of every entry of ``other``; -1 if it has none."""
         if not len(self._keys):
             return np.full(len(other._keys), -1)
         found = np.minimum(np.searchsorted(self._keys, other._keys), len(self._keys) - 1)
@@ -213,11 +208,7 @@ def _check_indices(matrix: Any, name: str) -> None:
 
 
 def row_sizes(J: Array) -> Array:
-    """Return the largest absolute value in every row of a dense or sparse matrix; 0 for a row without entries.
-
-    >>> row_sizes(read([[2.0, -4.0], [0.0, 0.0]])).tolist()
-    [4.0, 0.0]
-    """
+    """Return the largest absolute value in every row of a dense or sparse matrix; 0 for a row without entries."""
     if not isinstance(J, SparseMatrix):
         return max_norm(J)
     out, starts = np.zeros(J.shape[0]), J.pattern.indptr[:-1]
@@ -256,22 +247,13 @@ def diagonal(size: int) -> Pattern:
 
 @lru_cache(maxsize=4)
 def transposed(pattern: Pattern) -> tuple[Pattern, Vector]:
-    """Return the pattern of the transpose, and for each of its entries the place of the same entry in ``pattern``.
-
-    >>> turned, places = transposed(read([[1.0, 2.0], [0.0, 3.0]]).pattern)
-    >>> turned.indices.tolist(), places.tolist()
-    ([0, 0, 1], [0, 1, 2])
-    """
+    """Return the pattern of the transpose, and for each of its entries the place of the same entry in ``pattern``."""
     turned = pattern.csr(np.arange(len(pattern.indices))).T.tocsr()
     return Pattern(turned.indices, turned.indptr, turned.shape), turned.data
 
 
 def union(*patterns: Pattern) -> Pattern:
-    """Return the pattern of all entries of the patterns and of the diagonal.
-
-    >>> union(read([[0.0, 1.0], [0.0, 0.0]]).pattern).indices.tolist()
-    [0, 1, 1]
-    """
+    """Return the pattern of all entries of the patterns and of the diagonal."""
     return _pattern_of(sum((pattern.csr() for pattern in patterns), start=diagonal(patterns[0].shape[0]).csr()))
 
 

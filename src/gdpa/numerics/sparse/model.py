@@ -166,10 +166,6 @@ def sparse_least_squares(D: SparseMatrix, slack: Vector, b: Vector, num_equaliti
 
     It is the model with B = diag(slack)^2 and the residuals as equalities of penalty 1. A share of `SIGNLESS` of the
     largest row of D keeps B positive definite if rows depend on each other.
-
-    >>> from gdpa.numerics.sparse.matrix import read
-    >>> sparse_least_squares(read(np.eye(2)), np.zeros(2), np.array([3.0, -1.0])).round(9).tolist()
-    [3.0, 0.0]
     """
     m, d = D.shape
     size = np.where(row_sizes(D) > 0, row_sizes(D), 1.0)
