@@ -141,7 +141,7 @@ class Augmented:
         return bool(np.isfinite(values).all()) and self.order.is_positive_definite(values)
 
 
-#: The analyses of pairs of patterns; the last few are remembered.
+#: KKT and Augmented of a pair of patterns; the last few are remembered.
 analyzed, augmented = lru_cache(maxsize=4)(KKT), lru_cache(maxsize=4)(Augmented)
 
 
