@@ -13,6 +13,7 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 # JAX compiles every operation for every shape: half of the time of its tests. On disk, all processes share the results.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -45,7 +46,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of a file that starts processes, those that JAX compiles for, and those of the list."""
+    """Mark the tests of a file that starts processes, those that JAX compiles for, and those of the list.
+
+    The slow ones run untraced: the others run over 95 % of all lines and branches, and tracing takes as long again.
+    """
     files = {item.path for item in items if item.path.is_relative_to(Path(__file__).parent)}
     starting = {path for path in files if STARTS_PROCESSES.search(path.read_text(encoding="utf-8"))}
     slow = set(SLOW_LIST.read_text(encoding="utf-8").splitlines())
@@ -54,6 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
         if without_parameters(item.nodeid) in slow or "jax" in item.nodeid:
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.no_cover)
 
 
 def without_parameters(name: str) -> str:

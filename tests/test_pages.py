@@ -22,6 +22,7 @@ def test_the_front_page_and_the_tutorials_have_code():
     assert {"README.md", "docs/getting-started.md", "docs/five-minutes.md", "docs/certificate.md"} <= set(CODE)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("page", CODE)
 def test_the_code_of_a_page_runs_and_solves_its_problems(page, capsys):
     plt = pytest.importorskip("matplotlib.pyplot")

@@ -123,13 +123,14 @@ def test_the_api_pages_have_every_public_name(site):
 
 
 @browser_needed
-def test_pages_opened_from_disk_fit_a_phone_and_a_laptop(site, browser):
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.campaign)])
+def test_pages_opened_from_disk_fit_a_phone_and_a_laptop(site, browser, every):
     tab = browser.new_page()
     complaints, requests, wide = [], [], []
     tab.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     tab.on("pageerror", lambda error: complaints.append(str(error)))
     tab.on("request", lambda request: requests.append(request.url))
-    for path in pages(site):
+    for path in pages(site)[::every]:
         tab.goto(path.as_uri(), timeout=120_000)
         for width in WIDTHS:
             tab.set_viewport_size({"width": width, "height": 800})

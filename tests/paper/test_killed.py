@@ -22,8 +22,8 @@ ARGUMENTS = ["reproduce", "mnpc", "--steps", "12", "--only", "IALM-Li"]
 UNITS = 4
 
 
-def start(out):
-    command = [sys.executable, "-m", "tests.paper.small", *ARGUMENTS, "--jobs", "2", "--out", str(out)]
+def start(out, jobs):
+    command = [sys.executable, "-m", "tests.paper.small", *ARGUMENTS, "--jobs", jobs, "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
@@ -53,9 +53,10 @@ def undisturbed(tmp_path, monkeypatch):
     return records(tmp_path / "undisturbed")
 
 
-def test_killed_and_continued_equals_undisturbed(tmp_path, undisturbed):
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.campaign)])
+def test_killed_and_continued_equals_undisturbed(tmp_path, undisturbed, jobs):
     out = tmp_path / "killed"
-    process, deadline = start(out), time.monotonic() + 300
+    process, deadline = start(out, jobs), time.monotonic() + 300
     while time.monotonic() < deadline and process.poll() is None and not finished(out):
         time.sleep(0.002)
     os.kill(process.pid, signal.SIGKILL)
@@ -64,7 +65,7 @@ def test_killed_and_continued_equals_undisturbed(tmp_path, undisturbed):
     time.sleep(0.5)  # the workers notice and end
     before = finished(out)
     assert 1 <= len(before) < UNITS
-    process = start(out)
+    process = start(out, jobs)
     _, complaints = process.communicate(timeout=300)
     assert (process.returncode, complaints) == (0, "")
     after = finished(out)

@@ -15,7 +15,8 @@ except RuntimeError as error:  # of scikit-learn 1.6 beside array-api-compat; wi
     pytest.skip(str(error), allow_module_level=True)
 
 ESTIMATORS = [
-    NeymanPearsonClassifier(),
+    pytest.param(NeymanPearsonClassifier(), marks=pytest.mark.campaign),
+    NeymanPearsonClassifier(max_iter=20),
     NeymanPearsonClassifier(limit_on="surrogate", thresholds=0.2, max_iter=30),
     NeymanPearsonClassifier(hidden=(3,), max_iter=20, random_state=0),
     ConstrainedClassifier(),
@@ -23,6 +24,7 @@ ESTIMATORS = [
 ]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
 def test_the_checks_of_scikit_learn(estimator):
     with warnings.catch_warnings():  # many of its data sets are noise: no model meets the limits

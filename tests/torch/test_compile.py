@@ -10,6 +10,8 @@ import torch
 
 from tests.torch.helpers import KINDS, batch, flat, make, network, terms, train
 
+pytestmark = pytest.mark.no_cover
+
 
 def train_both(kind, backend):
     torch._dynamo.reset()
@@ -29,8 +31,7 @@ def test_compiled_model(kind, backend):
     train_both(kind, backend)
 
 
-@pytest.mark.parametrize("capturable", [False, True])
-@pytest.mark.parametrize("kind", ["paper", "sgd"])
+@pytest.mark.parametrize(("kind", "capturable"), [("paper", False), ("sgd", True)])
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_compiled_step(kind, capturable):
     torch._dynamo.reset()
@@ -49,7 +50,7 @@ def test_compiled_step(kind, capturable):
     assert opts[0].dual_steps == 5
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore")  # the compiler's own imports
 def test_model_of_compiled_kernels(monkeypatch, tmp_path):
     compilers = [os.environ.get("CXX"), "g++", "clang++"]
