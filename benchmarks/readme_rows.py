@@ -106,7 +106,7 @@ def units(results: Path) -> list[Sequence[str]]:
 
 def figures(results: Path) -> list[Sequence[str]]:
     """Return the rows of the paper's Figures 1 and 2."""
-    from gdpa.paper.claims import chosen, reached
+    from gdpa.paper.claims import chosen, costs_to, median
     from gdpa.paper.contestants import METHODS, UNTUNED
     from gdpa.paper.records.folder import Folder
 
@@ -114,7 +114,7 @@ def figures(results: Path) -> list[Sequence[str]]:
     for figure, name in ((1, "mnpc"), (2, "budget")):
         records = Folder(results).read(name)
         seconds = {
-            method: [reached(chosen(records, "tuned", method), level).seconds for level in (1e-1, 1e-2)]
+            method: [median(costs_to(chosen(records, "tuned", method), level)) for level in (1e-1, 1e-2)]
             for method in METHODS
         }
         rivals = [method for method in METHODS if method not in (UNTUNED, "GDPA")]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gdpa import GDPA
+from gdpa import GDPA, Evaluation, Problem, certify
 from gdpa.paper import claims, contestants, get
 from gdpa.paper.base import Settings, Unit
 from gdpa.paper.cli import app
@@ -298,11 +298,22 @@ def record(method, kkt, setting="tuned", seed=0, seconds=None, feasibility=None)
     return Record(Unit("mnpc", method, setting, seed, {}), summary, columns, {})
 
 
-def test_reached_is_a_median_and_infinite_where_half_fail():
+def test_the_cost_to_a_level_is_a_median_and_infinite_where_half_fail():
     runs = [record("GDPA", values, seed=k) for k, values in enumerate([[1, 0.05], [0.05, 1], [1, 1]])]
-    assert claims.reached(runs, 0.1) == (2.0, 20.0, (1.0, math.inf), (10.0, math.inf))
-    assert claims.reached(runs[1:], 0.1)[:2] == (math.inf, math.inf)
-    assert claims.reached(runs[:1], 1e-3).seconds == math.inf
+    assert claims.costs_to(runs, 0.1) == [2.0, 1.0, math.inf]
+    assert claims.median(claims.costs_to(runs, 0.1, "forwards")) == 20.0
+    assert claims.median(claims.costs_to(runs[1:], 0.1)) == math.inf
+    assert claims.costs_to(runs[:1], 1e-3) == [math.inf]
+
+
+def test_a_loss_that_vanishes_is_judged_by_its_gradient_at_the_start():
+    def oracle(x):
+        return Evaluation((x**4).sum(), x - 5.0, lambda w, objective=1.0: objective * 4 * x**3 + w)
+
+    quartic, x, none = Problem(oracle, num_constraints=1), np.array([1e-3]), np.zeros(1)
+    # f' is 4 at the start and 4e-9 at x, and near x it is no larger.
+    assert contestants.certify_from(quartic, np.ones(1))(x, none).relative.stationarity < 1e-8
+    assert certify(quartic, x).relative.stationarity > 0.1
 
 
 def test_faster_needs_the_factor():

@@ -1,10 +1,9 @@
-"""The paper's claims about Figures 1 and 2, judged from records in plain words."""
+"""The costs of methods to a residual, and the paper's claims about Figures 1 and 2, judged in plain words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -16,20 +15,7 @@ from gdpa.paper.records.folder import Record
 LEVELS = (1e-1, 1e-2, 1e-3)
 #: The methods of the paper other than GDPA.
 RIVALS = tuple(method for method in METHODS if method not in ("GDPA", UNTUNED))
-
-
-class Reached(NamedTuple):
-    """The cost of a method to a level: medians over seeds, infinite if fewer than half of them reached it.
-
-    Attributes:
-        seconds, forwards: computing time and forward passes.
-        seconds_range, forwards_range: least and most over seeds, infinite if a seed did not reach it.
-    """
-
-    seconds: float
-    forwards: float
-    seconds_range: tuple[float, float]
-    forwards_range: tuple[float, float]
+NOT_REACHED = "not reached"
 
 
 def settings(records: Sequence[Record]) -> list[str]:
@@ -37,48 +23,57 @@ def settings(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(record.unit.setting for record in records if record.unit.method != "GDPA"))
 
 
-def chosen(records: Sequence[Record], setting: str, method: str) -> list[Record]:
+def chosen(records: Iterable[Record], setting: str, method: str) -> list[Record]:
     """Return the records of a method in a setting."""
     return [r for r in records if r.unit.setting == setting and r.unit.method == method]
 
 
-def reached(records: Sequence[Record], level: float, column: str = "kkt") -> Reached:
-    """Return the median seconds and forward passes to the first row with ``column`` at most ``level``."""
-    seconds, forwards = [], []
-    for record in records:
-        hit = np.flatnonzero(record.columns[column] <= level) if record.columns else np.zeros(0, dtype=int)
-        seconds.append(float(record.columns["seconds"][hit[0]]) if len(hit) else math.inf)
-        forwards.append(float(record.columns["forwards"][hit[0]]) if len(hit) else math.inf)
-    return Reached(_median(seconds), _median(forwards), _range(seconds), _range(forwards))
+def costs_to(records: Iterable[Record], level: float, cost: str = "seconds", column: str = "kkt") -> list[float]:
+    """Return the ``cost`` of each run to its first row with ``column`` at most ``level``; infinite if it has none."""
+    costs = []
+    for columns in (record.columns for record in records):
+        hits = np.flatnonzero(columns[column] <= level).tolist() if columns else []
+        costs.append(float(columns[cost][hits[0]]) if hits else math.inf)
+    return costs
 
 
-def _median(values: Sequence[float]) -> float:
-    """The upper median: infinite as soon as half of the values are."""
+def median(values: Sequence[float]) -> float:
+    """Return the upper median: infinite as soon as half of the values are."""
     return sorted(values)[len(values) // 2] if values else math.inf
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    return min(values, default=math.inf), max(values, default=math.inf)
-
-
-def best(records: Sequence[Record]) -> float:
+def best(records: Iterable[Record]) -> float:
     """Return the median over seeds of the smallest residual of a run; infinite if there is none."""
-    return _median([math.inf if (value := r.summary["best_kkt"]) is None else value for r in records])
+    return median([math.inf if (value := r.summary["best_kkt"]) is None else value for r in records])
 
 
-def _overall(marks: Sequence[bool]) -> bool | None:
+def overall(marks: Sequence[bool]) -> bool | None:
     """Return True if every mark is, False if none is, None in between or if there is none."""
     return None if len(set(marks)) != 1 else marks[0]
 
 
 def _over(records: Sequence[Record]) -> str:
-    """Say over how many seeds medians were taken, if there are several."""
+    """Name the number of seeds of medians, if there are several."""
     seeds = len({record.unit.seed for record in records})
     return f"Medians over {seeds} seeds. " if seeds > 1 else ""
 
 
 def _show(seconds: float) -> str:
-    return "not reached" if math.isinf(seconds) else f"{seconds:.3g} s"
+    return NOT_REACHED if math.isinf(seconds) else f"{seconds:.3g} s"
+
+
+def _residual(value: float) -> str:
+    return "none (it diverged)" if math.isinf(value) else f"{value:.2g}"
+
+
+def _list(values: dict[str, float], show: Callable[[float], str]) -> str:
+    return ", ".join(f"{method} {show(value)}" for method, value in values.items())
+
+
+def _runs(records: Sequence[Record], methods: Sequence[str]) -> Iterator[tuple[str, dict[str, list[Record]]]]:
+    """Yield each setting with the records of those of the methods that ran in it."""
+    for setting in settings(records):
+        yield setting, {method: runs for method in methods if (runs := chosen(records, setting, method))}
 
 
 def faster(claim: str, records: Sequence[Record], factor: float) -> Verdict:
@@ -89,12 +84,11 @@ def faster(claim: str, records: Sequence[Record], factor: float) -> Verdict:
     """
     marks: list[bool] = []
     words = []
-    for setting in settings(records):
-        runs = {method: chosen(records, setting, method) for method in ("GDPA", *RIVALS)}
-        runs = {method: found for method, found in runs.items() if found}
+    for setting, runs in _runs(records, ("GDPA", *RIVALS)):
         if "GDPA" not in runs or len(runs) < 2:
             continue
-        levels = [level for level in LEVELS if _anyone(runs, level)]
+        times = {level: {m: median(costs_to(found, level)) for m, found in runs.items()} for level in LEVELS}
+        levels = [level for level in LEVELS if math.isfinite(min(times[level].values()))]
         if not levels:
             ends = {method: best(found) for method, found in runs.items()}
             winner = min(ends, key=lambda method: ends[method])
@@ -105,63 +99,45 @@ def faster(claim: str, records: Sequence[Record], factor: float) -> Verdict:
                 + (f", GDPA's is {_residual(ends['GDPA'])}." if winner != "GDPA" else ".")
             )
         for level in levels:
-            times = {method: reached(found, level).seconds for method, found in runs.items()}
-            rival = min(seconds for method, seconds in times.items() if method != "GDPA")
-            marks.append(times["GDPA"] * factor <= rival and math.isfinite(times["GDPA"]))
-            listed = ", ".join(f"{method} {_show(seconds)}" for method, seconds in times.items())
-            words.append(f"{setting}, to {level:g}: {listed}.")
-    if any(r.unit.method == UNTUNED for r in records):
-        words.append(_beside(records))
-    return Verdict(claim, _overall(marks), _over(records) + " ".join(words))
-
-
-def _anyone(runs: dict[str, list[Record]], level: float) -> bool:
-    return any(math.isfinite(reached(found, level).seconds) for found in runs.values())
-
-
-def _residual(value: float) -> str:
-    return "none (it diverged)" if math.isinf(value) else f"{value:.2g}"
-
-
-def _beside(records: Sequence[Record]) -> str:
-    parts = []
-    for setting in settings(records):
-        found = chosen(records, setting, UNTUNED)
-        if found:
-            times = ", ".join(f"{_show(reached(found, level).seconds)} to {level:g}" for level in LEVELS)
-            parts.append(f"{setting}: {times}")
-    return f"For comparison {UNTUNED}, which is ours, with its defaults. {'; '.join(parts)}."
+            ours = times[level]["GDPA"]
+            rival = min(seconds for method, seconds in times[level].items() if method != "GDPA")
+            marks.append(ours * factor <= rival and math.isfinite(ours))
+            words.append(f"{setting}, to {level:g}: {_list(times[level], _show)}.")
+    parts = [
+        f"{setting}: {', '.join(f'{_show(median(costs_to(found[UNTUNED], level)))} to {level:g}' for level in LEVELS)}"
+        for setting, found in _runs(records, (UNTUNED,))
+        if found
+    ]
+    if parts:
+        words.append(f"For comparison {UNTUNED}, which is ours, with its defaults. {'; '.join(parts)}.")
+    return Verdict(claim, overall(marks), _over(records) + " ".join(words))
 
 
 def sooner_feasible(claim: str, records: Sequence[Record], method: str) -> Verdict:
     """Judge whether ``method`` is the first of the paper's methods to a tenth of the start's violation."""
     marks: list[bool] = []
     words = []
-    for setting in settings(records):
-        runs = {name: chosen(records, setting, name) for name in ("GDPA", *RIVALS)}
-        runs = {name: found for name, found in runs.items() if found and found[0].columns}
+    for setting, runs in _runs([r for r in records if r.columns], ("GDPA", *RIVALS)):
         if method not in runs:
             continue
-        level = 0.1 * _median([r.summary["start"]["feasibility"] for r in runs[method]])
-        times = {name: reached(found, level, "feasibility").seconds for name, found in runs.items()}
+        level = 0.1 * median([r.summary["start"]["feasibility"] for r in runs[method]])
+        times = {name: median(costs_to(found, level, column="feasibility")) for name, found in runs.items()}
         first = min(times, key=lambda name: times[name])
         marks += [] if math.isinf(times[first]) else [first == method]
-        listed = ", ".join(f"{name} {_show(seconds)}" for name, seconds in times.items())
-        words.append(f"{setting}: to a violation of {level:.2g}, {listed}.")
-    return Verdict(claim, _overall(marks), _over(records) + " ".join(words))
+        words.append(f"{setting}: to a violation of {level:.2g}, {_list(times, _show)}.")
+    return Verdict(claim, overall(marks), _over(records) + " ".join(words))
 
 
 def worse(claim: str, records: Sequence[Record], losers: Sequence[str], winner: str) -> Verdict:
     """Judge whether each of ``losers`` ends with a larger best residual than ``winner``."""
     marks: list[bool] = []
     words = []
-    for setting in settings(records):
-        ends = {name: best(found) for name in (*losers, winner) if (found := chosen(records, setting, name))}
-        if winner not in ends or len(ends) < 2:
-            continue
-        marks += [ends[name] > ends[winner] for name in ends if name != winner]
-        words.append(f"{setting}: {', '.join(f'{name} {_residual(value)}' for name, value in ends.items())}.")
-    return Verdict(claim, _overall(marks), f"Smallest relative KKT residuals. {_over(records)}{' '.join(words)}")
+    for setting, runs in _runs(records, (*losers, winner)):
+        ends = {name: best(found) for name, found in runs.items()}
+        if winner in ends and len(ends) > 1:
+            marks += [ends[name] > ends[winner] for name in ends if name != winner]
+            words.append(f"{setting}: {_list(ends, _residual)}.")
+    return Verdict(claim, overall(marks), f"Smallest relative KKT residuals. {_over(records)}{' '.join(words)}")
 
 
 def regular(claim: str, records: Sequence[Record]) -> Verdict:
@@ -169,16 +145,11 @@ def regular(claim: str, records: Sequence[Record]) -> Verdict:
     marks: list[bool] = []
     words = []
     for setting in dict.fromkeys(r.unit.setting for r in records):
-        values = [
-            column[np.isfinite(column)]
-            for r in chosen(records, setting, "GDPA")
-            if r.columns and len(column := r.columns["regularity"])
-        ]
-        values = [column for column in values if len(column)]
-        if not values:
-            continue
-        first, least = min(((float(c[0]), float(c.min())) for c in values), key=lambda pair: pair[1] / pair[0])
-        marks.append(least >= 0.01 * first)
-        words.append(f"{setting}: from {first:.2g} down to {least:.2g}.")
+        columns = [r.columns["regularity"] for r in chosen(records, setting, "GDPA") if r.columns]
+        ends = [(float(c[0]), float(c.min())) for column in columns if len(c := column[np.isfinite(column)])]
+        if ends:
+            first, least = min(ends, key=lambda pair: pair[1] / pair[0])
+            marks.append(least >= 0.01 * first)
+            words.append(f"{setting}: from {first:.2g} down to {least:.2g}.")
     which = "the seed in which it falls furthest" if len({r.unit.seed for r in records}) > 1 else "GDPA's run"
-    return Verdict(claim, _overall(marks), f"||J^T g_+|| / ||g_+|| along {which}. {' '.join(words)}")
+    return Verdict(claim, overall(marks), f"||J^T g_+|| / ||g_+|| along {which}. {' '.join(words)}")

@@ -1,8 +1,7 @@
 """The shape of the paper's Figures 1 and 2: several methods on one problem, judged alike, against the clock.
 
-The methods compute in single precision, each on its own clock of processor time. The judge is `certify` in double
-precision on the same data, off the clock: the best multipliers for the method's point, whatever the method, and the
-residuals with them.
+The methods compute in single precision, each on its own clock of processor time. The judge works in double precision
+on the same data, off the clock: the best multipliers for the method's point, and the residuals with them.
 """
 
 from __future__ import annotations
@@ -10,27 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
 from gdpa.base.arrays import norm
 from gdpa.base.status import Status
 from gdpa.base.typing import Array
-from gdpa.core.certificate import Certificate, certify, violation
+from gdpa.core.certificate import Certificate, violation
 from gdpa.core.problem import Problem
 from gdpa.methods.base import State
 from gdpa.methods.baselines.iqrc import IQRCState
 from gdpa.paper.base import Log, Section, Settings, Unit, Verdict
 from gdpa.paper.clock import Clock, warm_up
-from gdpa.paper.contestants import METHODS, SEARCH, UNTUNED, build, grid, printed, search
+from gdpa.paper.contestants import METHODS, SEARCH, UNTUNED, build, certify_from, grid, printed, search
 from gdpa.paper.data.images import Images, load
 from gdpa.paper.records.folder import Record
 from gdpa.paper.sections import compare
 from gdpa.paper.theory.constants import regularity
 from gdpa.run.progress import Progress
 from gdpa.run.solve import solve
-from gdpa.run.stopping import MaxSteps
+from gdpa.run.stopping import MaxSteps, StopRule
 
 
 class Size(NamedTuple):
@@ -61,26 +60,95 @@ CLOCK = "processor"
 WARM_UP_IMAGES = 2
 
 
-class Application(Protocol):
-    """A problem with data in double precision, and the results that the report shows."""
-
-    @property
-    def problem(self) -> Problem: ...
-
-    @property
-    def classes(self) -> Sequence[int]: ...
-
-    def losses(self, x: torch.Tensor) -> torch.Tensor: ...
-
-    def confusion(self, x: torch.Tensor, images: Any, labels: Any) -> Any: ...
-
-
 class Case(NamedTuple):
-    """The problem as the judge sees it (double precision), as the methods see it (single precision), and the start."""
+    """The application or problem of the judge (double precision), the problem of the methods, and the start."""
 
-    judge: Application
+    judge: Any
     problem: Problem
-    x0: torch.Tensor
+    x0: Any
+
+
+class Outcome(NamedTuple):
+    """A run that was judged: its summary, a row for each certificate, and the last certificate."""
+
+    summary: dict[str, Any]
+    rows: list[dict[str, Any]]
+    certificate: Certificate | None
+
+
+def contest(
+    method: Any, case: Case, small: Case, budget: float, stop: Sequence[StopRule], log: Log, goal: float = GOAL
+) -> Outcome:
+    """Run a method on its own clock and judge it at geometrically spaced steps, off the clock, down to ``goal``.
+
+    Before, it takes a few steps on the ``small`` case, so that imports and first allocations are on nobody's clock.
+    """
+    clock = Clock()
+    warm_up(method, small.problem, small.x0)
+    exact: Problem = getattr(case.judge, "problem", case.judge)
+    start = _double(case.x0)
+    at_start, certify = exact.evaluate(start), certify_from(exact, start)
+    rows: list[dict[str, Any]] = []
+    found: list[Certificate] = []
+    due, best = 1.0, math.inf
+
+    def judge(state: State, step: int, forwards: int, backwards: int) -> None:
+        """Add the row of this step, if it is finite and not yet there."""
+        nonlocal best
+        # IQRC would return its last outer iterate now, the others their iterate.
+        x = _double(state.center if isinstance(state, IQRCState) else state.x)
+        if (rows and step == rows[-1]["step"]) or not math.isfinite(float(norm(x))):
+            return
+        certificate = certify(x, _double(state.multipliers))
+        worst = float(certificate.relative.worst)
+        if not math.isfinite(worst):
+            return
+        best, found[:] = min(best, worst), [certificate]
+        rows.append(
+            {
+                "step": step,
+                "forwards": forwards,
+                "backwards": backwards,
+                "seconds": round(clock.seconds, 6),
+                "objective": float(certificate.objective),
+                **{name: float(value) for name, value in certificate.residuals._asdict().items()},
+                "kkt": worst,
+                "regularity": regularity(exact, certificate.x),
+            }
+        )
+
+    def watch(progress: Progress) -> None:
+        nonlocal due
+        log.progress(clock.seconds / budget, f"step {progress.step}, best KKT {best:.1e}")
+        if progress.step >= due:
+            due = progress.step * 10 ** (1 / ROWS_PER_DECADE)
+            judge(progress.state, progress.step, progress.forwards, progress.backwards)
+            if best <= goal:
+                raise StopIteration
+
+    rules = [clock.stop_at(budget), *stop]
+    result = solve(case.problem, case.x0, clock.watch(method), stop=rules, observers=[watch], record=0)
+    judge(result.state, result.steps, result.forwards, result.backwards)
+    status = result.status
+    if status is Status.CONVERGED:  # in single precision, which may be short of the judge's goal
+        status = Status.MAX_TIME if clock.seconds >= budget else Status.MAX_STEPS
+    summary = {
+        "status": "GOAL" if best <= goal else status.name,
+        "steps": result.steps,
+        "forwards": result.forwards,
+        "backwards": result.backwards,
+        "seconds": round(clock.seconds, 4),
+        "best_kkt": best if math.isfinite(best) else None,
+        "start": {
+            "objective": float(at_start.objective),
+            "feasibility": float(norm(violation(at_start.constraints, exact.num_equalities))),
+        },
+    }
+    return Outcome(summary, rows, found[0] if found else None)
+
+
+def _double(array: Array) -> Array:
+    return array.double() if isinstance(array, torch.Tensor) else array
 
 
 @dataclass(frozen=True)
@@ -161,30 +229,26 @@ class Study:
         data = load("mnist", progress=lambda line: log.progress(0.0, line))
         case = self.case(data, config["images"], unit.seed, **config["problem"])
         if unit.setting == SEARCH:
-            return _search(unit, log, case)
+            total = len(config["grid"])
+
+            def note(index: int) -> None:
+                log.progress(index / total, f"{index} of {total} points tried")
+
+            found = search(unit.method, config["grid"], case.problem, case.x0, config["calls"], note)
+            for rank, point in enumerate(found, 1):
+                log.row(rank=rank, kkt=math.nan if point["kkt"] is None else point["kkt"])
+            return {"points": found}
         constants = config["constants"] if unit.after is None else log.summary(unit.after)["points"][0]["constants"]
-        method, clock = build(config.get("method", unit.method), constants), Clock()
+        method = build(config.get("method", unit.method), constants)
         small = self.case(data, WARM_UP_IMAGES, unit.seed, **config["problem"])
-        warm_up(method, small.problem, small.x0)
-        judge = Judge(case.judge.problem, case.x0, log, clock, config["budget"])
-        stop: list[Any] = [clock.stop_at(config["budget"])]
-        if config["steps"] is not None:
-            stop.append(MaxSteps(config["steps"]))
-        result = solve(case.problem, case.x0, clock.watch(method), stop=stop, observers=[judge], record=0)
-        judge.last(result.state, result.steps, result.forwards, result.backwards)
-        status = result.status
-        if status is Status.CONVERGED:  # in single precision, which may be short of the judge's goal
-            status = Status.MAX_TIME if clock.seconds >= config["budget"] else Status.MAX_STEPS
+        stop = [] if config["steps"] is None else [MaxSteps(config["steps"])]
+        outcome = contest(method, case, small, config["budget"], stop, log)
+        for row in outcome.rows:
+            log.row(**row)
         return {
             "constants": dict(constants),
-            "status": "GOAL" if judge.best <= GOAL else status.name,
-            "steps": result.steps,
-            "forwards": result.forwards,
-            "backwards": result.backwards,
-            "seconds": round(clock.seconds, 4),
-            "best_kkt": judge.best if math.isfinite(judge.best) else None,
-            "start": judge.start,
-            **_describe(case.judge, judge.certificate, data),
+            **outcome.summary,
+            **_describe(case.judge, outcome.certificate, data),
         }
 
     def section(self, records: Sequence[Record]) -> Section:
@@ -192,80 +256,9 @@ class Study:
         return compare(self.name, self.title.partition(":")[0], self.introduction, records, self.judge)
 
 
-def _search(unit: Unit, log: Log, case: Case) -> Mapping[str, Any]:
-    """Try the points of a method's grid and return them, best first."""
-    points, total = unit.config["grid"], len(unit.config["grid"])
-
-    def note(index: int) -> None:
-        log.progress(index / total, f"{index} of {total} points tried")
-
-    found = search(unit.method, points, case.problem, case.x0, unit.config["calls"], note)
-    for rank, point in enumerate(found, 1):
-        log.row(rank=rank, kkt=math.nan if point["kkt"] is None else point["kkt"])
-    return {"points": found}
-
-
-class Judge:
-    """An observer that certifies the method's point at geometrically spaced steps, off the method's clock.
-
-    Args:
-        problem: in double precision.
-        x0: the start of the method.
-        log: gets a row for each certificate.
-        clock: of the method.
-        budget: of the method, on its clock.
-    """
-
-    def __init__(self, problem: Problem, x0: Array, log: Log, clock: Clock, budget: float) -> None:
-        self._problem, self._log, self._clock, self._budget = problem, log, clock, budget
-        start = problem.evaluate(_double(x0))
-        #: f and ||g_+|| at the start.
-        self.start = {
-            "objective": float(start.objective),
-            "feasibility": float(norm(violation(start.constraints, problem.num_equalities))),
-        }
-        self._due, self._done = 1.0, -1
-        self.certificate: Certificate | None = None
-        self.best = math.inf
-
-    def __call__(self, progress: Progress) -> None:
-        self._log.progress(self._clock.seconds / self._budget, f"step {progress.step}, best KKT {self.best:.1e}")
-        if progress.step >= self._due:
-            self._due = progress.step * 10 ** (1 / ROWS_PER_DECADE)
-            self.last(progress.state, progress.step, progress.forwards, progress.backwards)
-            if self.best <= GOAL:
-                raise StopIteration
-
-    def last(self, state: State, step: int, forwards: int, backwards: int) -> None:
-        """Write the row of this step, if it is finite and not yet written."""
-        # IQRC would return its last outer iterate now, the others their iterate.
-        x = _double(state.center if isinstance(state, IQRCState) else state.x)
-        if step == self._done or not math.isfinite(float(norm(x))):
-            return
-        certificate = certify(self._problem, x, _double(state.multipliers))
-        worst = float(certificate.relative.worst)
-        if not math.isfinite(worst):
-            return
-        self._done, self.certificate, self.best = step, certificate, min(self.best, worst)
-        self._log.row(
-            step=step,
-            forwards=forwards,
-            backwards=backwards,
-            seconds=round(self._clock.seconds, 6),
-            objective=float(certificate.objective),
-            **{name: float(value) for name, value in certificate.residuals._asdict().items()},
-            kkt=worst,
-            regularity=regularity(self._problem, certificate.x),
-        )
-
-
-def _double(array: Array) -> Array:
-    return array.double() if isinstance(array, torch.Tensor) else array
-
-
-def _describe(case: Application, certificate: Certificate | None, data: Images) -> dict[str, Any]:
+def _describe(application: Any, certificate: Certificate | None, data: Images) -> dict[str, Any]:
     """Return losses, multipliers and the confusion table at the last finite point."""
-    classes = list(case.classes)
+    classes = list(application.classes)
     if certificate is None:
         return {"final": None, "classes": classes}
     return {
@@ -276,6 +269,6 @@ def _describe(case: Application, certificate: Certificate | None, data: Images) 
         },
         "classes": classes,
         "multipliers": certificate.multipliers.tolist(),
-        "losses": case.losses(certificate.x).tolist(),
-        "confusion": case.confusion(certificate.x, data.test_x, data.test_y).tolist(),
+        "losses": application.losses(certificate.x).tolist(),
+        "confusion": application.confusion(certificate.x, data.test_x, data.test_y).tolist(),
     }

@@ -1,4 +1,4 @@
-"""The methods of the paper's Figures 1 and 2: their constants as JSON, their grids, and how a grid is searched."""
+"""The methods of the paper's figures: their constants as JSON, their grids, and how a grid is searched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from importlib import import_module
 from typing import Any
 
 from gdpa.base.typing import Array
+from gdpa.core.certificate import Certificate, certificate_at
 from gdpa.core.problem import Problem
+from gdpa.core.units import Yardstick
 from gdpa.methods import get_method
 from gdpa.methods.nested import Accelerated, FixedMomentum
 from gdpa.paper.base import UsageError
@@ -43,12 +45,12 @@ def to_json(constants: Constants) -> dict[str, Any]:
     >>> to_json({"beta": 1.0, "inner": FixedMomentum(0.01, 0.1, 200)})
     {'beta': 1.0, 'inner': {'solver': 'FixedMomentum', 'alpha': 0.01, 'momentum': 0.1, 'max_steps': 200}}
     """
-    return {
-        name: {"solver": type(value).__name__, **asdict(value)}
-        if isinstance(value, (Accelerated, FixedMomentum))
-        else value
-        for name, value in constants.items()
-    }
+
+    def plain(value: Any) -> Any:
+        inner = isinstance(value, tuple(_INNER.values()))
+        return {"solver": type(value).__name__, **asdict(value)} if inner else value
+
+    return {name: plain(value) for name, value in constants.items()}
 
 
 def build(method: str, constants: Constants) -> Any:
@@ -83,35 +85,29 @@ def check_method(method: str, constants: Constants) -> None:
 
 
 def labels(records: Iterable[Record]) -> list[str]:
-    """Return the methods of the records as the figures order them: the paper's, ours, then those that users add."""
-    found = {record.unit.method for record in records}
-    return [*(label for label in METHODS if label in found), *sorted(found - set(METHODS))]
+    """Return the methods of the records as the figures order them: the paper's, ours, then the others."""
+    found = dict.fromkeys(record.unit.method for record in records)
+    return [*(label for label in METHODS if label in found), *(label for label in found if label not in METHODS)]
 
 
 def printed(method: str, experiment: str) -> dict[str, Any]:
-    """Return the constants the paper's appendix prints for "mnpc" or "network"; none for ours.
+    """Return the constants the paper's appendix prints for "mnpc" or "network", if any.
 
-    >>> printed("GDPA", "mnpc")
-    {'alpha': 0.1, 'beta': 0.0001, 'tau': 0.1}
+    >>> printed("GDPA", "mnpc"), printed("AdaptiveGDPA", "mnpc")
+    ({'alpha': 0.1, 'beta': 0.0001, 'tau': 0.1}, {})
     """
-    return {} if method == UNTUNED else to_json(get_method(METHODS[method]).printed_constants[experiment])
+    known = getattr(get_method(METHODS.get(method, method)), "printed_constants", {})
+    return to_json(known.get(experiment, {}))
 
 
 def grid(
     method: str, steps: Sequence[float], penalties: Sequence[float], tolerances: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """Return the declared grid of a method: step lengths times values of its other main constant.
+    """Return the declared grid of a method: step lengths (shortest first) times values of its other main constant.
 
-    The nested methods may also find their step by backtracking (that takes the place of the shortest step), and IQRC
-    may take its own safe steps; its other constant is the feasibility tolerance at which it switches. Its weak
-    regularization and short first outer iterations suited it better than its class's defaults in trials on both
-    experiments.
-
-    Args:
-        method: its label.
-        steps: step lengths, shortest first.
-        penalties: values of beta.
-        tolerances: as many values of IQRC's tolerance.
+    The nested methods may also find their step by backtracking (in place of the shortest step), and IQRC may take its
+    own safe steps; its other constant is the feasibility tolerance at which it switches. Its weak regularization and
+    short first outer iterations suited it better than its class's defaults in trials on both experiments.
 
     >>> len(grid("IPPP", (1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))), grid("AdaptiveGDPA", (), (), ())
     (16, [])
@@ -130,6 +126,17 @@ def grid(
     return [to_json({"beta": beta, **accuracy, "inner": solver}) for solver in inner for beta in penalties]
 
 
+def certify_from(problem: Problem, x0: Array) -> Callable[[Array, Array], Certificate]:
+    """Return the judge of all methods that start at ``x0``: x, multipliers -> certificate with the best multipliers.
+
+    Residuals are relative to the sizes of grad f and g at the common start. `gdpa.certify` takes sizes near x, and
+    near a point where f and its gradient vanish, such as a loss that reaches 0, there are none.
+    """
+    start = problem.evaluate(x0)
+    yardstick = Yardstick(x0, start.gradient(), start.constraints)
+    return lambda x, multipliers: certificate_at(problem, x, yardstick, problem.evaluate(x), multipliers)
+
+
 def search(
     method: str,
     candidates: Sequence[Constants],
@@ -140,22 +147,13 @@ def search(
 ) -> list[dict[str, Any]]:
     """Try each candidate for ``calls`` oracle calls; return them with their KKT residuals (None: diverged), best first.
 
-    The residual is the largest relative one of the certificate of the run. Calls and not
-    seconds are counted, so that the outcome is the same on every machine.
-
-    Args:
-        method: its label.
-        candidates: the grid.
-        problem: the problem with the held-out seed.
-        x0: its start.
-        calls: forward passes each candidate gets.
-        note: called with the number of candidates done.
+    Calls and not seconds are counted, so that the outcome is the same on every machine. ``note`` gets the number of
+    candidates done.
     """
-    tried = []
+    tried, judge = [], certify_from(problem, x0)
     for index, constants in enumerate(candidates):
         note(index)
         result = solve(problem, x0, build(method, constants), stop=MaxOracleCalls(calls), record=0)
-        certificate = result.certificate
-        worst = float(certificate.relative.worst)
+        worst = float(judge(result.x_last, result.multipliers_last).relative.worst)
         tried.append({"constants": dict(constants), "kkt": worst if worst == worst else None})
     return sorted(tried, key=lambda one: float("inf") if one["kkt"] is None else one["kkt"])

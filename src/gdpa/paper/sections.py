@@ -1,28 +1,28 @@
-"""The report's sections on Figures 1 and 2: charts, tables and verdicts from records."""
+"""The parts of a report on methods side by side: charts and tables from records."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gdpa.base.typing import Vector
 from gdpa.paper.base import Section, Table, Verdict
-from gdpa.paper.claims import LEVELS, best, chosen, reached, settings
+from gdpa.paper.claims import LEVELS, NOT_REACHED, best, chosen, costs_to, median, settings
 from gdpa.paper.contestants import SEARCH, labels
-from gdpa.paper.figures.chart import Chart, Panel, Series
+from gdpa.paper.figures.chart import Chart, Panel, Series, look
 from gdpa.paper.records.folder import Record
 
-NOT_REACHED = "not reached"
 #: A violation of zero has no place on a logarithmic axis: it is drawn here.
 FLOOR = 1e-5
 #: A curve is cut where it is this many times its first value: it diverged.
 CEILING = 1e3
 
 AXES = {"seconds": "computing time (seconds)", "forwards": "oracle calls", "step": "iterations"}
+ENDINGS = {"GOAL": "goal reached", "MAX_TIME": "out of time", "MAX_STEPS": "out of steps"}
 
 HOW = (
     " Every method starts at the same point on the same data. Settings: 'printed' uses the constants of the paper's "
@@ -40,174 +40,146 @@ def compare(
     everything: Sequence[Record],
     judge: Callable[[Sequence[Record]], Sequence[Verdict]],
 ) -> Section:
-    """Return the whole section of one experiment; ``judge`` gives the verdicts on its runs."""
+    """Return the section on one of the paper's figures; ``judge`` gives the verdicts on its runs."""
     searches = [record for record in everything if record.unit.setting == SEARCH]
     records = [record for record in everything if record.unit.setting != SEARCH]
     if not records:
         return Section(introduction, (), (), ())
-    images = records[0].unit.config["images"]
-    budget = records[0].unit.config["budget"]
+    images, budget = (records[0].unit.config[name] for name in ("images", "budget"))
     size = "All images of these digits" if images is None else f"{images} images per digit"
     seeds = len({record.unit.seed for record in records})
     return Section(
         f"{introduction} {size}, {seeds} seed{'s' if seeds > 1 else ''}, {budget:g} seconds per method.{HOW}",
-        charts=(figure_chart(experiment, figure, records), kkt_chart(experiment, records)),
+        charts=(_figure_chart(experiment, figure, records), _kkt_chart(experiment, records)),
         tables=(
-            speed_table(records),
-            points_table(records),
-            readings_table(records),
-            constants_table(searches),
-            confusion_table(records),
+            _speed_table(records),
+            _points_table(records),
+            _readings_table(records),
+            _constants_table(searches),
+            _confusion_table(records),
         ),
         verdicts=judge(records),
     )
 
 
-def _medians(records: Sequence[Record]) -> list[tuple[str, str, list[Record]]]:
-    return [
-        (setting, method, found)
-        for setting in settings(records)
-        for method in labels(records)
-        if (found := chosen(records, setting, method))
-    ]
+def groups(records: Sequence[Record]) -> list[tuple[str, str, list[Record]]]:
+    """Return setting, method and records of each group that differs by the seed alone."""
+    pairs = [(setting, method) for setting in settings(records) for method in labels(records)]
+    return [(*pair, found) for pair in pairs if (found := chosen(records, *pair))]
 
 
-def speed_table(records: Sequence[Record]) -> Table:
-    """Return time and oracle calls to each level, medians and ranges over seeds."""
-    head = ["setting", "method"]
-    head += [f"{what} to {level:g}" for level in LEVELS for what in ("seconds", "oracle calls")]
-    rows = []
-    for setting, method, found in _medians(records):
-        cells: list[Any] = [setting, method]
-        for level in LEVELS:
-            got = reached(found, level)
-            cells += [_spread(got.seconds, *got.seconds_range), _spread(got.forwards, *got.forwards_range)]
-        smallest = best(found)
-        iterations = sorted(r.summary["steps"] for r in found)[len(found) // 2]
-        cells += [None if math.isinf(smallest) else smallest, iterations, _endings(found)]
-        rows.append(cells)
-    return Table(
-        "Time and oracle calls to a relative KKT residual"
-        + (" (medians over seeds, in brackets least and most)" if len({r.unit.seed for r in records}) > 1 else ""),
-        (*head, "smallest residual", "iterations", "how it ended"),
-        rows,
-    )
+def cost_cells(runs: Sequence[Record], levels: Sequence[float], costs: Sequence[str]) -> list[Any]:
+    """Return the cells of a table with each cost to each level: median, and range over seeds."""
+    return [spread(costs_to(runs, level, cost)) for level in levels for cost in costs]
 
 
-def _spread(middle: float, least: float, most: float) -> Any:
-    """Return a median, with its range if there is one.
+def spread(values: Sequence[float]) -> Any:
+    """Return a median, with the range if there is one.
 
-    >>> _spread(2.0, 2.0, 2.0), _spread(2.0, 1.5, math.inf), _spread(math.inf, math.inf, math.inf)
+    >>> spread([2.0]), spread([1.5, 2.0, math.inf]), spread([math.inf])
     (2.0, '2 (1.5 to not reached)', 'not reached')
     """
+    middle, least, most = median(values), min(values), max(values)
     if least == most:
         return NOT_REACHED if math.isinf(middle) else middle
     words = [NOT_REACHED if math.isinf(value) else f"{value:.3g}" for value in (middle, least, most)]
     return f"{words[0]} ({words[1]} to {words[2]})"
 
 
+def _speed_table(records: Sequence[Record]) -> Table:
+    rows = []
+    for setting, method, found in groups(records):
+        smallest, iterations = best(found), median([r.summary["steps"] for r in found])
+        ends = (None if math.isinf(smallest) else smallest, iterations, _endings(found))
+        rows.append([setting, method, *cost_cells(found, LEVELS, ("seconds", "forwards")), *ends])
+    head = [f"{what} to {level:g}" for level in LEVELS for what in ("seconds", "oracle calls")]
+    several = len({r.unit.seed for r in records}) > 1
+    return Table(
+        "Time and oracle calls to a relative KKT residual"
+        + (" (medians over seeds, in brackets least and most)" if several else ""),
+        ("setting", "method", *head, "smallest residual", "iterations", "how it ended"),
+        rows,
+    )
+
+
 def _endings(records: Sequence[Record]) -> str:
-    words = {"GOAL": "goal reached", "MAX_TIME": "out of time", "MAX_STEPS": "out of steps"}
     found = dict.fromkeys(r.summary["status"] for r in records)
-    return ", ".join(words.get(status, status.lower().replace("_", " ")) for status in found)
+    return ", ".join(ENDINGS.get(status, status.lower().replace("_", " ")) for status in found)
 
 
 def _numbers(values: Sequence[float] | None) -> str:
     return "" if values is None else ", ".join(f"{value:.3g}" for value in values)
 
 
-def points_table(records: Sequence[Record]) -> Table:
+def _points_table(records: Sequence[Record]) -> Table:
     """Return the last points: losses, multipliers, violation and test accuracy, first seed."""
-    classes = records[0].summary["classes"]
     rows = []
-    for setting, method, found in _medians(records):
-        summary = found[0].summary
-        final = summary["final"] or {}
+    for setting, method, (first, *_) in groups(records):
+        summary, final = first.summary, first.summary["final"] or {}
+        losses, multipliers = (_numbers(summary.get(name)) for name in ("losses", "multipliers"))
+        residuals = (final.get(name) for name in ("stationarity", "feasibility", "slackness"))
         rows.append(
-            [
-                setting,
-                method,
-                final.get("objective"),
-                _numbers(summary.get("losses")),
-                _numbers(summary.get("multipliers")),
-                final.get("stationarity"),
-                final.get("feasibility"),
-                final.get("slackness"),
-                _accuracy(summary),
-            ]
+            [setting, method, final.get("objective"), losses, multipliers, *residuals, _accuracy(summary)],
         )
-    digits = ", ".join(map(str, classes))
+    digits = ", ".join(map(str, records[0].summary["classes"]))
     head = (
-        "setting",
-        "method",
-        "objective",
-        f"losses of {digits}",
-        "multipliers",
-        "stationarity",
-        "violation",
-        "slackness",
-        f"test accuracy of {digits} in %",
+        *("setting", "method", "objective", f"losses of {digits}", "multipliers", "stationarity", "violation"),
+        *("slackness", f"test accuracy of {digits} in %"),
     )
     return Table("The last point of each method (first seed)", head, rows)
 
 
-def _accuracy(summary: Any) -> str:
+def _accuracy(summary: Mapping[str, Any]) -> str:
     table = summary.get("confusion")
     if table is None:
         return ""
-    square = len(table[0]) == len(table)
-    places = range(len(table)) if square else summary["classes"]
+    places = range(len(table)) if len(table[0]) == len(table) else summary["classes"]
     return ", ".join(f"{100 * row[place] / sum(row):.1f}" for row, place in zip(table, places, strict=True))
 
 
-def readings_table(records: Sequence[Record]) -> Table:
+def _readings_table(records: Sequence[Record]) -> Table:
     """Return the residuals of GDPA with the printed constants in every reading of the paper, first seed."""
     rows = []
-    for record in records:
-        if record.unit.method != "GDPA" or record.unit.seed != 0 or record.unit.setting == "tuned":
-            continue
-        summary = record.summary
-        final = summary["final"] or {}
-        cells = (final.get("stationarity"), final.get("feasibility"), final.get("kkt"), _numbers(summary.get("losses")))
-        rows.append([record.unit.setting, summary["steps"], *cells, _endings([record])])
+    for unit, summary in ((record.unit, record.summary) for record in records):
+        if unit.method == "GDPA" and unit.seed == 0 and unit.setting != "tuned":
+            final = summary["final"] or {}
+            cells = [final.get(name) for name in ("stationarity", "feasibility", "kkt")]
+            ending = ENDINGS.get(summary["status"], summary["status"].lower().replace("_", " "))
+            rows.append([unit.setting, summary["steps"], *cells, _numbers(summary.get("losses")), ending])
     head = ("reading", "iterations", "stationarity", "violation", "relative KKT residual", "losses", "how it ended")
     return Table("GDPA with the printed constants in every reading (first seed)", head, rows)
 
 
-def constants_table(searches: Sequence[Record]) -> Table:
-    """Return the grids' winners."""
+def _constants_table(searches: Sequence[Record]) -> Table:
     rows = []
     for record in searches:
         points = record.summary["points"]
-        winner = points[0]
-        constants = json.dumps(winner["constants"])
-        rows.append([record.unit.method, len(points), constants, winner["kkt"], record.unit.config["calls"]])
-    head = ("method", "grid points", "winner", "its residual", "oracle calls each")
-    return Table(
-        "Tuned constants: the winners of the grids on the held-out seed (all points are in the records)", head, rows
-    )
+        winner = (json.dumps(points[0]["constants"]), points[0]["kkt"])
+        rows.append([record.unit.method, len(points), *winner, record.unit.config["calls"]])
+    caption = "Tuned constants: the winners of the grids on the held-out seed (all points are in the records)"
+    return Table(caption, ("method", "grid points", "winner", "its residual", "oracle calls each"), rows)
 
 
-def confusion_table(records: Sequence[Record]) -> Table:
+def _confusion_table(records: Sequence[Record]) -> Table:
     """Return the confusion on the test set in the last setting, first seed."""
-    classes = records[0].summary["classes"]
-    last = settings(records)[-1:]
-    rows: list[list[Any]] = []
-    width = 0
-    for setting, method, found in _medians(records):
-        table = found[0].summary.get("confusion")
-        if setting in last and table is not None:
-            width = len(table[0])
-            rows += [[method, digit, *row] for digit, row in zip(classes, table, strict=True)]
+    classes, last = records[0].summary["classes"], settings(records)[-1]
+    firsts = [(method, found[0].summary) for setting, method, found in groups(records) if setting == last]
+    rows = [
+        [method, digit, *row]
+        for method, summary in firsts
+        if "confusion" in summary
+        for digit, row in zip(classes, summary["confusion"], strict=True)
+    ]
+    width = len(rows[0]) - 2 if rows else 0
     columns = classes if width == len(classes) else range(width)
     head = ("method", "true digit", *(f"as {digit}" for digit in columns))
-    return Table(f"Test images by true and found digit ({', '.join(last)}, first seed)", head, rows)
+    return Table(f"Test images by true and found digit ({last}, first seed)", head, rows)
 
 
-def figure_chart(experiment: str, figure: str, records: Sequence[Record]) -> Chart:
+def _figure_chart(experiment: str, figure: str, records: Sequence[Record]) -> Chart:
     """Return stationarity and feasibility against seconds in the paper's layout, a row per setting."""
     panels = [
-        Panel(f"{name}, {setting}", _axes(records)["seconds"], label, _curves(records, setting, "seconds", name))
+        Panel(f"{name}, {setting}", _axes(records)["seconds"], label, curves(records, setting, "seconds", name))
         for setting in settings(records)
         for name, label in (("stationarity", "||∇f + Jᵀλ||"), ("feasibility", "||g₊||"))
     ]
@@ -222,10 +194,10 @@ def figure_chart(experiment: str, figure: str, records: Sequence[Record]) -> Cha
     )
 
 
-def kkt_chart(experiment: str, records: Sequence[Record]) -> Chart:
+def _kkt_chart(experiment: str, records: Sequence[Record]) -> Chart:
     """Return the largest relative KKT residual against seconds, oracle calls and iterations, a row per setting."""
     panels = [
-        Panel(setting, label, "relative KKT residual", _curves(records, setting, axis, "kkt"))
+        Panel(setting, label, "relative KKT residual", curves(records, setting, axis, "kkt"))
         for setting in settings(records)
         for axis, label in _axes(records).items()
     ]
@@ -248,23 +220,24 @@ def _axes(records: Sequence[Record]) -> dict[str, str]:
 
 def _absent(records: Sequence[Record]) -> str:
     """Name the runs that have no curve because they stopped before their first step."""
-    found = dict.fromkeys(
-        f"{r.unit.method} ({r.unit.setting}, seed {r.unit.seed})" for r in records if r.summary["steps"] == 0
-    )
+    still = [r.unit for r in records if r.summary["steps"] == 0]
+    found = dict.fromkeys(f"{unit.method} ({unit.setting}, seed {unit.seed})" for unit in still)
     return f" Stopped before its first step, and so without a curve: {', '.join(found)}." if found else ""
 
 
-def _curves(records: Sequence[Record], setting: str, axis: str, name: str) -> list[Series]:
+def curves(records: Sequence[Record], setting: str, axis: str, name: str) -> list[Series]:
+    """Return a curve for each method in a setting: the median over seeds and the range."""
     series = []
-    drawn = [r for r in records if r.unit.setting == setting and r.summary["steps"] > 0 and r.columns]
+    drawn = [
+        r for r in records if r.unit.setting == setting and r.summary["steps"] and r.columns and len(r.columns[axis])
+    ]
     ceiling = CEILING * float(np.median([r.columns[name][0] for r in drawn])) if drawn else np.inf
-    for color, method in enumerate(labels(records)):
-        runs = chosen(drawn, setting, method)
-        if runs:
+    for index, method in enumerate(labels(records)):
+        if runs := chosen(drawn, setting, method):
             x, bands = band(runs, axis, name)
             low, middle, high = (np.where(y <= ceiling, y, np.nan) for y in bands)
-            several = len(runs) > 1
-            series.append(Series(method, x, middle, "line", color, low if several else None, high if several else None))
+            edges = (low, high) if len(runs) > 1 else (None, None)
+            series.append(Series(method, x, middle, *look(index), *edges))
     return series
 
 

@@ -22,6 +22,15 @@ STYLES = ("line", "dashed", "dotted", "dashdot", "points")
 LABELS = 6
 
 
+def look(index: int, colors: int = len(COLORS)) -> tuple[str, int]:
+    """Return a style and a color; the first 3 * colors curves differ.
+
+    >>> look(1), look(9)
+    (('line', 1), ('dotted', 1))
+    """
+    return ("line", "dotted", "dashdot")[index // colors % 3], index % colors
+
+
 @dataclass(frozen=True)
 class Series:
     """One curve or cloud of points.

@@ -1,62 +1,74 @@
-"""The race: every registered method on the paper's three problems, with printed constants and with tuned ones.
+"""The race: every registered method on the paper's three problems and a toy, with printed constants and tuned ones.
 
-Tuned constants are the winners of grids of equal size on a seed that no run of the race uses. Each run has the same
-number of passes, forward and backward together, and is judged as in Figures 1 and 2.
+Tuned constants are the winners of grids of equal size on a seed that no run of the race uses. Each run of a problem has
+the same number of passes, forward and backward together, and is judged as in Figures 1 and 2. A unit is one method in
+one setting with all seeds; its record keeps the rows with a new smallest residual, and the last.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.core.problem import Problem
-from gdpa.methods import get_method, method_names
+from gdpa.methods import method_names
 from gdpa.methods.method import UnsupportedProblemError
 from gdpa.methods.nested import FixedMomentum
+from gdpa.oracles import library
 from gdpa.paper.applications.cmdp import as_problem, paper_instance, start_of
 from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
-from gdpa.paper.claims import chosen
-from gdpa.paper.clock import Clock, warm_up
-from gdpa.paper.comparison import CLOCK, GOAL, HELD_OUT, Judge
-from gdpa.paper.contestants import SEARCH, build, search, to_json
+from gdpa.paper.claims import NOT_REACHED, best, costs_to, median, overall
+from gdpa.paper.comparison import CLOCK, GOAL, HELD_OUT, WARM_UP_IMAGES, Case, contest
+from gdpa.paper.contestants import build, printed, search, to_json
 from gdpa.paper.data.images import load
-from gdpa.paper.figures.chart import Chart, Panel, Series
+from gdpa.paper.figures.chart import Chart, Panel
 from gdpa.paper.records.folder import Record
+from gdpa.paper.sections import cost_cells, curves, groups
 from gdpa.paper.studies.mnist import BUDGET, MNPC
 from gdpa.run.compare import MaxPasses
-from gdpa.run.solve import solve
 
 NAME = "race"
 title = "The race: every method on the paper's problems"
 
 LEVELS = (1e-1, 1e-2, 1e-4)
-#: Passes of a run and of a point of a grid, seconds of processor time of a run, and images of a class.
-PASSES, PILOT_CALLS, SECONDS, IMAGES = 2000, 100, 2.0, 200
+#: Forward passes of a point of a grid, images of a class, and seconds of processor time of a run.
+PILOT_CALLS, IMAGES, SECONDS = 100, 100, 4.0
 OURS, PAPER = "adaptive-gdpa", "gdpa"
 #: Single-loop methods with a rate of O(eps^-2), and the rivals of the claim about 466 times fewer passes.
 SUCCESSORS = ("ppl", "lipal", "directional-decomposition")
 RIVALS, FACTOR = ("switching-subgradient", "ippp"), 466.0
+#: The problem of the rates, HS12: one of those on which `gdpa reproduce rate` fits GDPA's.
+TOY = "toy"
+#: O(eps^-2) passes to a residual eps: it falls like passes^(-1/2), up to a tolerance.
+RATE, RATE_TOLERANCE = -1 / 2, 0.05
+#: A residual of zero counts as this one.
+ZERO = 1e-16
 
 
-class Axes(NamedTuple):
-    """The values of a problem's grids: step lengths and penalties."""
+class Race(NamedTuple):
+    """One problem: the values of the grids, passes of a run, and the residual that ends it.
+
+    ``printed`` is its name in ``printed_constants``; for Figure 3 the paper has constants of GDPA alone.
+    """
 
     steps: tuple[float, float, float]
     penalties: tuple[float, float, float]
+    passes: int = 2000
+    goal: float = GOAL
+    printed: str = ""
 
 
 PROBLEMS = {
-    "mnpc": Axes((0.03, 0.1, 0.3), (0.03, 0.3, 3.0)),
-    "budget": Axes((0.1, 0.3, 1.0), (0.03, 0.3, 3.0)),
-    "cmdp": Axes((10.0, 100.0, 1000.0), (0.1, 0.5, 2.5)),
+    "mnpc": Race((0.03, 0.1, 0.3), (0.03, 0.3, 3.0), printed="mnpc"),
+    "budget": Race((0.1, 0.3, 1.0), (0.03, 0.3, 3.0), printed="network"),
+    "cmdp": Race((10.0, 100.0, 1000.0), (0.1, 0.5, 2.5)),
+    TOY: Race((0.003, 0.01, 0.03), (0.1, 1.0, 10.0), passes=20_000, goal=1e-12),
 }
-#: Name in ``printed_constants``; for Figure 3 the paper has constants of GDPA alone.
-PRINTED = {"mnpc": "mnpc", "budget": "network"}
-CMDP_PRINTED = {PAPER: {"alpha": 100.0, "beta": 0.5, "tau": 0.1}}
+CMDP_PRINTED = {"alpha": 100.0, "beta": 0.5, "tau": 0.1}
 #: Method -> the constants of its grid: a step length, and one that weighs the constraints or names a tolerance.
 GRIDS = {
     PAPER: ("alpha", "beta"),
@@ -79,7 +91,7 @@ GRIDS = {
 TOLERANCES, GAINS = (0.1, 0.03, 0.01), (20.0, 200.0, 2000.0)
 
 
-def grid(method: str, axes: Axes) -> list[dict[str, Any]]:
+def grid(method: str, race: Race) -> list[dict[str, Any]]:
     """Return the nine points of a method's grid; none for a method without a declared one.
 
     >>> grid("gdpa", PROBLEMS["mnpc"])[0], len(grid("directional-decomposition", PROBLEMS["cmdp"]))
@@ -89,190 +101,205 @@ def grid(method: str, axes: Axes) -> list[dict[str, Any]]:
         return []
     step, other = GRIDS[method]
     if other is None:  # one constant: as many values, as widely spread
-        return [{step: float(value)} for value in np.geomspace(axes.steps[0] / 3, axes.steps[-1] * 3, 9)]
-    values = TOLERANCES if other == "tolerance" else GAINS if method == "ppl" else axes.penalties
-    points = [{step: length, other: value} for length in axes.steps for value in values]
+        return [{step: float(value)} for value in np.geomspace(race.steps[0] / 3, race.steps[-1] * 3, 9)]
+    values = TOLERANCES if other == "tolerance" else GAINS if method == "ppl" else race.penalties
+    points = [{step: length, other: value} for length in race.steps for value in values]
     return [to_json({**p, "inner": FixedMomentum(p["inner"], 0.1)}) if step == "inner" else p for p in points]
 
 
-def printed(method: str, problem: str) -> dict[str, Any]:
-    """Return the constants that the paper prints for a problem, else none: the defaults of the class."""
-    known = getattr(get_method(method), "printed_constants", {})
-    return to_json(known.get(PRINTED[problem], {})) if problem in PRINTED else CMDP_PRINTED.get(method, {})
-
-
 def units(settings: Settings) -> list[Unit]:
-    """Every method on every problem with both kinds of constants; its grid is searched once for all seeds."""
-    limits = {"passes": PASSES if settings.steps is None else settings.steps, "budget": settings.budget or SECONDS}
-    shared = {"images": IMAGES, "clock": CLOCK}
-    found: list[Unit] = []
-
-    def add(method: str, setting: str, choice: Mapping[str, Any], after: Unit | None = None) -> None:
-        config = {**shared, **limits, **choice}
-        found.extend(Unit(NAME, method, setting, seed, config, after) for seed in range(settings.seeds))
-
-    for problem, axes in PROBLEMS.items():
-        for method in method_names():
-            shared["problem"] = problem
-            if settings.preset != "tuned":
-                add(method, f"printed, {problem}", {"constants": printed(method, problem)})
-            points = grid(method, axes)
-            if settings.preset != "printed" and points:
-                pilot = {**shared, "grid": points, "calls": PILOT_CALLS}
-                first = Unit(NAME, method, f"{SEARCH}, {problem}", HELD_OUT, pilot)
-                found.append(first)
-                add(method, f"tuned, {problem}", {"constants_of": first.name}, first)
-            elif settings.preset != "printed":
-                add(method, f"tuned, {problem}", {"constants": {}})
-        if settings.method is not None:
-            add(settings.label, f"tuned, {problem}", settings.choice)
+    """Every method on every problem with both kinds of constants."""
+    kinds = ("printed", "tuned") if settings.preset == "both" else (settings.preset,)
+    found = []
+    for problem, race in PROBLEMS.items():
+        shared = {
+            "problem": problem,
+            "images": IMAGES,
+            "seeds": settings.seeds,
+            "passes": settings.steps or race.passes,
+            "budget": settings.budget or SECONDS,
+            "clock": CLOCK,
+        }
+        for kind in kinds:
+            setting = f"{kind}, {problem}"
+            for method in method_names():
+                constants = CMDP_PRINTED if (method, problem) == (PAPER, "cmdp") else printed(method, race.printed)
+                points = grid(method, race) if kind == "tuned" else []
+                choice = {"grid": points, "calls": PILOT_CALLS} if points else {"constants": constants}
+                found.append(Unit(NAME, method, setting, 0, {**shared, **choice}))
+            if settings.method is not None:
+                found.append(Unit(NAME, settings.label, setting, 0, {**shared, **settings.choice}))
     return found
 
 
-def _pose(problem: str, images: int, seed: int, log: Log) -> tuple[Problem, Problem, Any]:
+def _pose(problem: str, images: int, seed: int, log: Log) -> Case:
     """Return the problem in double precision, as the methods see it, and the start."""
     if problem == "cmdp":
         cmdp = paper_instance(b=8.0)
         stated = as_problem(cmdp)
-        return stated, stated, start_of(cmdp, seed=seed)
-    study = {"mnpc": MNPC, "budget": BUDGET}[problem]
+        return Case(stated, stated, start_of(cmdp, seed=seed))
+    if problem == TOY:
+        toy = library.get("HS12")
+        return Case(toy.problem, toy.problem, toy.x0 + 0.1 * np.random.default_rng(seed).standard_normal(toy.x0.shape))
     data = load("mnist", progress=lambda line: log.progress(0.0, line))
-    case = study.case(data, images, seed, reduction="mean")
-    return case.judge.problem, case.problem, case.x0
+    return {"mnpc": MNPC, "budget": BUDGET}[problem].case(data, images, seed, reduction="mean")
 
 
 def run(unit: Unit, log: Log) -> Mapping[str, Any]:
-    """Search a grid, or run one method; if a method does not take the problem, return its reason."""
-    config = unit.config
-    exact, problem, x0 = _pose(config["problem"], config["images"], unit.seed, log)
+    """Search the grid, if there is one, and run every seed; or return why the method does not take the problem."""
+    config, summary = unit.config, dict[str, Any]()
+    name, problem, images = config.get("method", unit.method), config["problem"], config["images"]
+    constants = config.get("constants")
     try:
-        if "grid" in config:
-            return {"points": search(unit.method, config["grid"], problem, x0, config["calls"])}
-        constants = config["constants"] if unit.after is None else log.summary(unit.after)["points"][0]["constants"]
-        method, clock = build(config.get("method", unit.method), constants), Clock()
-        _, small, start = _pose(config["problem"], 2, unit.seed, log)
-        warm_up(method, small, start)
-        judge = Judge(exact, x0, log, clock, config["budget"])
-        stop = (MaxPasses(config["passes"]), clock.stop_at(config["budget"]))
-        result = solve(problem, x0, clock.watch(method), stop=stop, observers=[judge], record=0)
-        judge.last(result.state, result.steps, result.forwards, result.backwards)
+        if constants is None:
+            pilot = _pose(problem, images, HELD_OUT, log)
+            summary["points"] = search(name, config["grid"], pilot.problem, pilot.x0, config["calls"])
+            constants = summary["points"][0]["constants"]
+        method, stop = build(name, constants), [MaxPasses(config["passes"])]
+        for seed in range(config["seeds"]):
+            case, small = (_pose(problem, size, seed, log) for size in (images, WARM_UP_IMAGES))
+            with np.errstate(all="ignore"):
+                outcome = contest(method, case, small, config["budget"], stop, log, PROBLEMS[problem].goal)
+            least, last = math.inf, len(outcome.rows) - 1
+            for index, row in enumerate(outcome.rows):
+                if row["kkt"] < least or index == last:
+                    least = min(least, row["kkt"])
+                    passes, seconds = row["forwards"] + row["backwards"], round(row["seconds"], 4)
+                    log.row(seed=seed, passes=passes, seconds=seconds, kkt=float(f"{least:.3g}"))
     except UnsupportedProblemError as refusal:
-        return {"refusal": str(refusal), "points": [{"constants": {}, "kkt": None}]}
-    status = "GOAL" if judge.best <= GOAL else result.status.name
-    best = judge.best if math.isfinite(judge.best) else None
-    return {"constants": dict(constants), "status": status, "steps": result.steps, "best_kkt": best}
+        return {"refusal": str(refusal)}
+    return {**summary, "constants": dict(constants), "status": outcome.summary["status"]}
 
 
-def _reached(records: Sequence[Record], level: float) -> tuple[float, float]:
-    """Return the median passes and seconds to a relative KKT residual; infinite if half of the seeds miss it."""
-    needed = []
-    for columns in (record.columns for record in records):
-        hits = np.flatnonzero(columns["kkt"] <= level).tolist() if columns else []
-        spent = [columns["forwards"] + columns["backwards"], columns["seconds"]] if hits else []
-        needed.append((float(spent[0][hits[0]]), float(spent[1][hits[0]])) if hits else (math.inf, math.inf))
-    return sorted(needed)[len(needed) // 2] if needed else (math.inf, math.inf)
+def runs_of(records: Sequence[Record]) -> list[Record]:
+    """Return a record for each seed of each unit that ran, with its smallest residual and its steps."""
+    found = []
+    for record in records:
+        if "refusal" in record.summary:
+            continue
+        for seed in range(record.unit.config["seeds"]):
+            rows = record.columns["seed"] == seed if record.columns else ()
+            columns = {name: column[rows] for name, column in record.columns.items()}
+            least = float(columns["kkt"].min()) if columns and len(columns["kkt"]) else None
+            summary = {**record.summary, "best_kkt": least, "steps": 1}
+            found.append(replace(record, unit=replace(record.unit, seed=seed), summary=summary, columns=columns))
+    return found
 
 
-def _settings(records: Sequence[Record]) -> list[str]:
-    return list(dict.fromkeys(r.unit.setting for r in records if not r.unit.setting.startswith(SEARCH)))
-
-
-def _fields(records: Sequence[Record], setting: str) -> Iterator[tuple[str, list[Record]]]:
-    """Yield the methods that ran in a setting with their records."""
-    for method in dict.fromkeys(record.unit.method for record in records):
-        if runs := [r for r in chosen(records, setting, method) if "refusal" not in r.summary]:
-            yield method, runs
+def exponent(runs: Sequence[Record]) -> float:
+    """Return the median exponent p of a residual that falls like passes^p, from the last decade of passes."""
+    fits = []
+    for passes, kkt in ((r.columns["passes"], np.maximum(r.columns["kkt"], ZERO)) for r in runs if r.columns):
+        before = np.flatnonzero(passes <= passes.max(initial=0.0) / 10)
+        if len(before):
+            fits.append(float(np.log10(kkt[-1] / kkt[before[-1]])))
+    return float(np.median(fits)) if fits else math.nan
 
 
 def section(records: Sequence[Record]) -> Section:
     """Return the curves, a table for each setting, the refusals and the verdicts."""
-    seeds = len({r.unit.seed for r in records if not r.unit.setting.startswith(SEARCH)})
+    runs, config = runs_of(records), records[0].unit.config if records else {"seeds": 0, "budget": SECONDS}
     introduction = (
-        "Every registered method on Neyman-Pearson classification and the network with loss budgets (200 images of a "
-        "digit, averaged losses) and on the constrained Markov decision process (b = 8). Printed: the constants of the "
-        "paper's appendix, else the defaults of the class. Tuned: the winner of nine points on a held-out seed, "
-        f"{PILOT_CALLS} forward passes each; AdaptiveGDPA has nothing to tune. Every run has {PASSES} passes, forward "
-        f"and backward together, or {SECONDS:g} seconds of processor time. Medians over {seeds} seed(s)."
+        f"Every registered method on Neyman-Pearson classification and the network with loss budgets ({IMAGES} images "
+        "of a digit, averaged losses), on the constrained Markov decision process (b = 8) and on a toy problem (HS12), "
+        "where exponents are measured. Printed: the constants of the paper's appendix, else the defaults of the class. "
+        f"Tuned: the winner of nine points on a held-out seed, {PILOT_CALLS} forward passes each; AdaptiveGDPA has "
+        f"nothing to tune. Every run has {PROBLEMS['mnpc'].passes} passes, forward and backward together, on the toy "
+        f"{PROBLEMS[TOY].passes}, or {config['budget']:g} seconds of processor time. Medians over {config['seeds']} "
+        "seed(s), in brackets the range."
     )
-    return Section(introduction, (_chart(records),), _tables(records), _verdicts(records) if records else ())
+    return Section(introduction, (_chart(runs),), _tables(records, runs), _verdicts(runs) if runs else ())
 
 
-def _chart(records: Sequence[Record]) -> Chart:
-    panels = []
-    methods = list(dict.fromkeys(record.unit.method for record in records))
-    for setting in _settings(records):
-        series = []
-        for method, runs in _fields(records, setting):
-            columns, index = runs[0].columns, methods.index(method)
-            if columns:
-                passes, best = columns["forwards"] + columns["backwards"], np.minimum.accumulate(columns["kkt"])
-                series.append(Series(method, passes, best, ("line", "dotted", "dashdot")[index // 8 % 3], index % 8))
-        panels.append(Panel(setting, "passes, forward and backward", "best relative KKT residual", series))
-    caption = "The smallest residual so far of the first seed, with the best multipliers for each point."
+def _chart(runs: Sequence[Record]) -> Chart:
+    settings = dict.fromkeys(run.unit.setting for run in runs)
+    labels = ("passes, forward and backward", "best relative KKT residual")
+    panels = [Panel(setting, *labels, curves(runs, setting, "passes", "kkt")) for setting in settings]
+    caption = (
+        "The smallest residual so far, with the best multipliers for each point. Lines: median over seeds; bands: "
+        "range. A run that ended, at its goal or early, keeps its last value."
+    )
     return Chart("race-passes", "Residual against passes", caption, panels, columns=2)
 
 
-def _tables(records: Sequence[Record]) -> list[Table]:
-    tables = []
-    head = (
-        "method",
-        *(f"{unit} to {level:g}" for level in LEVELS for unit in ("passes", "seconds")),
-        "best",
-        "constants",
-    )
-    for setting in _settings(records):
-        rows: list[list[Any]] = []
-        for method, runs in _fields(records, setting):
-            needed = [number for level in LEVELS for number in _reached(runs, level)]
-            bests = sorted(math.inf if (best := r.summary["best_kkt"]) is None else best for r in runs)
-            cells = ["not reached" if math.isinf(number) else number for number in needed]
-            rows.append([method, *cells, bests[len(bests) // 2], json.dumps(runs[0].summary["constants"])])
-        rows.sort(key=lambda row: [math.inf if isinstance(cell, str) else cell for cell in row[-4:0:-2]] + [row[-2]])
-        tables.append(Table(f"{setting}: median passes and seconds to a relative KKT residual", head, rows))
-    refusals = {
-        (r.unit.method, r.unit.config["problem"]): r.summary["refusal"] for r in records if "refusal" in r.summary
-    }
-    rows = [[*key, reason] for key, reason in refusals.items()]
-    return [*tables, Table("Methods that do not take a problem", ("method", "problem", "reason"), rows)]
+def _tables(records: Sequence[Record], runs: Sequence[Record]) -> list[Table]:
+    tables: dict[str, list[list[Any]]] = {}
+    for setting, method, found in groups(runs):
+        # Sorted by passes to the smallest level, then to the others, then by the best residual.
+        order = [median(costs_to(found, level, "passes")) for level in LEVELS[::-1]]
+        rate = [exponent(found)] if setting.endswith(TOY) else []
+        cells = [*cost_cells(found, LEVELS, ("passes", "seconds")), best(found), *rate]
+        row = [[*order, best(found)], method, *cells, json.dumps(found[0].summary["constants"])]
+        tables.setdefault(setting, []).append(row)
+    costs = [f"{cost} to {level:g}" for level in LEVELS for cost in ("passes", "seconds")]
+    drawn = [
+        Table(
+            f"{setting}: passes and seconds to a relative KKT residual",
+            ("method", *costs, "best", *(["exponent"] if setting.endswith(TOY) else []), "constants"),
+            [row[1:] for row in sorted(rows, key=lambda row: row[0])],
+        )
+        for setting, rows in tables.items()
+    ]
+    refused = [record for record in records if "refusal" in record.summary]
+    reasons = {(r.unit.method, r.unit.config["problem"]): r.summary["refusal"] for r in refused}
+    rows = [[*key, reason] for key, reason in reasons.items()]
+    return [*drawn, Table("Methods that do not take a problem", ("method", "problem", "reason"), rows)]
 
 
-def _verdicts(records: Sequence[Record]) -> list[Verdict]:
-    tuned = [setting for setting in _settings(records) if setting.startswith("tuned")]
-    passes = {
-        (setting, level): {method: _reached(runs, level)[0] for method, runs in _fields(records, setting)}
-        for setting in tuned
-        for level in LEVELS
-    }
-    successors, factors, wins = [], [], []
-    words: tuple[list[str], list[str], list[str]] = ([], [], [])
-    for (setting, level), found in passes.items():
+def _verdicts(runs: Sequence[Record]) -> list[Verdict]:
+    tuned = [(setting, method, found) for setting, method, found in groups(runs) if setting.startswith("tuned")]
+    contests = dict.fromkeys(setting for setting, _, _ in tuned if not setting.endswith(TOY))
+    marks: dict[str, list[Any]] = {"fewer": [], "factor": [], "ours": []}
+    words: dict[str, list[str]] = {"fewer": [], "factor": [], "ours": []}
+
+    def show(passes: float) -> str:
+        return NOT_REACHED if math.isinf(passes) else f"{passes:g}"
+
+    for setting, level in ((setting, level) for setting in contests for level in LEVELS):
         where = f"{setting}, to {level:g}"
-        finite = {method: number for method, number in found.items() if math.isfinite(number)}
+        found = {m: median(costs_to(some, level, "passes")) for name, m, some in tuned if name == setting}
+        finite = {method: passes for method, passes in found.items() if math.isfinite(passes)}
         for method in SUCCESSORS:
             if {method, PAPER} <= set(found) and {method, PAPER} & set(finite):
-                successors.append(found[method] < found[PAPER])
-                words[0].append(f"{where}: {method} {found[method]:g}, GDPA {found[PAPER]:g}.")
-        slowest = [found[rival] for rival in RIVALS if rival in finite]
+                marks["fewer"].append(found[method] < found[PAPER])
+                words["fewer"].append(f"{where}: {method} {show(found[method])}, GDPA {show(found[PAPER])}.")
+        slowest = [finite[rival] for rival in RIVALS if rival in finite]
         fastest = [finite[method] for method in SUCCESSORS if method in finite]
         if slowest and fastest:
-            factors.append(max(slowest) / min(fastest))
-            words[1].append(f"{where}: {factors[-1]:.3g} times.")
+            marks["factor"].append(max(slowest) / min(fastest))
+            words["factor"].append(f"{where}: {marks['factor'][-1]:.3g} times.")
         if OURS in found and finite:
             winner = min(finite, key=lambda method: finite[method])
-            wins.append(found[OURS] <= finite[winner])
-            words[2].append(f"{where}: AdaptiveGDPA {found[OURS]:g}, the fewest {finite[winner]:g} by {winner}.")
-
-    def overall(marks: Sequence[bool]) -> bool | None:
-        return marks[0] if len(set(marks)) == 1 else None
-
+            marks["ours"].append(found[OURS] <= finite[winner])
+            fewest = f"the fewest {show(finite[winner])} by {winner}"
+            words["ours"].append(f"{where}: AdaptiveGDPA {show(found[OURS])}, {fewest}.")
+    fits = {m: exponent(found) for setting, m, found in tuned if setting.endswith(TOY) and m in (*SUCCESSORS, PAPER)}
+    fast = [fits[method] <= RATE + RATE_TOLERANCE for method in SUCCESSORS if math.isfinite(fits.get(method, math.nan))]
+    claim = f"Later papers: a successor needs up to {FACTOR:g} times fewer passes than switching steps or IPPP."
+    factors = marks["factor"]
+    won = f"{sum(marks['ours'])} of {len(marks['ours'])} comparisons won."
     return [
         Verdict(
-            "Later papers: methods of O(eps^-2) need fewer passes than GDPA.", overall(successors), " ".join(words[0])
+            "Later papers: methods of O(eps^-2) need fewer passes than GDPA.",
+            overall(marks["fewer"]),
+            " ".join(words["fewer"]),
         ),
         Verdict(
-            f"Later papers: a successor needs up to {FACTOR:g} times fewer passes than switching steps or IPPP.",
-            max(factors) >= FACTOR if factors else None,
-            f"{' '.join(words[1])} The claim is about a stochastic method that is not in this race.",
+            "Later papers: the residual of methods of O(eps^-2) falls at least as fast as passes^(-1/2).",
+            overall(fast),
+            "Exponents in the last decade of passes on the toy, tuned: "
+            + ", ".join(f"{m} {fit:.2f}" for m, fit in fits.items())
+            + ".",
         ),
-        Verdict("AdaptiveGDPA needs the fewest passes.", all(wins) if wins else None, " ".join(words[2]), ours=True),
+        Verdict(
+            claim,
+            max(factors) >= FACTOR if factors else None,
+            f"{' '.join(words['factor'])} The claim is about a stochastic method that is not in this race.",
+        ),
+        Verdict(
+            "AdaptiveGDPA needs the fewest passes.",
+            all(marks["ours"]) if marks["ours"] else None,
+            f"{won} {' '.join(words['ours'])}",
+            ours=True,
+        ),
     ]

@@ -20,7 +20,7 @@ from gdpa.oracles import library as problems
 from gdpa.oracles.library import TestProblem
 from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
 from gdpa.paper.clock import Clock
-from gdpa.paper.figures.chart import Chart, Panel, Series
+from gdpa.paper.figures.chart import Chart, Panel, Series, look
 from gdpa.paper.records.folder import Record
 from gdpa.run.progress import Progress
 from gdpa.run.solve import solve
@@ -270,7 +270,7 @@ def _residuals_chart(records: Sequence[Record]) -> Chart:
         for name in RESIDUALS:
             chosen = [r for r in records if r.unit.config["tau"] == tau and r.columns]
             series = [
-                Series(r.unit.setting, r.columns["step"], r.columns[name], *_look(settings.index(r.unit.setting)))
+                Series(r.unit.setting, r.columns["step"], r.columns[name], *look(settings.index(r.unit.setting), GUIDE))
                 for r in chosen
             ]
             if chosen:
@@ -288,11 +288,6 @@ def _residuals_chart(records: Sequence[Record]) -> Chart:
         panels,
         columns=len(RESIDUALS),
     )
-
-
-def _look(index: int) -> tuple[str, int]:
-    """Return a style and a color that differ for the first 18 curves."""
-    return ("line", "dotted", "dashdot")[index // GUIDE % 3], index % GUIDE
 
 
 def _verdicts(records: Sequence[Record]) -> list[Verdict]:

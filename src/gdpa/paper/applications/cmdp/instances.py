@@ -26,11 +26,7 @@ def paper_instance(b: float = 6.0) -> TabularCMDP:
 
 
 def random_instance(
-    seed: int,
-    num_states: int = 50,
-    num_actions: int = 10,
-    thresholds: Any = (0.0,),
-    discount: float = 0.9,
+    seed: int, num_states: int = 50, num_actions: int = 10, thresholds: Any = (0.0,), discount: float = 0.9
 ) -> TabularCMDP:
     """Return a CMDP with uniform transitions (rows normalized), rewards and utilities in [0, 1], uniform start.
 
@@ -55,11 +51,7 @@ def random_instance(
 
 
 def from_gymnasium(
-    env: Any,
-    costs: Mapping[str, Cost],
-    budgets: Mapping[str, float],
-    discount: float = 0.99,
-    start: Any = None,
+    env: Any, costs: Mapping[str, Cost], budgets: Mapping[str, float], discount: float = 0.99, start: Any = None
 ) -> TabularCMDP:
     """Return the CMDP of a Gymnasium environment that publishes its transitions as ``env.unwrapped.P``.
 

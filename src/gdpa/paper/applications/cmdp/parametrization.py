@@ -15,11 +15,7 @@ Parametrization = Literal["softmax", "direct"]
 
 
 def as_problem(
-    cmdp: TabularCMDP,
-    parametrization: Parametrization = "softmax",
-    *,
-    thresholds: Any = None,
-    check: bool = True,
+    cmdp: TabularCMDP, parametrization: Parametrization = "softmax", *, thresholds: Any = None, check: bool = True
 ) -> Problem:
     r"""Return ``min -V_r(pi_x)`` subject to ``b - V_u(pi_x) <= 0`` for every method of the library.
 
@@ -90,10 +86,7 @@ def as_problem(
         return Evaluation(-reward, b - utilities, pullback, jacobian if m else None)
 
     return Problem(
-        evaluate,
-        num_constraints=m,
-        domain=REALS if softmax else Simplex(rows=cmdp.num_states),
-        names=cmdp.names,
+        evaluate, num_constraints=m, domain=REALS if softmax else Simplex(rows=cmdp.num_states), names=cmdp.names
     )
 
 

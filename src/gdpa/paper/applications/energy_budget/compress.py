@@ -11,13 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gdpa.paper.applications.energy_budget.budget import (
-    SMOOTHING,
-    EnergyBudget,
-    EnergyModel,
-    fit_energy,
-    sample_widths,
-)
+from gdpa.paper.applications.energy_budget.budget import SMOOTHING, EnergyBudget, EnergyModel, fit_energy, sample_widths
 from gdpa.paper.applications.energy_budget.network import Chain, Meter
 from gdpa.torch import ConstrainedOptimizer, constrain
 
