@@ -96,28 +96,23 @@ def build(name: str, widths: Sequence[int] = ()) -> nn.Sequential:
     )  # fmt: skip
 
 
-class _Data(NamedTuple):
-    train: tuple[torch.Tensor, torch.Tensor]
-    validation: tuple[torch.Tensor, torch.Tensor]
-    test: tuple[torch.Tensor, torch.Tensor]
+Labeled = tuple[torch.Tensor, torch.Tensor]
 
 
-def _load(images: int, say: Callable[[str], None]) -> _Data:
+def _load(images: int, say: Callable[[str], None]) -> tuple[Labeled, Labeled, Labeled]:
+    """Return the images and labels to train on, those held out, and those of the test."""
     data = load("mnist", progress=say)
 
-    def tensors(x: Any, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def tensors(x: Any, y: Any) -> Labeled:
         return torch.from_numpy(x[:, None] / np.float32(255)), torch.from_numpy(y.astype(np.int64))
 
     held_out = min(VALIDATION, len(data.train_y) // 2)
     cut = min(images, len(data.train_y) - held_out)
-    return _Data(
-        tensors(data.train_x[:cut], data.train_y[:cut]),
-        tensors(data.train_x[-held_out:], data.train_y[-held_out:]),
-        tensors(data.test_x, data.test_y),
-    )
+    held = tensors(data.train_x[-held_out:], data.train_y[-held_out:])
+    return tensors(data.train_x[:cut], data.train_y[:cut]), held, tensors(data.test_x, data.test_y)
 
 
-def accuracy(network: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> float:
+def accuracy(network: nn.Module, data: Labeled) -> float:
     """Return the share of images that the network classifies rightly, in percent."""
     images, labels = data
     network.eval()
@@ -141,7 +136,7 @@ class _Run:
     def __init__(self, unit: Unit, log: Log) -> None:
         self.unit, self.log, self.config = unit, log, unit.config
         log.progress(0.0, "preparing the data")
-        self.data = _load(self.config["images"], lambda text: log.progress(0.0, text))
+        self.images, self.held_out, self.test = _load(self.config["images"], lambda text: log.progress(0.0, text))
         self.meter = CountedEnergy(torch.zeros(1, 1, 28, 28))
         torch.manual_seed(unit.seed)
         self.dense = build(unit.setting)
@@ -153,15 +148,11 @@ class _Run:
 
     def batches(self) -> Batches:
         """Return batches that every training of the unit sees in the same order."""
-        return Batches(*self.data.train, size=min(BATCH, len(self.data.train[1])), seed=self.unit.seed)
-
-    def note(self, words: str) -> Callable[[float], None]:
-        """Return a function that reports the share done of a training."""
-        return lambda done: self.log.progress(done, words)
+        return Batches(*self.images, size=min(BATCH, len(self.images[1])), seed=self.unit.seed)
 
     def trained(self, network: nn.Sequential, epochs: int, rate: float, note: str) -> nn.Sequential:
         """Train and return a network."""
-        train(network, self.batches(), epochs=epochs, lr=rate, watch=self.note(note))
+        train(network, self.batches(), epochs=epochs, lr=rate, watch=lambda done: self.log.progress(done, note))
         return network
 
     def gdpa(self, limit: float) -> Iterator[_Found]:
@@ -169,11 +160,16 @@ class _Run:
         _, under, after = self.config["epochs"]
         for rate in self.config["rates"]:
             budgeted = EnergyBudget(copy.deepcopy(self.dense), self.model, limit)
-            watch = self.note("under the budget")
-            optimizer = train_within(budgeted, self.batches(), epochs=under, lr=rate, watch=watch)
+            optimizer = train_within(
+                budgeted,
+                self.batches(),
+                epochs=under,
+                lr=rate,
+                watch=lambda done: self.log.progress(done, "under the budget"),
+            )
             pruned = prune(budgeted, self.meter)
             extra = {
-                "before fine-tuning": accuracy(pruned.network, self.data.test),
+                "before fine-tuning": accuracy(pruned.network, self.test),
                 "largest violation": budgeted.violations().max().item(),
                 **{f"price of {n}": p for n, p in zip(budgeted.names, optimizer.multipliers.tolist(), strict=True)},
             }
@@ -191,8 +187,8 @@ class _Run:
         }
         _, under, after = self.config["epochs"]
         for way, choose in ways.items():
-            pruned = prune_by_norm(chain, scores, self.meter, limit, choose, self.model)
-            extra = {"before fine-tuning": accuracy(pruned.network, self.data.test)}
+            pruned = prune_by_norm(chain, scores, self.meter, limit, choose)
+            extra = {"before fine-tuning": accuracy(pruned.network, self.test)}
             for rate in self.config["rates"]:
                 network = self.trained(copy.deepcopy(pruned.network), under + after, rate, "fine-tuning")
                 yield _Found(f"{way}, step {rate:g}", network, extra)
@@ -200,10 +196,8 @@ class _Run:
     def uniform(self, limit: float) -> Iterator[_Found]:
         """Train a network whose widths are all scaled alike."""
         chain, scores = Chain(self.dense), [torch.ones(width) for width in self.full]
-        widths = prune_by_norm(
-            chain, scores, self.meter, limit, lambda bound: fit_widths(self.model, bound, self.full), self.model
-        ).widths
-        return self.from_scratch(widths)
+        pruned = prune_by_norm(chain, scores, self.meter, limit, lambda bound: fit_widths(self.model, bound, self.full))
+        return self.from_scratch(pruned.widths)
 
     def from_scratch(self, widths: Sequence[int]) -> Iterator[_Found]:
         """Train fresh weights at these widths for as many epochs as the whole of another method, at every rate."""
@@ -212,20 +206,14 @@ class _Run:
             network = build(self.unit.setting, widths)
             yield _Found(f"step {rate:g}", self.trained(network, sum(self.config["epochs"]), rate, "from scratch"), {})
 
-    def judge(self, method: str, budget: float, found: _Found) -> dict[str, Any]:
-        """Return one row: the cost and the accuracy of a network."""
-        energy = self.meter(found.network) / self.dense_energy
-        choice = {"method": method, "budget": budget, "variant": found.variant, "energy": energy}
-        return {**choice, **self.describe(found.network)}
-
     def describe(self, network: nn.Sequential) -> dict[str, Any]:
         """Return the size and the accuracy of a network."""
         return {
             "widths": "-".join(map(str, Chain(network).widths)),
             "parameters": sum(p.numel() for p in network.parameters()),
             "macs": sum(layer.macs for layer in count_layers(network, self.meter.example)),
-            "validation": accuracy(network, self.data.validation),
-            "test": accuracy(network, self.data.test),
+            "validation": accuracy(network, self.held_out),
+            "test": accuracy(network, self.test),
         }
 
 
@@ -240,13 +228,15 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         """Log every variant and return the first that is best on the held-out images."""
         judged = []
         for found in variants:
-            judged.append((work.judge(method, budget, found), found))
+            energy = work.meter(found.network) / work.dense_energy
+            row = {"method": method, "budget": budget, "variant": found.variant, "energy": energy}
+            judged.append(({**row, **work.describe(found.network)}, found))
             log.row(**judged[-1][0])
         return max(judged, key=lambda pair: pair[0]["validation"])
 
     for budget in unit.config["budgets"]:
         row, found = best(unit.method, budget, makers[unit.method](budget * work.dense_energy))
-        seconds = _seconds([work.dense, found.network], work.data.test[0][:TIMED_IMAGES])
+        seconds = _seconds([work.dense, found.network], work.test[0][:TIMED_IMAGES])
         chosen.append({**row, **found.extra, "seconds": seconds[1], "dense seconds": seconds[0]})
         if unit.method == GDPA:
             chosen.append(best(SCRATCH, budget, work.from_scratch(Chain(found.network).widths))[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ INTRODUCTION = (
 
 
 class Results:
-    """The chosen networks of all records, by network, budget and method."""
+    """The chosen networks of all records, by network, budget and method, one row per seed."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = records
@@ -50,10 +50,6 @@ class Results:
         """Return the dense network of each record."""
         return [record.summary["dense"] for record in self.records if record.unit.setting == network]
 
-    def values(self, network: str, budget: float, method: str, name: str) -> Vector:
-        """Return one number per seed."""
-        return np.array([row[name] for row in self.rows(network, budget, method)], dtype=float)
-
     def cells(self, *methods: str) -> Iterator[tuple[str, float, str, list[Row]]]:
         """Yield network, budget, method and the rows of each cell that has some."""
         for network in self.networks:
@@ -65,19 +61,18 @@ class Results:
 
 def describe(records: Sequence[Record], methods: Sequence[str], scratch: str) -> Section:
     """Return the whole section; the first of ``methods`` is ours."""
-    results, ours = Results(records), methods[0]
+    results, everyone = Results(records), (*methods, scratch)
     if not records:
         return Section(INTRODUCTION, (), (), ())
-    everyone = (*methods, scratch)
     return Section(
         f"{INTRODUCTION} {_settings(results)}",
         charts=(_accuracy_chart(results, everyone), _widths_chart(results, methods)),
-        tables=(_accuracy_table(results, everyone), _size_table(results, ours), _training_table(results, methods)),
-        verdicts=(
-            _inside(results, ours),
-            *(_as_good(results, ours, rival) for rival in methods[1:]),
-            _smaller(results, ours),
+        tables=(
+            _accuracy_table(results, everyone),
+            _size_table(results, methods[0]),
+            _training_table(results, methods),
         ),
+        verdicts=_verdicts(results, methods),
     )
 
 
@@ -101,19 +96,23 @@ def _settings(results: Results) -> str:
     )
 
 
+def _curve(method: str, color: int, x: Any, values: Vector) -> list[Series]:
+    """Return a line with its band, and points on it; ``values`` has a row per seed."""
+    mean = values.mean(axis=0)
+    line = Series(method, x, mean, STYLES[color], color, values.min(axis=0), values.max(axis=0))
+    return [line, Series(method, x, mean, "points", color)]
+
+
 def _accuracy_chart(results: Results, methods: Sequence[str]) -> Chart:
     """Return test accuracy against the energy used, one panel per network."""
     panels = []
     for network in results.networks:
-        series = []
+        series: list[Series] = []
         for color, method in enumerate(methods):
             found = [rows for budget in results.budgets if (rows := results.rows(network, budget, method))]
             if found:
                 energy = [100 * float(np.mean([row["energy"] for row in rows])) for rows in found]
-                tests = [[row["test"] for row in rows] for rows in found]
-                middle, low, high = ([float(pick(values)) for values in tests] for pick in (np.mean, min, max))
-                series.append(Series(method, energy, middle, STYLES[color], color, low, high))
-                series.append(Series(method, energy, middle, "points", color))
+                series += _curve(method, color, energy, np.array([[row["test"] for row in rows] for rows in found]).T)
         ends = [100 * min(results.budgets), 100 * max(results.budgets)]
         dense = float(np.mean([row["test"] for row in results.dense(network)]))
         series.append(Series("dense network", ends, [dense, dense], "dashed", DENSE))
@@ -136,15 +135,12 @@ def _widths_chart(results: Results, methods: Sequence[str]) -> Chart:
         places = np.arange(1, len(full) + 1)
         ticks = {float(place): f"{place} (of {width})" for place, width in zip(places, full, strict=True)}
         for budget in results.budgets:
-            series = []
+            series: list[Series] = []
             for color, method in enumerate(methods):
                 if rows := results.rows(network, budget, method):
-                    shares = np.array([_widths(row) for row in rows]) / full * 100
-                    mean, low, high = shares.mean(axis=0), shares.min(axis=0), shares.max(axis=0)
-                    series.append(Series(method, places, mean, STYLES[color], color, low, high))
-                    series.append(Series(method, places, mean, "points", color))
-            title = f"{network}, {budget:.0%} of the energy"
-            panels.append(Panel(title, "hidden width u", "channels kept (%)", series, False, False, ticks))
+                    series += _curve(method, color, places, np.array([_widths(row) for row in rows]) / full * 100)
+            name = f"{network}, {budget:.0%} of the energy"
+            panels.append(Panel(name, "hidden width u", "channels kept (%)", series, False, False, ticks))
     return Chart(
         "energy-widths",
         "Channels that are kept in each hidden width",
@@ -161,37 +157,26 @@ def _widths(row: Row) -> Vector:
 def _accuracy_table(results: Results, methods: Sequence[str]) -> Table:
     rows: list[list[Any]] = []
     for network, budget, method, found in results.cells(*methods):
-        dense = results.dense(network)
+        dense, ours = results.dense(network), results.rows(network, budget, methods[0])
         if network not in {row[0] for row in rows}:
             rows.append([network, "all", "dense", dense[0]["widths"], 1.0, _spread(dense, "test"), None, None])
-        gap = results.values(network, budget, methods[0], "test").mean() - np.mean([row["test"] for row in found])
-        rows.append(
-            [
-                network,
-                f"{budget:.0%}",
-                method,
-                ", ".join(row["widths"] for row in found),
-                max(row["energy"] for row in found),
-                _spread(found, "test"),
-                _spread(found, "before fine-tuning") if "before fine-tuning" in found[0] else None,
-                None if method == methods[0] or np.isnan(gap) else f"{gap:+.2f}",
-            ]
-        )
+        gap = np.mean([row["test"] for row in ours]) - np.mean([row["test"] for row in found]) if ours else None
+        before = _spread(found, "before fine-tuning") if "before fine-tuning" in found[0] else None
+        better = None if method == methods[0] or gap is None else f"{gap:+.2f}"
+        widths, most = ", ".join(row["widths"] for row in found), max(row["energy"] for row in found)
+        rows.append([network, f"{budget:.0%}", method, widths, most, _spread(found, "test"), before, better])
     head = (
-        "network", "budget", "method", "widths, by seed", "largest true energy / dense",
-        "test accuracy in %", "before fine-tuning", "GDPA is better by",
-    )  # fmt: skip
+        *("network", "budget", "method", "widths, by seed", "largest true energy / dense"),
+        *("test accuracy in %", "before fine-tuning", "GDPA is better by"),
+    )
     return Table("Accuracy at equal energy: means over seeds, in brackets least and most", head, rows)
 
 
 def _ratios(results: Results, network: str, found: Sequence[Row]) -> list[float]:
     """Return how many times smaller parameters, multiply-accumulates and time of a call are than the dense ones."""
     dense = results.dense(network)[0]
-    return [
-        min(dense["parameters"] / row["parameters"] for row in found),
-        min(dense["macs"] / row["macs"] for row in found),
-        min(row["dense seconds"] / row["seconds"] for row in found),
-    ]
+    sizes = [min(dense[name] / row[name] for row in found) for name in ("parameters", "macs")]
+    return [*sizes, min(row["dense seconds"] / row["seconds"] for row in found)]
 
 
 def _size_table(results: Results, method: str) -> Table:
@@ -214,67 +199,68 @@ def _training_table(results: Results, methods: Sequence[str]) -> Table:
             for name, variant in zip(record.columns["method"], record.columns["variant"], strict=True)
             if name == method
         }
-        prices = [
-            ", ".join(f"{value:.3g}" for key, value in row.items() if key.startswith("price of ")) for row in found
-        ]
+        prices = [", ".join(f"{row[key]:.3g}" for key in row if key.startswith("price of ")) for row in found]
         violations = [f"{row['largest violation']:.3f}" for row in found if "largest violation" in row]
         cells = ("; ".join(prices) if any(prices) else None, ", ".join(violations) or None)
         chosen = "; ".join(row["variant"] for row in found)
         rows.append([network, f"{budget:.0%}", method, len(tried), chosen, *cells])
     head = (
-        "network", "budget", "method", "variants tried", "chosen, by seed",
-        "GDPA's multipliers (widths, energy)", "largest violation before pruning",
-    )  # fmt: skip
+        *("network", "budget", "method", "variants tried", "chosen, by seed"),
+        *("GDPA's multipliers (widths, energy)", "largest violation before pruning"),
+    )
     return Table("Variants and multipliers", head, rows)
 
 
-def _judged(results: Results, method: str) -> Iterator[tuple[str, float, str, list[Row]]]:
-    """Yield network, budget, both in words, and rows of the cells that the verdicts are about."""
-    for network, budget, _, found in results.cells(method):
-        if budget in JUDGED:
-            yield network, budget, f"{network}, {budget:.0%}", found
+def _verdicts(results: Results, methods: Sequence[str]) -> list[Verdict]:
+    """Judge energy, accuracy beside each rival, and size at each judged budget."""
 
-
-def _ours(claim: str, marks: Sequence[bool], words: str) -> Verdict:
-    return Verdict(claim, all(marks) if marks else None, words, ours=True)
-
-
-def _inside(results: Results, method: str) -> Verdict:
-    marks, words = [], []
-    for _, budget, case, found in _judged(results, method):
-        marks.append(all(row["energy"] <= budget for row in found))
+    def inside(network: str, budget: float, found: Sequence[Row]) -> tuple[bool, str]:
         shares = ", ".join(f"{100 * row['energy']:.2f} %" for row in found)
-        words.append(f"{case}: {shares}.")
-    claim = "The pruned network's true energy is inside the budget in every seed."
-    return _ours(claim, marks, f"Shares of the dense energy, by seed. {' '.join(words)}")
+        return all(row["energy"] <= budget for row in found), f"{shares}."
 
-
-def _as_good(results: Results, method: str, rival: str) -> Verdict:
-    """Judge by means over seeds whether ours is at least as accurate at each judged budget."""
-    marks, words = [], []
-    for network, budget, case, _ in _judged(results, method):
-        ours, theirs = (results.values(network, budget, name, "test") for name in (method, rival))
-        if not len(theirs):
-            continue
-        gap = ours.mean() - theirs.mean()
-        marks.append(bool(gap >= 0))
-        several = 1 < len(ours) == len(theirs)
-        each = f" (by seed {', '.join(f'{value:+.2f}' for value in ours - theirs)})" if several else ""
-        words.append(f"{case}: {'better' if gap >= 0 else 'worse'} by {abs(gap):.2f} points{each}.")
-    return _ours(f"{method}'s test accuracy is at least that of {rival} at the same energy.", marks, " ".join(words))
-
-
-def _smaller(results: Results, method: str) -> Verdict:
-    marks, words = [], []
-    for network, _, case, found in _judged(results, method):
+    def smaller(network: str, budget: float, found: Sequence[Row]) -> tuple[bool, str]:
         parameters, macs, times = _ratios(results, network, found)
-        marks.append(min(parameters, macs, times) > 1)
-        words.append(
-            f"{case}: {parameters:.1f} times fewer parameters, {macs:.1f} times fewer multiply-accumulates, a call "
+        return min(parameters, macs, times) > 1, (
+            f"{parameters:.1f} times fewer parameters, {macs:.1f} times fewer multiply-accumulates, a call "
             f"{times:.1f} times as fast."
         )
-    claim = "The pruned network is really smaller: parameters, multiply-accumulates and time of a call on the CPU."
-    return _ours(claim, marks, " ".join(words))
+
+    def as_good(rival: str) -> Callable[[str, float, Sequence[Row]], tuple[bool, str] | None]:
+        def judge(network: str, budget: float, found: Sequence[Row]) -> tuple[bool, str] | None:
+            others = results.rows(network, budget, rival)
+            if not others:
+                return None
+            ours, theirs = (np.array([row["test"] for row in rows]) for rows in (found, others))
+            gap = ours.mean() - theirs.mean()
+            several = 1 < len(ours) == len(theirs)
+            each = f" (by seed {', '.join(f'{value:+.2f}' for value in ours - theirs)})" if several else ""
+            return bool(gap >= 0), f"{'better' if gap >= 0 else 'worse'} by {abs(gap):.2f} points{each}."
+
+        return judge
+
+    claims: dict[str, tuple[str, Callable[..., tuple[bool, str] | None]]] = {
+        "The pruned network's true energy is inside the budget in every seed.": (
+            "Shares of the dense energy, by seed. ",
+            inside,
+        ),
+        **{
+            f"{methods[0]}'s test accuracy is at least that of {rival} at the same energy.": ("", as_good(rival))
+            for rival in methods[1:]
+        },
+        "The pruned network is really smaller: parameters, multiply-accumulates and time of a call on the CPU.": (
+            "",
+            smaller,
+        ),
+    }
+    verdicts = []
+    for claim, (opening, judge) in claims.items():
+        marks, words = [], []
+        for network, budget, _, found in results.cells(methods[0]):
+            if budget in JUDGED and (judged := judge(network, budget, found)) is not None:
+                marks.append(judged[0])
+                words.append(f"{network}, {budget:.0%}: {judged[1]}")
+        verdicts.append(Verdict(claim, all(marks) if marks else None, opening + " ".join(words), ours=True))
+    return verdicts
 
 
 def _spread(rows: Sequence[Row], name: str) -> str:

@@ -66,7 +66,7 @@ PROBLEMS = {
     "mnpc": Race((0.03, 0.1, 0.3), (0.03, 0.3, 3.0), printed="mnpc"),
     "budget": Race((0.1, 0.3, 1.0), (0.03, 0.3, 3.0), printed="network"),
     "cmdp": Race((10.0, 100.0, 1000.0), (0.1, 0.5, 2.5)),
-    TOY: Race((0.003, 0.01, 0.03), (0.1, 1.0, 10.0), passes=20_000, goal=1e-12),
+    TOY: Race((0.003, 0.01, 0.03), (0.1, 1.0, 10.0), passes=5000, goal=1e-12),
 }
 CMDP_PRINTED = {"alpha": 100.0, "beta": 0.5, "tau": 0.1}
 #: Method -> the constants of its grid: a step length, and one that weighs the constraints or names a tolerance.

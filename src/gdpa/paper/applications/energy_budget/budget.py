@@ -74,12 +74,7 @@ class EnergyModel:
 
 
 class EnergyFit(NamedTuple):
-    """A fitted model and how far it is from its measurements.
-
-    Attributes:
-        model: the model.
-        error: the largest |psi - energy| over the measurements, relative to the largest energy.
-    """
+    """A fitted model, and the largest |psi - energy| over the measurements relative to the largest energy."""
 
     model: EnergyModel
     error: float
@@ -99,8 +94,7 @@ def fit_energy(
     Args:
         widths: the hidden widths measured, of shape (n, L - 1).
         energies: y, of shape (n,), in joules.
-        full: the hidden widths of the full network.
-        penalty: kappa.
+        full, penalty: S, and kappa.
 
     Example:
         >>> truth = EnergyModel((1.0, 10.0, 20.0, 30.0), full=(4, 8))
@@ -147,10 +141,6 @@ def smooth_count(squared_norms: torch.Tensor, squared_scale: torch.Tensor | floa
     r"""Return :math:`\phi_d(w) = \sum_i \|w_i\|^2 / (\|w_i\|^2 + d^2)`, the number of channels that are not small.
 
     A channel far below the scale d counts as 0, one far above it as 1. phi is smooth and not convex.
-
-    Args:
-        squared_norms: the squared norms of the channels.
-        squared_scale: d^2.
 
     >>> round(smooth_count(torch.tensor([0.0, 1.0, 1e6]), 1.0).item(), 4)
     1.5

@@ -30,20 +30,11 @@ class OverBudgetError(RuntimeError):
 
 
 class Pruned(NamedTuple):
-    """A smaller dense network.
-
-    Attributes:
-        network: the network.
-        widths: its hidden widths.
-        energy: the meter's reading, at most the budget.
-        model_energy: psi of its widths.
-        keep: the channels of the full network that are left, by hidden width.
-    """
+    """A smaller dense network, its hidden widths, the meter's reading, and the channels kept of each full width."""
 
     network: nn.Sequential
     widths: tuple[int, ...]
     energy: float
-    model_energy: float
     keep: tuple[torch.Tensor, ...]
 
 
@@ -54,18 +45,14 @@ def prune(budgeted: EnergyBudget, meter: Meter) -> Pruned:
     alike to fill the budget, because training leaves phi_d a little above or below it. psi makes this choice and the
     meter checks it: the limit given to psi is rescaled until the measured energy is inside the budget and close to it.
 
-    Args:
-        budgeted: the network after training.
-        meter: the true energy of a network, see `Meter`.
-
     Raises:
-        OverBudgetError: if the meter exceeds the budget for every choice tried.
+        OverBudgetError: the meter exceeds the budget for every choice tried.
     """
     chain, model = budgeted.chain, budgeted.model
     with torch.no_grad():
         scores = chain.squared_norms()
         wanted = budgeted.counts().tolist()
-    return prune_by_norm(chain, scores, meter, budgeted.limit, lambda bound: fit_widths(model, bound, wanted), model)
+    return prune_by_norm(chain, scores, meter, budgeted.limit, lambda bound: fit_widths(model, bound, wanted))
 
 
 def prune_by_norm(
@@ -74,7 +61,6 @@ def prune_by_norm(
     meter: Meter,
     limit: float,
     choose: Callable[[float], Sequence[int]],
-    model: EnergyModel,
 ) -> Pruned:
     """Keep the channels with the largest scores; ``choose(limit)`` returns how many of each width.
 
@@ -91,7 +77,7 @@ def prune_by_norm(
         if energy <= limit:
             low = bound
             if best is None or energy > best.energy:
-                best = Pruned(network, widths, energy, float(model(np.asarray(widths, dtype=float))), keep)
+                best = Pruned(network, widths, energy, keep)
         else:
             high = bound
         bound *= limit / energy
@@ -192,16 +178,9 @@ def train_within(
     loss: Loss = nn.functional.cross_entropy,
     watch: Callable[[float], None] = lambda done: None,
 ) -> ConstrainedOptimizer:
-    """Train (W, S) under the budget by `gdpa.torch.constrain` around Adam and return the optimizer.
+    """Train (W, S) in place under the budget by `gdpa.torch.constrain` around Adam and return the optimizer.
 
-    Args:
-        budgeted: the network and its budget, changed in place.
-        data: batches of inputs and targets.
-        epochs: how often to go through them.
-        lr, shares_lr: Adam's steps for the weights and for the shares s_u / S_u, constant: `train` decays afterwards.
-        dual_rate: of the multipliers.
-        loss: maps outputs and targets to the objective.
-        watch: gets the share of steps done.
+    Adam's steps for the weights (``lr``) and for the shares s_u / S_u are constant: `train` decays afterwards.
     """
     base = torch.optim.Adam(budgeted.parameter_groups(lr, shares_lr), fused=True)
     optimizer = constrain(base, budgeted.names, dual_rate, rule="damped", average=False)
@@ -223,13 +202,7 @@ def measure_model(network: nn.Sequential, meter: Meter, *, count: int = MEASUREM
 
 
 class Compressed(NamedTuple):
-    """The result of `compress`.
-
-    Attributes:
-        pruned: the smaller dense network, fine-tuned, with its widths and its energy.
-        budgeted: the network of full size after training under the budget.
-        multipliers: the prices of the constraints, by name.
-    """
+    """The smaller network, fine-tuned; the full one trained under the budget; the prices of the constraints by name."""
 
     pruned: Pruned
     budgeted: EnergyBudget

@@ -23,18 +23,11 @@ CHANNELWISE = (
 
 
 class Hidden(NamedTuple):
-    """A hidden width: the channels between two weighted layers.
-
-    Attributes:
-        width: S_u, how many channels there are.
-        before, after: positions of the two weighted layers in the network.
-        block: inputs of the layer after that belong to one channel (more than 1 behind a Flatten).
-    """
+    """A hidden width: S_u channels between the weighted layers at two places of the network."""
 
     width: int
     before: int
     after: int
-    block: int
 
 
 class Chain:
@@ -83,7 +76,7 @@ class Chain:
                 if last >= 0:
                     if inputs % width:
                         raise ValueError(f"layer {place} has {inputs} inputs for {width} channels before it")
-                    found.append(Hidden(width, last, place, inputs // width))
+                    found.append(Hidden(width, last, place))
                 last, width = place, int(layer.weight.shape[0])
             elif not isinstance(layer, CHANNELWISE):
                 raise TypeError(
@@ -115,7 +108,13 @@ class Chain:
 
     def narrow(self, keep: Sequence[torch.Tensor]) -> nn.Sequential:
         """Return a smaller dense network with the channels ``keep[u]`` of every hidden width u."""
-        self._check(keep)
+        if len(keep) != len(self.hidden):
+            raise ValueError(f"keep must hold one index tensor per hidden width, {len(self.hidden)}, got {len(keep)}")
+        for u, (chosen, hidden) in enumerate(zip(keep, self.hidden, strict=True)):
+            if not set(chosen.tolist()) <= set(range(hidden.width)):
+                raise ValueError(f"keep[{u}] must lie in 0..{hidden.width - 1}, got {chosen.tolist()}")
+            if not len(chosen) or len(set(chosen.tolist())) != len(chosen):
+                raise ValueError(f"keep[{u}] must name one or more different channels, got {chosen.tolist()}")
         small = copy.deepcopy(self.network)
         place_of = {hidden.before: chosen for hidden, chosen in zip(self.hidden, keep, strict=True)}
         with torch.no_grad():
@@ -144,22 +143,11 @@ class Chain:
         """View a weight as (outputs, channels, weights of one channel)."""
         return weight.view(len(weight), hidden.width, -1)
 
-    def _check(self, keep: Sequence[torch.Tensor]) -> None:
-        if len(keep) != len(self.hidden):
-            raise ValueError(f"keep must hold one index tensor per hidden width, {len(self.hidden)}, got {len(keep)}")
-        for u, (chosen, hidden) in enumerate(zip(keep, self.hidden, strict=True)):
-            if not len(chosen) or len(set(chosen.tolist())) != len(chosen):
-                raise ValueError(f"keep[{u}] must name one or more different channels, got {chosen.tolist()}")
-            if int(chosen.min()) < 0 or int(chosen.max()) >= hidden.width:
-                raise ValueError(f"keep[{u}] must lie in 0..{hidden.width - 1}, got {chosen.tolist()}")
-
 
 def _replace(layer: Any, name: str, value: torch.Tensor) -> None:
     old = getattr(layer, name)
-    if isinstance(old, nn.Parameter):
-        setattr(layer, name, nn.Parameter(value.clone(), requires_grad=old.requires_grad))
-    else:
-        setattr(layer, name, value.clone())
+    parameter = isinstance(old, nn.Parameter)
+    setattr(layer, name, nn.Parameter(value.clone(), old.requires_grad) if parameter else value.clone())
 
 
 def _keep_rows(layer: Any, rows: torch.Tensor) -> None:
@@ -177,14 +165,9 @@ Meter: TypeAlias = Callable[[nn.Module], float]
 
 
 class LayerCost(NamedTuple):
-    """The cost of one layer in one call.
+    """The cost of a layer in one call: parameters, multiply-accumulates, and words moved from and to memory.
 
-    Attributes:
-        name: the layer's name in the network.
-        parameters: weights and biases.
-        macs: multiply-accumulates.
-        words: numbers moved between memory and the arithmetic units, each once: parameters and inputs read, outputs
-            written.
+    A parameter and an input are read once, an output is written once.
     """
 
     name: str
@@ -236,14 +219,10 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Costs:
-    """Joules of one operation.
+    """Joules of a multiply-accumulate and of a word read from or written to memory.
 
     The defaults are for a 45 nm process: a 32-bit floating-point multiplication (3.7 pJ) and addition (0.9 pJ),
     and a 32-bit access to DRAM (640 pJ).
-
-    Attributes:
-        mac: of a multiply-accumulate.
-        word: of a number read from or written to memory.
 
     References:
         M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014; the same numbers stand in
@@ -256,11 +235,7 @@ class Costs:
 
 @dataclass(frozen=True, eq=False)
 class CountedEnergy:
-    """The energy of one call from counts: joules per multiply-accumulate and per word moved.
-
-    Args:
-        example: the input of one call, e.g. one image.
-        costs: joules of one operation.
+    """The energy of one call, such as of one image, from counts of its operations.
 
     >>> meter = CountedEnergy(torch.zeros(1, 3), Costs(mac=1.0, word=10.0))
     >>> meter(nn.Linear(3, 2))
