@@ -12,7 +12,7 @@ from typing import Any
 from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, certificate_at
 from gdpa.core.problem import Problem
-from gdpa.core.units import Yardstick
+from gdpa.core.units import ReferencePoint
 from gdpa.methods import get_method
 from gdpa.methods.nested import Accelerated, FixedMomentum
 from gdpa.paper.base import UsageError
@@ -133,8 +133,8 @@ def certify_from(problem: Problem, x0: Array) -> Callable[[Array, Array], Certif
     near a point where f and its gradient vanish, such as a loss that reaches 0, there are none.
     """
     start = problem.evaluate(x0)
-    yardstick = Yardstick(x0, start.gradient(), start.constraints)
-    return lambda x, multipliers: certificate_at(problem, x, yardstick, problem.evaluate(x), multipliers)
+    reference = ReferencePoint(x0, start.gradient(), start.constraints)
+    return lambda x, multipliers: certificate_at(problem, x, reference, problem.evaluate(x), multipliers)
 
 
 def search(

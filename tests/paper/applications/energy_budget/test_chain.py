@@ -67,7 +67,6 @@ def test_the_norm_of_a_channel_has_the_weights_into_and_out_of_it():
 def test_behind_a_flatten_a_channel_owns_a_block_of_inputs():
     net = convolutional()
     chain = Chain(net)
-
     norms, outgoing = chain.squared_norms()[1], net[7].weight.detach()[:, 2 * 16 : 3 * 16]
     expected = net[4].weight[2].square().sum() + net[4].bias[2].square() + outgoing.square().sum()
     torch.testing.assert_close(norms[2], expected)
