@@ -228,12 +228,14 @@ def test_sqp_ends_when_more_than_thirty_rows_matter():
 # The penalty and the multipliers of an SQP step
 
 
-def model(c, J=1.0, g=1.0):
-    return DenseModel(np.full(1, c), np.full((1, 1), J), np.full(1, g), None, LBFGS())
+def model(c, J=1.0, g=1.0, violation=None):
+    violation = max(g, 0.0) if violation is None else violation
+    return DenseModel(np.full(1, c), np.full((1, 1), J), np.full(1, g), violation, None, LBFGS())
 
 
 def penalized(c, beta, violation=1.0, rules=RULES):
-    F, step = sqp._penalize(model(c), AugmentedLagrangian(np.zeros(1), beta), violation, rules)
+    near = replace(rules, near=0.0)
+    F, step = model(c, violation=violation).penalize(AugmentedLagrangian(np.zeros(1), beta), near)
     return F.beta, float(step.direction[0])
 
 
@@ -262,19 +264,19 @@ def test_a_stiff_model_is_tried_near_the_constraints_and_taken_if_the_merit_is_t
 def test_the_better_multipliers_of_an_sqp_step():
     problem, x = ScaledProblem(line(), Scaling(1.0, np.ones(1))), np.zeros(1)
     # c = -2, J = 1, g = 0: lambda = 2 leaves nothing, lambda = 1 leaves 1
-    lam, gradient, share = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0), 0.0, np.ones(1))
+    lam, gradient, share = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0), np.ones(1))
     assert (lam.tolist(), gradient.tolist(), share) == ([2.0], [0.0], 0.0)
-    same = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0), 0.0, np.full(1, 2.0))
+    same = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0), np.full(1, 2.0))
     assert (same[0].tolist(), same[2]) == ([2.0], 1.0)
     # no multipliers have a smaller residual than the violation
-    kept = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0), 1.0, np.ones(1))
+    kept = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0, violation=1.0), np.ones(1))
     assert (kept[0].tolist(), kept[1].tolist(), kept[2]) == ([1.0], [-1.0], 1.0)
 
 
 def test_slackness_is_a_mean_weighted_by_the_multipliers():
     # g = -1/2: lambda = 2 leaves |-4 + 2| = 2; of any others the slackness is 1/2 however large they are
     lam, gradient, share = sqp._fit_multipliers(
-        ScaledProblem(line(), Scaling(1.0, np.ones(1))), np.zeros(1), model(-4.0, g=-0.5), 0.0, np.full(1, 2.0)
+        ScaledProblem(line(), Scaling(1.0, np.ones(1))), np.zeros(1), model(-4.0, g=-0.5), np.full(1, 2.0)
     )
     assert lam[0] > 2
     assert gradient == pytest.approx(lam - 4)
@@ -474,7 +476,7 @@ def test_the_first_plateau_is_left_to_the_objective():
 def test_a_row_of_zeros_has_the_multiplier_of_its_violation():
     problem = ScaledProblem(line(), Scaling(1.0, np.ones(3)))
     F, J = AugmentedLagrangian(np.zeros(3), 4.0), np.array([[1.0], [0.0], [0.0]])
-    step = model_at(problem, at(line()), np.ones(1), J, np.array([-9.0, 0.5, -0.5])).minimize(F)
+    step = model_at(problem, at(line()), np.ones(1), J, np.array([-9.0, 0.5, -0.5]), 0.5).minimize(F)
     assert step.multipliers == pytest.approx([0.0, 2.0, 0.0])
     assert step.direction == pytest.approx([-1.0])
 

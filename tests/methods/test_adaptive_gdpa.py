@@ -96,7 +96,7 @@ def test_a_stiff_step_with_the_jacobian_by_hand(library):
 def test_a_stiff_step_along_which_the_model_rises_is_not_taken():
     """min -x subject to x^2 <= 1 with a multiplier that is far too large: F_beta descends inwards, SQP outwards."""
     F, x = AugmentedLagrangian(np.array([5.0]), 10.0, 0.0, 0), np.array([0.9])
-    model = DenseModel(-np.ones(1), 2 * x[None], x**2 - 1, None, LBFGS())
+    model = DenseModel(-np.ones(1), 2 * x[None], x**2 - 1, 0.0, None, LBFGS())
     tried, plain = (model.step(F, Rules(near=near)).direction for near in (0.01, 0.0))
     gradient = -1 + 2 * x * (5 + 10 * (x**2 - 1))
     outwards = (1 - x**2) / (2 * x)  # to the linearized constraint
@@ -109,7 +109,7 @@ def test_the_change_of_the_model_by_hand(bounds):
     # F = f + (([lambda + 10 g]_+)^2 - lambda^2) / 20 with lambda = 5, g = -0.2: (3^2 - 25) / 20. With p = 0.1, c = -1,
     # B = 1 and J = 2 f changes by -0.1 + 0.005 and g becomes 0: (5^2 - 25) / 20. Bp + c + J'l = 0 for l = 0.45.
     F = AugmentedLagrangian(np.array([5.0]), 10.0, 0.0, 0)
-    model = DenseModel(-np.ones(1), np.array([[2.0]]), np.array([-0.2]), bounds, LBFGS())
+    model = DenseModel(-np.ones(1), np.array([[2.0]]), np.array([-0.2]), 0.0, bounds, LBFGS())
     assert model.change(F, ModelStep(np.array([0.1]), np.array([0.45]))) == pytest.approx(-0.095 + 0.8)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -207,23 +207,6 @@ def _library() -> Any:
     return library if hasattr(library, "solve") else None  # a folder of that name is not a library
 
 
-class _Program(NamedTuple):
-    """The parts of a program that depend on its size alone."""
-
-    H: Matrix
-    f: Matrix
-    A: Matrix
-    lower: Matrix
-    upper: Matrix
-
-
-@functools.lru_cache(maxsize=16)
-def _empty_program(d: int, m: int) -> _Program:
-    """Return the program of d variables and m constraints before B, c, J, r and bounds are written into it."""
-    none = np.full(d + 2 * m, np.inf)
-    return _Program(np.eye(d + m), np.zeros(d + m), np.zeros((m, d + m)), -none, none)
-
-
 def elastic_qp(
     B: Matrix,
     c: Matrix,
@@ -247,12 +230,12 @@ def elastic_qp(
     n = d + m
     if library is None or max(d, m) > WORKING_SET:
         return None
-    program = _empty_program(d, m)
-    H, f, A, lower, upper = program.H.copy(), program.f.copy(), program.A.copy(), program.lower, program.upper.copy()
+    H, f, A = np.zeros((n, n)), np.zeros(n), np.zeros((m, n))
+    upper = np.full(n + m, np.inf)
+    lower = -upper
     H[:d, :d], f[:d], upper[n:], A[:, :d] = B, c, -r, J
+    H.ravel()[d * (n + 1) :: n + 1] = 1.0
     A.ravel()[d :: n + 1] = -(beta**-0.5)
-    if num_equalities or bounds is not None:
-        lower = lower.copy()
     if num_equalities:
         lower[-num_equalities:] = upper[-num_equalities:]
     if bounds is not None:

@@ -92,12 +92,12 @@ class SQP(Phase):
             phase = self.rescaled(*change, 1.0)
             state = state.rescaled(*change, state.scaling.lengths).replaced(monitor=state.monitor.reset())
             c, J = phase.gradient, phase.jacobian
-        now, violation = state.call(problem), state.violation
+        now, z = state.call(problem), state.z
         if state.hessian is None and now.original.has_hessian and isinstance(c, np.ndarray):
             state = state.replaced(hessian=now.hessian(state.lagrangian.multipliers))
-        model = model_at(problem, state, c, J, state.constraints)
-        F, step = _penalize(model, state.lagrangian, violation, rules)
-        estimate, lagrangian_gradient, share = _fit_multipliers(problem, state.z, model, violation, step.multipliers)
+        model = model_at(problem, state, c, J, state.constraints, state.violation)
+        F, step = model.penalize(state.lagrangian, rules)
+        estimate, lagrangian_gradient, share = _fit_multipliers(problem, z, model, step.multipliers)
         if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
             # lambda of a constraint that is no longer active falls slowly by lambda + beta g
             F = F.with_multipliers(estimate)
@@ -106,7 +106,7 @@ class SQP(Phase):
         slope = dot(gradient, step.direction)
         trial = Trial(step.direction, slope)
         if not slope < 0:
-            trial = projected_gradient(problem, state.z, gradient, state.curvature)
+            trial = projected_gradient(problem, z, gradient, state.curvature)
         return state.replaced(
             lagrangian=F,
             gradient=gradient,
@@ -117,10 +117,11 @@ class SQP(Phase):
 
     def correct(self, problem: ScaledProblem, state: AdaptiveState, constraints: Array, rules: Rules) -> Array | None:
         """Return the model's step with g(x + p) - J p instead of g(x), if x + p violates more than x."""
-        if not largest_violation(constraints, problem.num_equalities) > state.violation:
+        p = problem.num_equalities
+        if not largest_violation(constraints, p) > state.violation:
             return None
-        c, J = self.gradient, self.jacobian
-        model = model_at(problem, state, c, J, constraints - J @ state.trial.direction)
+        g = constraints - self.jacobian @ state.trial.direction
+        model = model_at(problem, state, self.gradient, self.jacobian, g, largest_violation(g, p))
         return model.step(state.lagrangian, rules).direction
 
     def renew(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
@@ -171,34 +172,15 @@ def needed_rows(state: AdaptiveState, now: ScaledEvaluation, F: AugmentedLagrang
     return namespace(zero).stack([now.pullback(unit, 0.0) if near else zero for unit, near in rows])
 
 
-def _penalize(
-    model: Model, F: AugmentedLagrangian, violation: float, rules: Rules
-) -> tuple[AugmentedLagrangian, ModelStep]:
-    """Return F_beta and the model's step, with beta raised until the step removes enough of the violation."""
-    stiff = model.stiff(F, rules)
-    step = model.choose(F, stiff, rules)
-    for _ in range(rules.raises):
-        if violation <= sqrt_eps(model.c) or F.beta >= rules.largest_beta:
-            break
-        left = largest_violation(model.g + matmul(model.J, step.direction), F.num_equalities)
-        if left <= rules.violation_left * violation:
-            break
-        F = F.stiffened(rules.beta_factor, rules.largest_beta)
-        step = model.choose(F, stiff, rules, step)
-    return F, step
-
-
-def _fit_multipliers(
-    problem: ScaledProblem, z: Array, model: Model, violation: float, multipliers: Array
-) -> tuple[Array, Array, float]:
+def _fit_multipliers(problem: ScaledProblem, z: Array, model: Model, multipliers: Array) -> tuple[Array, Array, float]:
     """Return the multipliers, the gradient of the Lagrangian and the ratio of the new to the old KKT residual.
 
     They are the model's own, or the best ones for x if these have a smaller residual: without a constraint
     qualification the model's lag behind. No multipliers have a smaller residual than the violation.
     """
-    c, J, g, domain = model.c, model.J, model.g, problem.domain
+    c, J, g, violation, domain = model.c, model.J, model.g, model.violation, problem.domain
     gradient, split = c + matmul(multipliers, J), g.shape[-1] - problem.num_equalities
-    if not model.fits_multipliers:
+    if not model.fits_multipliers(g):
         return multipliers, gradient, 1.0
     sizes = namespace(g).abs(g[:split])
 
@@ -216,18 +198,20 @@ def _fit_multipliers(
     return (other, other_gradient, new / old) if new < old else (multipliers, gradient, 1.0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Model:
     """The model at x, for any lambda and beta.
 
     Attributes:
         c, J, g: grad f', J' and g'.
+        violation: the largest one.
         bounds: how far each coordinate may move down and up; None for the whole space.
     """
 
     c: Array
     J: Array
     g: Array
+    violation: float
     bounds: tuple[Array, Array] | None
 
     def minimize(self, F: AugmentedLagrangian, near: ModelStep | None = None, interior: bool = True) -> ModelStep:
@@ -248,10 +232,23 @@ class Model:
         """Return the beta of a stiff model."""
         return rules.largest_beta
 
-    @property
-    def fits_multipliers(self) -> bool:
-        """Whether the best multipliers for x are quickly found: more than a working set holds take too long."""
+    def fits_multipliers(self, g: Array) -> bool:
+        """Return whether the best multipliers for x are quickly found."""
         return False
+
+    def penalize(self, F: AugmentedLagrangian, rules: Rules) -> tuple[AugmentedLagrangian, ModelStep]:
+        """Return F_beta and the step, with beta raised until the step removes enough of the violation."""
+        stiff = self.stiff(F, rules)
+        step = self.choose(F, stiff, rules)
+        for _ in range(rules.raises):
+            if self.violation <= sqrt_eps(self.c) or F.beta >= rules.largest_beta:
+                break
+            left = largest_violation(self.g + matmul(self.J, step.direction), F.num_equalities)
+            if left <= rules.violation_left * self.violation:
+                break
+            F = F.stiffened(rules.beta_factor, rules.largest_beta)
+            step = self.choose(F, stiff, rules, step)
+        return F, step
 
     def step(self, F: AugmentedLagrangian, rules: Rules) -> ModelStep:
         """Return the step of the model, near the constraints a stiff one if F_beta is to fall along it, too."""
@@ -264,7 +261,7 @@ class Model:
         of beta they converge as in SQP (Wright 1998: superlinear convergence asks for a weight that vanishes).
         """
         beta = self.stiffest(F, rules)
-        if largest_violation(self.g, F.num_equalities) < rules.near and F.beta < beta:
+        if self.violation < rules.near and F.beta < beta:
             return self.minimize(F.stiffened(np.inf, beta), interior=False)
         return None
 
@@ -288,11 +285,11 @@ class Model:
     def change(self, F: AugmentedLagrangian, step: ModelStep) -> float:
         """Return the change of the model of F_beta along a step p: grad f'p + p'Bp/2 is added to f, and Jp to g."""
         p = step.direction
-        f = dot(self.c, p) + self.bend(step) / 2
-        return f + float(F.value(0.0, self.g + matmul(self.J, p)) - F.value(0.0, self.g))
+        before, after = F.weights(self.g), F.weights(self.g + matmul(self.J, p))
+        return dot(self.c, p) + self.bend(step) / 2 + (dot(after, after) - dot(before, before)) / (2 * F.beta)
 
 
-@dataclass(frozen=True)
+@dataclass
 class DenseModel(Model):
     """The model with a dense Jacobian and a limited-memory BFGS matrix."""
 
@@ -308,12 +305,11 @@ class DenseModel(Model):
             return -dot(self.c + matmul(step.multipliers, self.J), p)
         return dot(p, self.B.product(p))
 
-    @property
-    def fits_multipliers(self) -> bool:
-        return bool(self.g.shape[-1] <= WORKING_SET)
+    def fits_multipliers(self, g: Array) -> bool:
+        return bool(g.shape[-1] <= WORKING_SET)  # more take too long
 
 
-@dataclass(frozen=True)
+@dataclass
 class SparseModel(Model):
     """The model with a sparse Jacobian and a sparse matrix with a low rank.
 
@@ -334,10 +330,10 @@ class SparseModel(Model):
         return STIFFER * F.beta if F.beta >= rules.largest_beta else rules.largest_beta
 
 
-def model_at(problem: ScaledProblem, state: AdaptiveState, c: Array, J: Array, g: Array) -> Model:
+def model_at(problem: ScaledProblem, state: AdaptiveState, c: Array, J: Array, g: Array, violation: float) -> Model:
     """Return the model at the x of the state; a row of zeros was not evaluated and takes no part in it."""
     bounds = problem.step_bounds(state.z)
-    if is_sparse(J) or state.hessian is not None:
-        J = J if is_sparse(J) else filled(J)
-        return SparseModel(c, J, g, bounds, Quadratic.of(state.curvature, state.hessian, len(c)))
-    return DenseModel(c, J, g, bounds, state.curvature)
+    if state.hessian is None and not is_sparse(J):
+        return DenseModel(c, J, g, violation, bounds, state.curvature)
+    J = J if is_sparse(J) else filled(J)
+    return SparseModel(c, J, g, violation, bounds, Quadratic.of(state.curvature, state.hessian, len(c)))
