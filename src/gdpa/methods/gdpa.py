@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Self
 
-from gdpa.base.arrays import namespace
 from gdpa.base.checks import check_positive, is_number
 from gdpa.base.schedules import Constant, Power, StepSize
 from gdpa.base.stored import stored
@@ -15,7 +14,7 @@ from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Problem
 from gdpa.methods.base import Probe, State
 from gdpa.methods.method import Method, MethodCard
-from gdpa.methods.nested import Slope, Subproblem, descend
+from gdpa.methods.nested import Slope, Subproblem, descend, first_curvature
 
 
 @stored
@@ -91,7 +90,7 @@ class GDPA(Method):
 
     def init(self, problem: Problem, x0: Array) -> GDPAState:
         start = self.begin(problem, x0)
-        curvature = namespace(x0).ones_like(x0[..., 0]) * self.lipschitz if self.alpha is None else None
+        curvature = first_curvature(x0, self.lipschitz) if self.alpha is None else None
         return self.first_state(GDPAState, x0, start, lipschitz=curvature)
 
     def update(self, problem: Problem, state: GDPAState) -> GDPAState:

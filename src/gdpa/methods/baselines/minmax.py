@@ -13,7 +13,7 @@ from gdpa.base.typing import Array, Schedule
 from gdpa.core.problem import Problem
 from gdpa.methods.base import State
 from gdpa.methods.method import Method, MethodCard
-from gdpa.methods.nested import Subproblem, descend
+from gdpa.methods.nested import Subproblem, descend, first_curvature
 
 
 @stored
@@ -69,7 +69,7 @@ class MinMax(Method):
     def init(self, problem: Problem, x0: Array) -> MinMaxState:
         start = self.begin(problem, x0)
         free = namespace(x0).zeros_like(start.constraints) > 0  # no multiplier is at its bound
-        curvature = namespace(x0).ones_like(x0[..., 0]) * self.lipschitz
+        curvature = first_curvature(x0, self.lipschitz)
         return self.first_state(MinMaxState, x0, start, at_bound=free, lipschitz=curvature, center=x0)
 
     def advance(

@@ -12,7 +12,7 @@ from gdpa.base.typing import Array
 from gdpa.core.problem import Problem
 from gdpa.methods.base import State
 from gdpa.methods.method import Method, MethodCard
-from gdpa.methods.nested import Subproblem, descend
+from gdpa.methods.nested import Subproblem, descend, first_curvature
 
 
 @stored
@@ -95,7 +95,7 @@ class PPL(Method):
         return self.delta * self.decay ** (k - 1) / (1 + size)
 
     def init(self, problem: Problem, x0: Array) -> PPLState:
-        curvature = namespace(x0).ones_like(x0[..., 0]) * self.lipschitz
+        curvature = first_curvature(x0, self.lipschitz)
         return self.first_state(PPLState, x0, self.begin(problem, x0), lipschitz=curvature)
 
     def update(self, problem: Problem, state: PPLState) -> PPLState:

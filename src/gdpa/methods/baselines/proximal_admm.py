@@ -13,7 +13,7 @@ from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.methods.base import State
 from gdpa.methods.method import Method, MethodCard
-from gdpa.methods.nested import Subproblem, descend
+from gdpa.methods.nested import Subproblem, descend, first_curvature
 
 
 @stored
@@ -100,7 +100,7 @@ class ProximalADMM(Method):
         )
 
     def init(self, problem: Problem, x0: Array) -> ProximalADMMState:
-        curvature = namespace(x0).ones_like(x0[..., 0]) * self.lipschitz
+        curvature = first_curvature(x0, self.lipschitz)
         return self.first_state(ProximalADMMState, x0, self.begin(problem, x0), center=x0, lipschitz=curvature)
 
     def update(self, problem: Problem, state: ProximalADMMState) -> ProximalADMMState:

@@ -1,4 +1,4 @@
-"""The inner solvers of the double- and triple-loop methods, and the state and step of a method that has one."""
+"""Shared parts of the methods: the function to descend on, the descent step, and the solvers of inner loops."""
 
 from __future__ import annotations
 
@@ -10,10 +10,142 @@ from gdpa.base.arrays import namespace, norm
 from gdpa.base.checks import check_at_least, check_positive
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
+from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.methods.base import Probe, State
 from gdpa.methods.method import Method
-from gdpa.methods.nested.subproblem import Subproblem, descend
+
+#: A rejected trial multiplies the curvature estimate M by this.
+GROW = 2.0
+#: An accepted one multiplies it by this, so that the step lengthens where the function is flatter.
+SHRINK = 0.9
+#: Above this curvature a step no longer moves: take it rather than look for ever.
+LIMIT = 1e30
+
+
+class Slope(NamedTuple):
+    """The value and gradient of a subproblem at a point, and the probe of the whole problem they give for free."""
+
+    value: Array
+    gradient: Array
+    probe: Probe
+
+
+@dataclass(frozen=True)
+class Subproblem:
+    """``phi(x) = f(x) + (||[lambda + beta g(x)]_+||^2 - ||lambda||^2) / (2 beta) + (prox/2) ||x - center||^2`` on X.
+
+    Its limits serve all methods: beta = 0 is the Lagrangian ``f + <lambda, g>``, lambda = 0 the quadratic penalty,
+    prox = 0 the augmented Lagrangian. The slack of an inequality is eliminated: minimizing
+    ``<lambda, g + s> + (beta/2)||g + s||^2`` over s >= 0 gives the positive part above.
+
+    Args:
+        problem: f, g and X.
+        multipliers: lambda.
+        beta: the penalty; 0 for the plain Lagrangian.
+        prox: the weight of the proximal term.
+        center: its center.
+        tau: the perturbation of GDPA: phi contains lambda only as (1 - tau) lambda.
+
+    >>> import numpy as np
+    >>> from gdpa import problems
+    >>> disc = problems.get("disc-product").problem
+    >>> phi = Subproblem(disc, np.array([0.5]), beta=2.0, prox=1.0, center=np.zeros(2))
+    >>> phi.slope(np.ones(2), disc.evaluate(np.ones(2))).gradient.tolist()   # J^T lambda = -grad f, prox term x
+    [1.0, 1.0]
+    """
+
+    problem: Problem
+    multipliers: Array
+    beta: float | Array
+    prox: float = 0.0
+    center: Array | None = None
+    tau: float = 0.0
+
+    @property
+    def lagrangian(self) -> AugmentedLagrangian:
+        """The part of phi without the proximal term, as a function of f and g."""
+        return AugmentedLagrangian(self.multipliers, self.beta, self.tau, self.problem.num_equalities)
+
+    def value(self, x: Array, at: Evaluation) -> Array:
+        """Return phi(x) from the oracle call at x."""
+        smooth = self.lagrangian.value(at.objective, at.constraints)
+        if self.center is None:
+            return smooth
+        return smooth + self.prox / 2 * namespace(x).sum((x - self.center) ** 2, axis=-1)
+
+    def weights(self, at: Evaluation) -> Array:
+        """Return ``[lambda + beta g(x)]_+``: the weights of J^T in the gradient, and the multiplier estimate."""
+        return self.lagrangian.weights(at.constraints)
+
+    def shortfall(self, at: Evaluation) -> Array:
+        """Return ``max(g, -lambda/beta)`` (g for equalities), the residual g + s of the eliminated slack form."""
+        return self.lagrangian.complementarity(at.constraints)
+
+    def slope(self, x: Array, at: Evaluation) -> Slope:
+        """Return value, gradient and probe at ``x`` (one backward pass)."""
+        w = self.weights(at)
+        lagrangian = at.pullback(w)
+        gradient = lagrangian if self.center is None else lagrangian + self.prox * (x - self.center)
+        return Slope(self.value(x, at), gradient, Probe(x, w, at.objective, at.constraints, lagrangian, evaluation=at))
+
+
+def first_curvature(x: Array, lipschitz: float) -> Array:
+    """Return the curvature to begin with, one for each member of a batch."""
+    return namespace(x).ones_like(x[..., 0]) * lipschitz
+
+
+class Descent(NamedTuple):
+    """The point reached, the oracle call there, its value, the curvature M used and the one to begin with next."""
+
+    x: Array
+    evaluation: Evaluation
+    value: Array
+    curvature: Array
+    lipschitz: Array
+
+
+def descend(phi: Subproblem, v: Array, slope: Slope, lipschitz: Array, alpha: float | None = None) -> Descent:
+    """Return the projected gradient step ``P_X(v - grad phi(v) / M)`` (one forward pass per trial).
+
+    With ``alpha`` given, M = 1/alpha and the step is taken as it is. Otherwise M starts at ``lipschitz`` and doubles
+    until the quadratic model bounds phi (Beck and Teboulle 2009)::
+
+        phi(x) <= phi(v) + <grad phi(v), x - v> + (M/2) ||x - v||^2
+
+    Every member of a batch has its own M. A value that is not finite counts as too large; if phi or its gradient is not
+    finite at v itself, no M helps and the first trial is returned.
+
+    >>> import numpy as np
+    >>> from gdpa import problems
+    >>> disc = problems.get("disc-product").problem
+    >>> phi = Subproblem(disc, np.zeros(1), beta=1.0)
+    >>> x = np.ones(2)
+    >>> step = descend(phi, x, phi.slope(x, disc.evaluate(x)), lipschitz=np.asarray(1.0))
+    >>> step.x.tolist(), float(step.lipschitz)      # M = 16 is the first power of 2 that bounds the penalty: 16 * 0.9
+    ([1.0625, 1.0625], 14.4)
+    """
+    project, evaluate = phi.problem.domain.project, phi.problem.evaluate
+    if alpha is not None:
+        x = project(v - alpha * slope.gradient)
+        then = evaluate(x)
+        return Descent(x, then, phi.value(x, then), lipschitz, lipschitz)
+    xp = namespace(v)
+    rounding = 10 * float(xp.finfo(v.dtype).eps) * (1 + xp.abs(slope.value))
+    lost = ~(xp.isfinite(slope.value) & xp.all(xp.isfinite(slope.gradient), axis=-1))
+    while True:
+        x = project(v - slope.gradient / lipschitz[..., None])
+        then = evaluate(x)
+        value = phi.value(x, then)
+        move = x - v
+        decrease = xp.sum(slope.gradient * move, axis=-1) + lipschitz / 2 * xp.sum(move * move, axis=-1)
+        bounded = (value <= slope.value + decrease + rounding) | (lipschitz > LIMIT) | lost
+        if bool(xp.all(bounded)):
+            break
+        lipschitz = xp.where(bounded, lipschitz, GROW * lipschitz)
+    # If the decrease is below rounding, the test is meaningless and M stays.
+    told = xp.abs(decrease) > 100 * rounding
+    return Descent(x, then, value, lipschitz, xp.where(told, SHRINK * lipschitz, lipschitz))
 
 
 @stored
@@ -54,20 +186,14 @@ class InnerStep(NamedTuple):
 
 
 class InnerSolver(Protocol):
-    """Minimizes a `Subproblem`; ``step`` is one gradient step, ``max_steps`` the most it may take."""
+    """Minimizes a `Subproblem`: ``step`` is one gradient step, given the oracle call at ``at.x`` if that is known."""
 
     @property
-    def max_steps(self) -> int:
-        """The most steps a subproblem may take."""
-        ...
+    def max_steps(self) -> int: ...
 
-    def start(self, x: Array) -> Iterate:
-        """Return the record before the first step."""
-        ...
+    def start(self, x: Array) -> Iterate: ...
 
-    def step(self, phi: Subproblem, at: Iterate, evaluation: Evaluation | None) -> InnerStep:
-        """Take one gradient step; ``evaluation`` is the oracle call at ``at.x`` if known."""
-        ...
+    def step(self, phi: Subproblem, at: Iterate, evaluation: Evaluation | None) -> InnerStep: ...
 
 
 def solved(solver: InnerSolver, at: Iterate, tolerance: float) -> bool:
@@ -106,8 +232,7 @@ class Accelerated:
         check_positive(lipschitz=self.lipschitz, max_steps=self.max_steps)
 
     def start(self, x: Array) -> Iterate:
-        xp = namespace(x)
-        return Iterate(x, x, xp.ones_like(x[..., 0]) * self.lipschitz)
+        return Iterate(x, x, first_curvature(x, self.lipschitz))
 
     def step(self, phi: Subproblem, at: Iterate, evaluation: Evaluation | None) -> InnerStep:
         now = phi.problem.evaluate(at.v) if at.age or evaluation is None else evaluation
@@ -121,15 +246,9 @@ class Accelerated:
         moved, back = new.x - at.x, at.v - new.x
         uphill = bool(xp.sum(back * moved) > 0)
         theta = 0.0 if uphill else self._momentum(phi, at, float(new.lipschitz))
-        iterate = Iterate(
-            x=new.x,
-            v=new.x + theta * moved if theta else new.x,
-            lipschitz=new.lipschitz,
-            count=at.count + 1,
-            age=at.age + 1 if theta else 0,
-            value=float(new.value),
-            residual=2 * float(new.curvature) * float(norm(back)),
-        )
+        v, age = (new.x + theta * moved, at.age + 1) if theta else (new.x, 0)
+        residual = 2 * float(new.curvature) * float(norm(back))
+        iterate = Iterate(new.x, v, new.lipschitz, at.count + 1, age, float(new.value), residual)
         return InnerStep(iterate, new.evaluation, slope.probe)
 
     @staticmethod
@@ -167,8 +286,7 @@ class FixedMomentum:
         check_at_least(0, momentum=self.momentum)
 
     def start(self, x: Array) -> Iterate:
-        xp = namespace(x)
-        return Iterate(x, x, xp.ones_like(x[..., 0]) / self.alpha)
+        return Iterate(x, x, first_curvature(x, 1 / self.alpha))
 
     def step(self, phi: Subproblem, at: Iterate, evaluation: Evaluation | None) -> InnerStep:
         now = phi.problem.evaluate(at.v) if at.age or evaluation is None else evaluation
@@ -231,12 +349,6 @@ def inner_step(solver: InnerSolver, phi: Subproblem, state: N, form: Form | None
     form = Form(phi.problem) if form is None else form
     taken = solver.step(phi, state.inner, form.keep(state.evaluation))
     iterate = replace(taken.iterate, residual=math.inf) if phi.problem.domain.shortens else taken.iterate
-    after = replace(
-        state,
-        step=state.step + 1,
-        x=form.point(iterate.x),
-        evaluation=form.keep(taken.evaluation),
-        probe=form.probe(taken.probe),
-        inner=iterate,
-    )
+    kept, probe = form.keep(taken.evaluation), form.probe(taken.probe)
+    after = replace(state, step=state.step + 1, x=form.point(iterate.x), evaluation=kept, probe=probe, inner=iterate)
     return after, taken.evaluation
