@@ -33,6 +33,14 @@ def check_positive(**values: Any) -> None:
     _check("be a positive finite number", lambda value: math.isfinite(value) and value > 0, values)
 
 
+def check_positive_if_given(**values: Any) -> None:
+    """Raise ValueError unless every value that is not None is a positive finite number.
+
+    >>> check_positive_if_given(eta=None)
+    """
+    check_positive(**{name: value for name, value in values.items() if value is not None})
+
+
 def check_at_least(least: float, /, **values: Any) -> None:
     """Raise ValueError unless every value is a finite number of at least ``least``.
 

@@ -77,8 +77,7 @@ class DampedGDPA(Method):
 
     Example:
         >>> from gdpa import MaxSteps, problems, solve
-        >>> hs = problems.get("HS12")
-        >>> result = solve(hs.problem, hs.x0, DampedGDPA(), stop=MaxSteps(3000))
+        >>> result = solve(problems.get("HS12"), algorithm=DampedGDPA(), stop=MaxSteps(3000))
         >>> result.x_last.round(2).tolist(), result.state.average.round(2).tolist()
         ([2.0, 3.0], [2.0, 3.0])
 

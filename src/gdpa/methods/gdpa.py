@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, Self
 
 from gdpa.base.checks import check_positive, is_number
@@ -74,9 +73,10 @@ class GDPA(Method):
     card: ClassVar[MethodCard] = MethodCard(
         "GDPA (Lu, 2022)", "primal-dual", "ncvx", "inequality", "single-loop", "O(1/eps^3)", in_table1=True
     )
-    printed_constants = MappingProxyType(
-        {"mnpc": {"alpha": 0.1, "beta": 1e-4, "tau": 0.1}, "network": {"alpha": 2e-4, "beta": 2e-4, "tau": 0.1}}
-    )
+    printed_constants: ClassVar = {
+        "mnpc": {"alpha": 0.1, "beta": 1e-4, "tau": 0.1},
+        "network": {"alpha": 2e-4, "beta": 2e-4, "tau": 0.1},
+    }
 
     @classmethod
     def tuned(cls) -> Self:
@@ -132,8 +132,7 @@ class Penalty(GDPA):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> disc = problems.get("disc-product")
-        >>> result = solve(disc.problem, disc.x0, Penalty(), tolerance=1e-2)
+        >>> result = solve(problems.get("disc-product"), algorithm=Penalty(), tolerance=1e-2)
         >>> result.success, result.x.round(1).tolist(), result.multipliers.round(1).tolist()
         (True, [1.0, 1.0], [0.5])
     """
@@ -144,9 +143,10 @@ class Penalty(GDPA):
 
     card: ClassVar[MethodCard] = MethodCard("Penalty (GDPA at tau = 1)", "penalty", constraint_type="inequality")
     # GDPA's own constants, without its tau.
-    printed_constants = MappingProxyType(
-        {"mnpc": {"alpha": 0.1, "beta": 1e-4}, "network": {"alpha": 2e-4, "beta": 2e-4}}
-    )
+    printed_constants: ClassVar = {
+        "mnpc": {"alpha": 0.1, "beta": 1e-4, "tau": 0.1},
+        "network": {"alpha": 2e-4, "beta": 2e-4, "tau": 0.1},
+    }
 
     @classmethod
     def tuned(cls) -> Self:
@@ -169,8 +169,7 @@ class LinearizedALM(Penalty):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> hs = problems.get("HS12")
-        >>> result = solve(hs.problem, hs.x0, LinearizedALM(), tolerance=1e-3)
+        >>> result = solve(problems.get("HS12"), algorithm=LinearizedALM(), tolerance=1e-3)
         >>> result.success, result.x.round(2).tolist(), result.multipliers.round(2).tolist()
         (True, [2.0, 3.0], [0.5])
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from gdpa.base.arrays import namespace
@@ -56,7 +55,7 @@ class Method:
     #: Whether the method's own algebra consists of many small operations, which a host does faster than a device.
     works_on_host: ClassVar[bool] = False
     #: The constants of the paper's appendix, by experiment ("mnpc", "network").
-    printed_constants: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+    printed_constants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @classmethod
     def printed(cls, experiment: str) -> Self:

@@ -331,8 +331,11 @@ class NestedState(State):
     outer: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
 class NestedMethod(Method):
-    """A method whose loops branch on the data, and so takes one problem at a time."""
+    """A method whose loops branch on the data, and so takes one problem at a time; ``inner`` is its inner solver."""
+
+    inner: InnerSolver = ACCELERATED
 
     batches: ClassVar[bool] = False
 

@@ -18,10 +18,10 @@ _METHODS: dict[str, str | type[Any]] = {
     "damped-gdpa": "gdpa.methods.damped_gdpa:DampedGDPA",
     "ialm-sahin": "gdpa.methods.baselines.ialm:IALMSahin",
     "ialm-li": "gdpa.methods.baselines.ialm:IALMLi",
-    "ippp": "gdpa.methods.baselines.ippp:IPPP",
+    "ippp": "gdpa.methods.baselines.penalty:IPPP",
     "iqrc": "gdpa.methods.baselines.iqrc:IQRC",
     "proximal-admm": "gdpa.methods.baselines.proximal_admm:ProximalADMM",
-    "pdd": "gdpa.methods.baselines.pdd:PDD",
+    "pdd": "gdpa.methods.baselines.penalty:PDD",
     "gda": "gdpa.methods.baselines.minmax:GDA",
     "hibsa": "gdpa.methods.baselines.minmax:HiBSA",
     "smoothed-gda": "gdpa.methods.baselines.minmax:SmoothedGDA",
@@ -37,12 +37,12 @@ if TYPE_CHECKING:  # the types of gdpa.GDA, gdpa.IPPP, ... for type checkers and
     from gdpa.methods.adaptive import AdaptiveGDPA as AdaptiveGDPA
     from gdpa.methods.baselines.ialm import IALMLi as IALMLi
     from gdpa.methods.baselines.ialm import IALMSahin as IALMSahin
-    from gdpa.methods.baselines.ippp import IPPP as IPPP
     from gdpa.methods.baselines.iqrc import IQRC as IQRC
     from gdpa.methods.baselines.minmax import GDA as GDA
     from gdpa.methods.baselines.minmax import HiBSA as HiBSA
     from gdpa.methods.baselines.minmax import SmoothedGDA as SmoothedGDA
-    from gdpa.methods.baselines.pdd import PDD as PDD
+    from gdpa.methods.baselines.penalty import IPPP as IPPP
+    from gdpa.methods.baselines.penalty import PDD as PDD
     from gdpa.methods.baselines.ppl import PPL as PPL
     from gdpa.methods.baselines.prox_linear import LIPAL as LIPAL
     from gdpa.methods.baselines.prox_linear import DirectionalDecomposition as DirectionalDecomposition

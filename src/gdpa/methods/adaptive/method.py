@@ -71,8 +71,7 @@ class AdaptiveGDPA(Settings, Method):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> hs = problems.get("HS12")
-        >>> result = solve(hs.problem, hs.x0, AdaptiveGDPA(), tolerance=1e-8)
+        >>> result = solve(problems.get("HS12"), algorithm=AdaptiveGDPA(), tolerance=1e-8)
         >>> result.status.name, result.x.round(6).tolist(), result.multipliers.round(6).tolist()
         ('CONVERGED', [2.0, 3.0], [0.5])
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from gdpa.base.arrays import namespace, norm
@@ -16,17 +15,7 @@ from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.slack import SlackForm
 from gdpa.methods.base import Probe
 from gdpa.methods.method import MethodCard
-from gdpa.methods.nested import (
-    ACCELERATED,
-    FixedMomentum,
-    Form,
-    InnerSolver,
-    NestedMethod,
-    NestedState,
-    Subproblem,
-    inner_step,
-    solved,
-)  # fmt: skip
+from gdpa.methods.nested import FixedMomentum, Form, NestedMethod, NestedState, Subproblem, inner_step, solved
 
 
 @dataclass(frozen=True)
@@ -77,11 +66,9 @@ class AugmentedMethod(NestedMethod):
     Args:
         slack: work on ``g(x) + s = 0, s >= 0`` with explicit slacks, as the paper does. False eliminates them:
             the constraint becomes ``max(g, -y/beta)`` and its weights ``[y + beta g]_+``, with the same minimizers.
-        inner: the inner solver.
     """
 
     slack: bool = False
-    inner: InnerSolver = field(default=ACCELERATED)
 
     def form(self, problem: Problem, x: Array, constraints: Array) -> Form:
         """Return the form of the problem the method works on."""
@@ -89,6 +76,12 @@ class AugmentedMethod(NestedMethod):
             return Form(problem)
         form = SlackForm(problem, x.shape[-1], constraints.shape[-1])
         return Slacked(form.problem, form)
+
+    def open(self, problem: Problem, x0: Array) -> tuple[Evaluation, dict[str, Any]]:
+        """Return the oracle call at the start, and the fields of the first state that depend on the form."""
+        start = self.begin(problem, x0)
+        form = self.form(problem, x0, start.constraints)
+        return start, {"evaluation": form.keep(start), "inner": self.inner.start(form.start(x0, start))}
 
     def ascend(
         self, state: A, form: Form, phi: Subproblem, then: Evaluation | None, step: float, k: int
@@ -149,8 +142,7 @@ class IALMSahin(AugmentedMethod):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> hs = problems.get("HS12")
-        >>> result = solve(hs.problem, hs.x0, IALMSahin(), tolerance=1e-3)
+        >>> result = solve(problems.get("HS12"), algorithm=IALMSahin(), tolerance=1e-3)
         >>> result.success, result.x.round(2).tolist(), result.multipliers.round(2).tolist()
         (True, [2.0, 3.0], [0.5])
 
@@ -174,7 +166,7 @@ class IALMSahin(AugmentedMethod):
         "IALM (Sahin et al., 2019)", "inexact", "ncvx", "equality", "double-loop", "O(1/eps^4)",
         own_claim="O~(1/eps^3) as published, corrected to O~(1/eps^4)", in_table1=True,
     )  # fmt: skip
-    printed_constants = MappingProxyType(printed("sigma"))
+    printed_constants: ClassVar = printed("sigma")
 
     def __post_init__(self) -> None:
         check_positive(beta=self.beta, growth=self.growth, sigma=self.sigma)
@@ -182,11 +174,9 @@ class IALMSahin(AugmentedMethod):
             raise ValueError(f"growth must exceed 1, got {self.growth!r}: the penalties must be unbounded")
 
     def init(self, problem: Problem, x0: Array) -> AugmentedState:
-        start = self.begin(problem, x0)
-        form = self.form(problem, x0, start.constraints)
+        start, fields = self.open(problem, x0)
         y = namespace(x0).ones_like(start.constraints) * self.initial_multiplier
-        inner = self.inner.start(form.start(x0, start))
-        return self.first_state(AugmentedState, x0, start, multipliers=y, evaluation=form.keep(start), inner=inner)
+        return self.first_state(AugmentedState, x0, start, multipliers=y, **fields)
 
     def update(self, problem: Problem, state: AugmentedState) -> AugmentedState:
         k, y = state.outer + 1, state.multipliers
@@ -237,8 +227,7 @@ class IALMLi(AugmentedMethod):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> hs = problems.get("HS12")
-        >>> result = solve(hs.problem, hs.x0, IALMLi(), tolerance=1e-3)
+        >>> result = solve(problems.get("HS12"), algorithm=IALMLi(), tolerance=1e-3)
         >>> result.success, result.x.round(2).tolist(), result.multipliers.round(2).tolist()
         (True, [2.0, 3.0], [0.5])
 
@@ -263,19 +252,15 @@ class IALMLi(AugmentedMethod):
         "IALM (Li et al., 2021)", "inexact", "ncvx", "equality", "triple-loop", "O(1/eps^3)",
         own_claim="O~(1/eps^3); O~(1/eps^2.5) if the constraints are convex", in_table1=True,
     )  # fmt: skip
-    printed_constants = MappingProxyType(printed("w"))
+    printed_constants: ClassVar = printed("w")
 
     def __post_init__(self) -> None:
         check_positive(beta=self.beta, growth=self.growth, w=self.w, rho=self.rho, epsilon=self.epsilon)
         check_positive(max_middle=self.max_middle)
 
     def init(self, problem: Problem, x0: Array) -> IALMLiState:
-        start = self.begin(problem, x0)
-        form = self.form(problem, x0, start.constraints)
-        z = form.start(x0, start)
-        return self.first_state(
-            IALMLiState, x0, start, evaluation=form.keep(start), inner=self.inner.start(z), center=z, beta=self.beta
-        )
+        start, fields = self.open(problem, x0)
+        return self.first_state(IALMLiState, x0, start, center=fields["inner"].x, beta=self.beta, **fields)
 
     def update(self, problem: Problem, state: IALMLiState) -> IALMLiState:
         y, center, k, eps = state.multipliers, state.center, state.outer, self.epsilon

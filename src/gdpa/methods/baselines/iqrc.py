@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import ClassVar
 
 from gdpa.base.arrays import namespace, norm
-from gdpa.base.checks import check_at_least, check_positive
+from gdpa.base.checks import check_at_least, check_positive, check_positive_if_given
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem, unit_vector
@@ -76,8 +75,7 @@ class IQRC(Method):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> disc = problems.get("disc-square")
-        >>> result = solve(disc.problem, disc.x0, IQRC(), tolerance=1e-2)
+        >>> result = solve(problems.get("disc-square"), algorithm=IQRC(), tolerance=1e-2)
         >>> result.success, result.x.round(1).tolist(), result.multipliers.round(1).tolist()
         (True, [1.0, 1.0], [1.0])
 
@@ -105,19 +103,15 @@ class IQRC(Method):
         "IQRC (Ma et al., 2020)", "primal", "ncvx", "inequality", "double-loop", "O(1/eps^3)",
         own_claim="O(1/eps^4) deterministic, O(1/eps^6) stochastic", in_table1=True,
     )  # fmt: skip
-    printed_constants = MappingProxyType(
-        {
-            "mnpc": {"rho": 1.0, "gamma": 0.1, "steps": 30, "growth": 0, "tolerance": 1.0},
-            "network": {"rho": 1.0, "gamma": 1e-4, "steps": 30, "growth": 0, "tolerance": 0.01},
-        }
-    )
+    printed_constants: ClassVar = {
+        "mnpc": {"rho": 1.0, "gamma": 0.1, "steps": 30, "growth": 0, "tolerance": 1.0},
+        "network": {"rho": 1.0, "gamma": 1e-4, "steps": 30, "growth": 0, "tolerance": 0.01},
+    }
 
     def __post_init__(self) -> None:
         check_positive(rho=self.rho, steps=self.steps)
         check_at_least(0, tolerance=self.tolerance, growth=self.growth)
-        for name in ("mu", "gamma", "lipschitz"):
-            if getattr(self, name) is not None:
-                check_positive(**{name: getattr(self, name)})
+        check_positive_if_given(mu=self.mu, gamma=self.gamma, lipschitz=self.lipschitz)
 
     def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
         if problem.num_equalities:
@@ -154,20 +148,15 @@ class IQRC(Method):
         z_next = problem.domain.project(z - self._step(k, curvature) * zeta)
         weight = float(k + 1)
         total = state.total + (weight if on_objective else 0.0)
+        mean, pressure = state.mean, state.pressure
+        if on_objective:
+            mean = mean + (weight / total) * (z - mean)
+        else:
+            pressure = pressure + weight * unit
         after = replace(
-            state,
-            step=state.step + 1,
-            x=z_next,
-            evaluation=None,
-            probe=None,
-            inner=k + 1,
-            total=total,
-            mean=state.mean + (weight / total) * (z - state.mean) if on_objective else state.mean,
-            pressure=state.pressure if on_objective else state.pressure + weight * unit,
-            curvature=curvature,
-            last=(z, zeta),
-            kind=kind,
-        )
+            state, step=state.step + 1, x=z_next, evaluation=None, probe=None, inner=k + 1, total=total, mean=mean,
+            pressure=pressure, curvature=curvature, last=(z, zeta), kind=kind,
+        )  # fmt: skip
         return after if k + 1 < self.steps + self.growth * state.outer else self._next_center(problem, after)
 
     def _next_center(self, problem: Problem, state: IQRCState) -> IQRCState:

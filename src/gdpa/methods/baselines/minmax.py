@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gdpa.base.arrays import namespace
-from gdpa.base.checks import check_at_least, check_positive
+from gdpa.base.checks import check_at_least, check_positive, check_positive_if_given
 from gdpa.base.schedules import Power, StepSize
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array, Schedule
@@ -68,9 +68,8 @@ class MinMax(Method):
 
     def init(self, problem: Problem, x0: Array) -> MinMaxState:
         start = self.begin(problem, x0)
-        free = namespace(x0).zeros_like(start.constraints) > 0  # no multiplier is at its bound
-        curvature = first_curvature(x0, self.lipschitz)
-        return self.first_state(MinMaxState, x0, start, at_bound=free, lipschitz=curvature, center=x0)
+        free, L = namespace(x0).zeros_like(start.constraints) > 0, first_curvature(x0, self.lipschitz)
+        return self.first_state(MinMaxState, x0, start, at_bound=free, lipschitz=L, center=x0)
 
     def advance(
         self,
@@ -125,8 +124,7 @@ class GDA(MinMax):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> hs = problems.get("HS12")
-        >>> result = solve(hs.problem, hs.x0, GDA(), tolerance=1e-3)
+        >>> result = solve(problems.get("HS12"), algorithm=GDA(), tolerance=1e-3)
         >>> result.success, result.x.round(2).tolist(), bool(result.state.at_bound.any())
         (True, [2.0, 3.0], False)
 
@@ -149,8 +147,7 @@ class GDA(MinMax):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(beta=self.beta)
-        if self.alpha is not None:
-            check_positive(alpha=self.alpha)
+        check_positive_if_given(alpha=self.alpha)
 
     def update(self, problem: Problem, state: MinMaxState) -> MinMaxState:
         return self.advance(problem, state, self.alpha, self.beta, simultaneous=True)
@@ -178,8 +175,7 @@ class HiBSA(MinMax):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> hs = problems.get("HS12")
-        >>> result = solve(hs.problem, hs.x0, HiBSA(), tolerance=1e-2)
+        >>> result = solve(problems.get("HS12"), algorithm=HiBSA(), tolerance=1e-2)
         >>> result.success, result.x.round(1).tolist(), bool(result.state.at_bound.any())
         (True, [2.0, 3.0], False)
 
@@ -234,8 +230,7 @@ class SmoothedGDA(MinMax):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> hs = problems.get("HS12")
-        >>> result = solve(hs.problem, hs.x0, SmoothedGDA(), tolerance=1e-3)
+        >>> result = solve(problems.get("HS12"), algorithm=SmoothedGDA(), tolerance=1e-3)
         >>> result.success, result.x.round(2).tolist(), bool(result.state.at_bound.any())
         (True, [2.0, 3.0], False)
 
@@ -261,8 +256,7 @@ class SmoothedGDA(MinMax):
         super().__post_init__()
         check_positive(alpha=self.alpha)
         check_at_least(0, prox=self.prox)
-        if self.step is not None:
-            check_positive(step=self.step)
+        check_positive_if_given(step=self.step)
         if not 0 < self.beta <= 1:
             raise ValueError(f"beta must lie in (0, 1], got {self.beta!r}: the center moves towards x, not past it")
 

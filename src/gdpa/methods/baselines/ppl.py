@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gdpa.base.arrays import namespace
-from gdpa.base.checks import check_positive
+from gdpa.base.checks import check_positive, check_positive_if_given
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.problem import Problem
@@ -49,8 +49,7 @@ class PPL(Method):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> hs = problems.get("HS12")
-        >>> result = solve(hs.problem, hs.x0, PPL(), tolerance=1e-3)
+        >>> result = solve(problems.get("HS12"), algorithm=PPL(), tolerance=1e-3)
         >>> result.success, result.x.round(2).tolist(), result.multipliers.round(2).tolist()
         (True, [2.0, 3.0], [0.5])
 
@@ -79,8 +78,7 @@ class PPL(Method):
 
     def __post_init__(self) -> None:
         check_positive(alpha=self.alpha, beta=self.beta, delta=self.delta, lipschitz=self.lipschitz, decay=self.decay)
-        if self.eta is not None:
-            check_positive(eta=self.eta)
+        check_positive_if_given(eta=self.eta)
         if self.decay > 1 or self.delta > 1:
             raise ValueError(f"decay and delta must be at most 1, got decay={self.decay!r}, delta={self.delta!r}")
 
@@ -95,8 +93,8 @@ class PPL(Method):
         return self.delta * self.decay ** (k - 1) / (1 + size)
 
     def init(self, problem: Problem, x0: Array) -> PPLState:
-        curvature = first_curvature(x0, self.lipschitz)
-        return self.first_state(PPLState, x0, self.begin(problem, x0), lipschitz=curvature)
+        start = self.begin(problem, x0)
+        return self.first_state(PPLState, x0, start, lipschitz=first_curvature(x0, self.lipschitz))
 
     def update(self, problem: Problem, state: PPLState) -> PPLState:
         now = state.evaluation or problem.evaluate(state.x)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gdpa.base.arrays import from_numpy, namespace, norm
-from gdpa.base.checks import check_positive, check_share
+from gdpa.base.checks import check_positive_if_given, check_share
 from gdpa.base.schedules import StepSize
 from gdpa.base.sets import Reals
 from gdpa.base.stored import stored
@@ -36,11 +36,19 @@ class ProxLinearState(State):
     penalty: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProxLinear(Method):
     """A method whose model has linearized constraints, on the whole space; see `weigh`."""
 
+    eta: float | None = None
+
     batches: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_positive_if_given(eta=self.eta)
+
+    def init(self, problem: Problem, x0: Array) -> ProxLinearState:
+        return self.first_state(ProxLinearState, x0, self.begin(problem, x0), eta=self.eta or 1.0)
 
     def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
         if isinstance(problem.domain, Reals):
@@ -93,8 +101,7 @@ class LIPAL(ProxLinear):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> hs = problems.get("HS12")
-        >>> result = solve(hs.problem, hs.x0, LIPAL(), tolerance=1e-3)
+        >>> result = solve(problems.get("HS12"), algorithm=LIPAL(), tolerance=1e-3)
         >>> result.success, result.x.round(2).tolist(), result.multipliers.round(2).tolist()
         (True, [2.0, 3.0], [0.5])
 
@@ -110,19 +117,14 @@ class LIPAL(ProxLinear):
 
     beta: StepSize = StepSize(10.0, exponent=1 / 3)
     tau: float = 0.01
-    eta: float | None = None
 
     card: ClassVar[MethodCard] = MethodCard(
         "LIPAL (El Bourkhissi and Necoara, 2025)", "primal-dual", own_claim="O(1/eps^3); linear under a KL condition"
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share(tau=self.tau)
-        if self.eta is not None:
-            check_positive(eta=self.eta)
-
-    def init(self, problem: Problem, x0: Array) -> ProxLinearState:
-        return self.first_state(ProxLinearState, x0, self.begin(problem, x0), eta=self.eta or 1.0)
 
     def update(self, problem: Problem, state: ProxLinearState) -> ProxLinearState:
         r, x = state.step + 1, state.x
@@ -171,8 +173,7 @@ class DirectionalDecomposition(ProxLinear):
 
     Example:
         >>> from gdpa import problems, solve
-        >>> hs = problems.get("HS12")
-        >>> result = solve(hs.problem, hs.x0, DirectionalDecomposition(), tolerance=1e-3)
+        >>> result = solve(problems.get("HS12"), algorithm=DirectionalDecomposition(), tolerance=1e-3)
         >>> result.success, result.x.round(2).tolist(), result.multipliers.round(2).tolist()
         (True, [2.0, 3.0], [0.5])
 
@@ -186,18 +187,9 @@ class DirectionalDecomposition(ProxLinear):
         nearly as the ridge 1e-12 of the QP asks for, by large weights.
     """
 
-    eta: float | None = None
-
     card: ClassVar[MethodCard] = MethodCard(
         "Directional decomposition (Shi and Wang, 2025)", "primal", own_claim="O(1/eps^2) under a strong LICQ"
     )
-
-    def __post_init__(self) -> None:
-        if self.eta is not None:
-            check_positive(eta=self.eta)
-
-    def init(self, problem: Problem, x0: Array) -> ProxLinearState:
-        return self.first_state(ProxLinearState, x0, self.begin(problem, x0), eta=self.eta or 1.0)
 
     def update(self, problem: Problem, state: ProxLinearState) -> ProxLinearState:
         x, p = state.x, problem.num_equalities

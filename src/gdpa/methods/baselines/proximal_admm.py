@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gdpa.base.arrays import max_norm, namespace
-from gdpa.base.checks import check_at_least, check_positive
+from gdpa.base.checks import check_at_least, check_positive, check_positive_if_given
 from gdpa.base.sets import Box, ConvexSet, Product, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -80,9 +80,7 @@ class ProximalADMM(Method):
     def __post_init__(self) -> None:
         check_positive(gamma=self.gamma, beta=self.beta, lipschitz=self.lipschitz)
         check_at_least(0, prox=self.prox)
-        for name in ("alpha", "step"):
-            if getattr(self, name) is not None:
-                check_positive(**{name: getattr(self, name)})
+        check_positive_if_given(alpha=self.alpha, step=self.step)
         if self.beta > 1:
             raise ValueError(f"beta must be at most 1, got {self.beta!r}: the center moves towards x, not past it")
 
