@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -201,14 +201,7 @@ class AdaptiveGDPA(Settings, Method):
     def _refuse(
         self, problem: ScaledProblem, state: AdaptiveState, now: ScaledEvaluation, rise: float
     ) -> AdaptiveState:
-        """Return the state with another trial from the same x, or with the verdict that there is none.
-
-        Args:
-            problem: the problem.
-            state: at x.
-            now: the oracle call at the refused trial point.
-            rise: the increase of the merit from x to there.
-        """
+        """Return the state with another trial from x, or a verdict; ``rise`` is how much the merit rises to ``now``."""
         trial, finite, rules = state.trial, math.isfinite(rise), self.rules
         if trial.correction is not None:
             return state.replaced(trial=trial._replace(length=rules.longest_cut, correction=None))
@@ -290,24 +283,16 @@ class AdaptiveGDPA(Settings, Method):
         return self.with_multipliers(problem, again, state.multipliers).replaced(probe=state.probe)
 
 
-class Outcome(NamedTuple):
-    """The outcome of a trial: updated values, change in merit, accepted or not."""
-
-    reference: Reference
-    rise: float
-    accepted: bool
-
-
 @np.errstate(over="ignore", invalid="ignore")
-def assess(state: AdaptiveState, now: ScaledEvaluation, rules: Rules) -> Outcome:
-    """Return whether the trial point is accepted."""
+def assess(state: AdaptiveState, now: ScaledEvaluation, rules: Rules) -> tuple[Reference, float, bool]:
+    """Return the values with the trial point, the increase of the merit to it, and whether it is accepted."""
     trial, phase, points = state.trial, state.phase, state.reference.push(now.objective, now.constraints)
     value, current, reference = points.values(0.0 if phase.restores else 1.0, phase.penalty(state))
     rise = value - current
     if trial.forced and math.isfinite(value):
-        return Outcome(points.newest(), rise, True)
+        return points.newest(), rise, True
     accepted = trial.suffices(value, current, reference, rules.roundings * machine_eps(now.x), rules)
-    return Outcome(points.newest(rules.reference_points), rise, accepted)
+    return points.newest(rules.reference_points), rise, accepted
 
 
 def _moved(old: Array, new: Array, rules: Rules) -> bool:

@@ -11,14 +11,10 @@ from gdpa.base.stored import stored
 
 
 def _rule(default: Any, symbol: str, meaning: str, source: str = "ours", off: Any = None) -> Any:
-    """Return a field with its entries in the table of docs/adaptive.md.
+    """Return a field with its entries in the table of docs/adaptive.md; the symbol is LaTeX.
 
-    Args:
-        default: the value.
-        symbol: its name in the formulas of docs/adaptive.md, in LaTeX.
-        meaning: its effect.
-        source: where it comes from; "ours" was set on the development problems. `benchmarks.ablation` has the evidence.
-        off: the value that switches the rule off, for `benchmarks.ablation`; None if there is none.
+    A rule of ours was set on the development problems. `benchmarks.ablation` has the evidence, for which ``off`` is the
+    value that switches the rule off, if there is one.
     """
     return field(default=default, metadata={"symbol": symbol, "meaning": meaning, "source": source, "off": off})
 

@@ -28,10 +28,7 @@ from gdpa.numerics.sparse.matrix import row_sizes
 class Scaling(NamedTuple):
     """Positive factors of f and g and lengths of x: f' = s_f f, g' = s g, x = D z, lambda' = lambda s_f / s.
 
-    Attributes:
-        objective: s_f.
-        constraints: s.
-        lengths: the diagonal of D; None for the identity.
+    ``lengths`` is the diagonal of D, or None for the identity.
 
     >>> import numpy as np
     >>> Scaling(0.5, np.array([2.0])).unscale(np.array([4.0])).tolist()
@@ -160,11 +157,7 @@ def scaling_from(values: tuple[Array, Array], gradient: Array, J: Array | None) 
     A function whose gradient vanishes keeps its units, and such a constraint is divided by |g_i|. A small gradient
     with a small value is a matter of units. With a larger value it belongs to a function that is flat here and may be
     steep elsewhere. So |grad g_i| counts as at least min(1, |g_i|), and |grad f| as at least min(1, |f|).
-
-    Args:
-        values: f and g.
-        gradient: grad f.
-        J: the Jacobian; None leaves the constraints in their own units.
+    Without J the constraints keep their own units.
 
     >>> import numpy as np
     >>> J = np.array([[4.0, 0.0], [0.5, 0.0], [0.0, 0.0], [1e-9, 0.0], [1e-9, 0.0]])
@@ -191,15 +184,8 @@ def drift(
 ) -> tuple[float, Array] | None:
     """Return the factors of the units of f and g that suit the point; None if all are 1.
 
-    Factors within `Rules.drift` of 1 are 1.
-
-    Args:
-        scaling: the present units.
-        f, g: the scaled values.
-        c: grad f'.
-        J: the scaled Jacobian; rows of zeros were not evaluated.
-        sizes: the largest component of each of its rows.
-        rules: for the drift that is allowed.
+    Factors within `Rules.drift` of 1 are 1. f, g, c = grad f' and J are scaled; ``sizes`` are the largest components of
+    the rows of J, and rows of zeros were not evaluated.
     """
     xp, units = namespace(c), scaling.constraints
     least, most = 1 / rules.drift, rules.drift

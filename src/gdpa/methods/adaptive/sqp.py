@@ -215,12 +215,9 @@ class Model:
     bounds: tuple[Array, Array] | None
 
     def minimize(self, F: AugmentedLagrangian, near: ModelStep | None = None, interior: bool = True) -> ModelStep:
-        """Return the minimizer of the model.
+        """Return the minimizer of the model of F, from ``near``, the minimizer with a smaller beta, if that is known.
 
-        Args:
-            F: lambda and beta.
-            near: the minimizer with a smaller beta, as a first guess.
-            interior: without it the step is NaN if it takes an interior-point method.
+        Without ``interior`` the step is NaN if it takes an interior-point method.
         """
         raise NotImplementedError
 

@@ -180,14 +180,8 @@ class AdaptiveState(State):
     """The state of `AdaptiveGDPA`. Its own fields are in scaled units, the fields of `State` are not.
 
     Attributes:
-        scaling: the units of f, g and x.
         lagrangian: F_beta with its lambda and beta.
-        curvature: the quasi-Newton matrix of the phase.
-        reference: values of the last accepted points.
         gradient: the gradient of the phase's merit at x.
-        trial: the next trial point.
-        monitor: whether the violation falls.
-        phase: the phase, with the values that it alone needs.
         hessian: sparse second derivatives of the Lagrangian, used in place of the quasi-Newton matrix.
         phase_since: ``step`` when the quasi-Newton or SQP phase began.
         unmoved_points: accepted points in a row that did not move.
