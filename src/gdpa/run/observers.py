@@ -98,22 +98,19 @@ class IterationLines:
             return
         if self._lines % self.HEADING == 0:
             step, *names = self.COLUMNS
-            self._write(f"{step:>6} {names[0]:>15} {' '.join(f'{name:>12}' for name in names[1:5])} forwards backwards")
+            wide = " ".join(f"{name:>12}" for name in names[1:5])
+            print(f"{step:>6} {names[0]:>15} {wide} forwards backwards", file=self._stream)
         self._lines += 1
         before = progress.start.x if self._x is None else self._x
         self._x = probe.x
         numbers = (residuals.feasibility, residuals.stationarity, _penalty(progress), max_norm(probe.x - before))
         shown = " ".join(f"{'-':>12}" if value is None else f"{largest(value):12.2e}" for value in numbers)
         counts = f"{progress.forwards:8} {progress.backwards:9}  {job_of(progress.problem).note()}".rstrip()
-        self._write(f"{progress.step:6} {largest(probe.objective):15.7e} {shown} {counts}")
+        print(f"{progress.step:6} {largest(probe.objective):15.7e} {shown} {counts}", file=self._stream, flush=True)
 
     def finish(self) -> None:
         """Begin the next run with a heading."""
         self._lines, self._x = 0, None
-
-    def _write(self, line: str) -> None:
-        self._stream.write(f"{line}\n")
-        self._stream.flush()
 
 
 def _penalty(progress: Progress) -> float | None:
@@ -158,12 +155,12 @@ class ProgressDisplay:
         )
         if now >= self._next:
             self._next = now + self._interval
-            self._write(f"\r{self._last}")
+            print(f"\r{self._last}", end="", file=self._stream, flush=True)
 
     def finish(self) -> None:
         """Show the last step and end the line."""
         if self._last is not None:
-            self._write(f"\r{self._last}\n")
+            print(f"\r{self._last}", file=self._stream, flush=True)
             self._last, self._next = None, 0.0
         self._first, self._least = math.nan, math.inf
 
@@ -178,10 +175,6 @@ class ProgressDisplay:
             share = math.log(self._first / self._least) / math.log(self._first / progress.tolerance)
         full = int(share * self.WIDTH)
         return f"[{'#' * full}{'.' * (self.WIDTH - full)}]"
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
 
 
 def _in_notebook(stream: Any) -> bool:

@@ -40,13 +40,7 @@ class DeviceProblem(Protocol):
 
 
 class Placement(NamedTuple):
-    """A run on the host of a problem on a device.
-
-    Attributes:
-        problem: the problem for points on the host.
-        given: the problem of the user.
-        device: the device that the problem runs on.
-    """
+    """A run on the host of the user's problem ``given`` on a device; ``problem`` is for points on the host."""
 
     problem: Problem
     given: Any
@@ -75,8 +69,8 @@ def choose_placement(
     device: str | None = None
     if run is not None:
         device = run.device
-    elif not observers and not _are_foreign(rules) and _is_faster_on_host(problem, x0, algorithm):
-        device = str(x0.device)
+    elif not observers and all(isinstance(rule, LIMITS) for rule in rules or ()):
+        device = str(x0.device) if _is_faster_on_host(problem, x0, algorithm) else None
     return None if device is None else Placement(problem.on_host(device), problem, device)
 
 
@@ -84,8 +78,3 @@ def _is_faster_on_host(problem: Any, x0: Any, algorithm: Any) -> bool:
     if not isinstance(algorithm, Method) or not algorithm.works_on_host or not isinstance(problem.domain, (Reals, Box)):
         return False
     return bool(array_api_compat.is_torch_array(x0) and x0.is_cuda and x0.ndim == 1 and len(x0) <= MOST_VARIABLES)
-
-
-def _are_foreign(rules: tuple[Any, ...] | None) -> bool:
-    """Return whether one of the rules is not the library's own."""
-    return not all(isinstance(rule, LIMITS) for rule in rules or ())

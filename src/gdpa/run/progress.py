@@ -42,23 +42,14 @@ MARGIN = 10.0
 
 @stored
 class Caution(NamedTuple):
-    """How a run goes back from a value that is not finite; see `gdpa.run.loop.go_back`.
+    """How a run goes back from a value that is not finite; see `gdpa.run.loop.go_back`."""
 
-    Attributes:
-        trusted: the last state from which an update led to finite numbers.
-        share: how much of its primal step the next update takes; below 1 only if it repeats one.
-        in_a_row: how often the step from ``trusted`` has been cut.
-        cuts: how many cuts there were in all.
-        until: up to this step the outcome of every update is checked.
-        looked: the last step that was measured, so that a repeated one is not measured twice.
-    """
-
-    trusted: State | None = None
-    share: float = 1.0
-    in_a_row: int = 0
-    cuts: int = 0
-    until: int = 0
-    looked: int = 0
+    trusted: State | None = None  # the last state from which an update led to finite numbers
+    share: float = 1.0  # of its primal step that the next update takes; below 1 only if it repeats one
+    in_a_row: int = 0  # how often the step from ``trusted`` has been cut
+    cuts: int = 0  # how many cuts there were in all
+    until: int = 0  # up to this step the outcome of every update is checked
+    looked: int = 0  # the last step that was measured: a repeated one is not measured twice
 
 
 #: The record of a run that has not begun.
@@ -236,20 +227,16 @@ class Progress:
 
     def _measure(self, probe: Probe) -> Residuals:
         assert self.run.units is not None
-        x, multipliers, _, constraints, gradient, *_ = probe
-        problem = self.problem
+        domain, p = self.problem.domain, self.problem.num_equalities
         return relative_residuals(
-            problem.domain, x, gradient, constraints, multipliers, self.run.units, problem.num_equalities
+            domain, probe.x, probe.gradient, probe.constraints, probe.multipliers, self.run.units, p
         )
 
     def _keep_best(self, probe: Probe, worst: Any) -> None:
         run = self.run
-        if run.best is None:
+        if run.best is None or (isinstance(worst, float) and worst < run.best_kkt):
             run.best, run.best_kkt = probe, worst
-        elif isinstance(worst, float):
-            if worst < run.best_kkt:
-                run.best, run.best_kkt = probe, worst
-        else:
+        elif not isinstance(worst, float):
             better = worst < run.best_kkt
             run.best = _merge(better, probe, run.best)
             run.best_kkt = namespace(worst).where(better, worst, run.best_kkt)
@@ -264,11 +251,9 @@ class Progress:
             return
         xp = namespace(feasibility)
         feasible = feasibility <= self.tolerance
-        if run.best_feasible is None:
-            run.best_feasible = _merge(feasible, probe, probe._replace(x=probe.x * 0 + float("nan")))
-            nan = xp.zeros_like(probe.objective) + float("nan")
-            run.best_objective = xp.where(feasible, probe.objective, nan)
-            return
+        if run.best_feasible is None:  # NaN for members without a feasible point
+            run.best_feasible = probe._replace(x=probe.x * 0 + float("nan"))
+            run.best_objective = xp.zeros_like(probe.objective) + float("nan")
         known = run.best_objective == run.best_objective
         better = feasible & (~known | (probe.objective < run.best_objective))
         run.best_feasible = _merge(better, probe, run.best_feasible)
@@ -281,11 +266,10 @@ class Progress:
 
     def absolute(self) -> Residuals | None:
         """Return the residuals of the last probe as the paper prints them."""
-        if self.run.state.probe is None:
+        probe, domain, p = self.run.state.probe, self.problem.domain, self.problem.num_equalities
+        if probe is None:
             return None
-        x, multipliers, _, constraints, gradient, *_ = self.run.state.probe
-        problem = self.problem
-        return absolute_residuals(problem.domain, x, gradient, constraints, multipliers, problem.num_equalities)
+        return absolute_residuals(domain, probe.x, probe.gradient, probe.constraints, probe.multipliers, p)
 
     def certified(self, tolerance: float) -> bool:
         """Return whether a certificate recomputed now holds, if one is due; False if none is.
@@ -295,17 +279,16 @@ class Progress:
         """
         run = self.run
         state, probe = run.state, run.state.probe
-        if run.kkt <= tolerance and run.state.step >= run.next_certificate:
+        if run.kkt <= tolerance and state.step >= run.next_certificate:
             if self.certify(run.best or state).holds(tolerance):
                 return True  # it stays due, so that a finished run that is continued is still finished
-            run.next_certificate = math.ceil(1.1 * run.state.step) + 1
+            run.next_certificate = math.ceil(1.1 * state.step) + 1
             return False
-        now = state.evaluation
+        now, point = state.evaluation, probe or state
         if now is None or not run.attempts:
             return False
         if now.constraints.shape[-1] > ATTEMPT_ROWS and not now.has_cheap_jacobian:
             return False
-        point = probe or state
         return self._may_hold(point, tolerance) and self.certify(point).holds(tolerance)
 
     def _may_hold(self, point: Probe | State, tolerance: float) -> bool:

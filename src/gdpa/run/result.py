@@ -55,11 +55,7 @@ class History(dict[str, Vector]):
 class Attempt(NamedTuple):
     """The outcome of one of several starts, see ``best_of`` of `gdpa.solve`.
 
-    Attributes:
-        status: why it ended.
-        success: whether its certificate meets the tolerance.
-        objective: f at ``x``.
-        x: its best point, or its start if the problem raised an exception there.
+    ``x`` is its best point, or its start if the problem raised an exception there; ``objective`` is f at ``x``.
     """
 
     status: Status
@@ -140,15 +136,12 @@ class Result:
         """f at ``x``."""
         return self.certificate.objective
 
+    fun = objective  # by SciPy's name
+
     @property
     def constraints(self) -> Array:
         """g at ``x``."""
         return self.certificate.constraints
-
-    @property
-    def fun(self) -> Any:
-        """f at ``x``, by SciPy's name."""
-        return self.certificate.objective
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the recorded residuals against steps on a matplotlib ``Axes`` (a new one by default) and return it."""
@@ -166,29 +159,26 @@ class Result:
         axes.legend()
         return axes
 
+    @property
+    def _title(self) -> str:
+        return f"Result of {type(self.algorithm).__name__}: {'success' if self.success else 'no success'}"
+
     def __repr__(self) -> str:
-        lines = [f"Result of {type(self.algorithm).__name__}: {'success' if self.success else 'no success'}"]
-        lines += [f"  {self.message}", *(f"  {name:<12} {text}" for name, text in self._summary())]
         table = text_table(constraint_rows(self.certificate, self.tolerance))
-        return "\n".join([*lines, *(f"  {line}" for line in table)])
+        lines = [self.message, *(f"{name:<12} {text}" for name, text in self._summary()), *table]
+        return "\n  ".join([self._title, *lines])
 
     def _repr_html_(self) -> str:
         """The view in a notebook: the same as `print`, as tables."""
-        title = f"Result of {type(self.algorithm).__name__}: {'success' if self.success else 'no success'}"
         table = html_table(constraint_rows(self.certificate, self.tolerance))
         rows = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._summary())
-        return (
-            f"<div><p><b>{escape(title)}</b><br>{escape(self.message)}</p>"
-            f"<table><tbody>{rows}</tbody></table>{table}</div>"
-        )
+        head = f"<p><b>{escape(self._title)}</b><br>{escape(self.message)}</p>"
+        return f"<div>{head}<table><tbody>{rows}</tbody></table>{table}</div>"
 
     def _summary(self) -> list[tuple[str, str]]:
         """Name and text of every line but the table."""
-        calls = self.calls
-        lines = [
-            ("objective", number(self.objective, 8) if isinstance(self.objective, float) else vector(self.objective)),
-            ("x", vector(self.x)),
-        ]
+        calls, f = self.calls, self.objective
+        lines = [("objective", number(f, 8) if isinstance(f, float) else vector(f)), ("x", vector(self.x))]
         if self.x.ndim > 1:
             lines.append(("multipliers", vector(self.multipliers)))
         cost = (
@@ -205,17 +195,10 @@ class Result:
 
 
 class Row(NamedTuple):
-    """One constraint at a certified point.
+    """The constraint i = ``place`` at a certified point.
 
-    Attributes:
-        place: i, counted from 0.
-        name: its name, or ``g[i]``.
-        value: g_i.
-        violation: [g_i]_+, or |g_i| for an equality.
-        multiplier: lambda_i.
-        mark: "violated" beyond the tolerance, "active" at its limit to the tolerance, "not finite", or "".
-
-    A value that the problem's precision cannot distinguish from zero is 0.
+    ``violation`` is [g_i]_+, or |g_i| for an equality. ``mark`` is "violated" beyond the tolerance, "active" at its
+    limit to the tolerance, "not finite", or "". A value that the precision cannot distinguish from zero is 0.
     """
 
     place: int
@@ -241,8 +224,7 @@ def constraint_rows(certificate: Certificate, tolerance: float) -> tuple[Row, ..
     g, multipliers = to_numpy(certificate.constraints), to_numpy(certificate.multipliers)
     if g.ndim != 1:
         return ()
-    units = [to_numpy(weight) for weight in certificate.units]
-    _, c, a, rounding, pushes = units
+    _, c, a, rounding, pushes = (to_numpy(weight) for weight in certificate.units)
     eps = float(np.finfo(g.dtype).eps)
     value = np.where(np.abs(g) <= rounding, 0.0, g)
     multiplier = np.where(np.abs(pushes * multipliers) <= eps, 0.0, multipliers)
@@ -281,7 +263,7 @@ def text_table(rows: Sequence[Row]) -> list[str]:
     for name, *numbers, mark in cells:
         right = (text.rjust(width) for text, width in zip(numbers, wide[1:], strict=False))
         lines.append("  ".join((name.ljust(wide[0]), *right, mark)).rstrip())
-    return lines + ([f"... and {len(rows) - MOST_ROWS} more"] if len(rows) > MOST_ROWS else [])
+    return [*lines, *_more(rows)]
 
 
 def html_table(rows: Sequence[Row]) -> str:
@@ -289,11 +271,14 @@ def html_table(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     head = "".join(f"<th>{cell}</th>" for cell in HEAD)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) + "</tr>" for row in _shown(rows)
-    )
-    more = f"<p>... and {len(rows) - MOST_ROWS} more</p>" if len(rows) > MOST_ROWS else ""
+    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) for row in _shown(rows))
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    more = "".join(f"<p>{line}</p>" for line in _more(rows))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _more(rows: Sequence[Row]) -> list[str]:
+    return [f"... and {len(rows) - MOST_ROWS} more"] if len(rows) > MOST_ROWS else []
 
 
 def _shown(rows: Sequence[Row]) -> Sequence[Row]:
@@ -313,15 +298,10 @@ def message(status: Status, detail: str, certificate: Certificate) -> str:
 def advise(
     status: Status, algorithm: Any, problem: Problem, x: Array, multipliers: Array, now: Evaluation | None, steps: int
 ) -> str:
-    """Return advice after this ending, in terms of the method; "" if the status suffices.
+    """Return advice after this ending at ``x``, in terms of the method; "" if the status suffices.
 
-    Args:
-        status: why the run ended.
-        algorithm: the method.
-        problem: evaluated at a few points if derivatives are in doubt.
-        x, multipliers: where the run ended.
-        now: the oracle call at ``x``, if it is known.
-        steps: how many steps were made.
+    The problem is evaluated at a few points if its derivatives are in doubt; ``now`` is the oracle call at ``x``, if it
+    is known.
 
     >>> from gdpa import GDPA, problems
     >>> disc = problems.get("disc-product")

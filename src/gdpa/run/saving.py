@@ -59,16 +59,8 @@ class Saver:
     """Saves a run on the way of the loop: every ``every`` steps, at the end, and before SIGTERM ends the process.
 
     Inside ``with``, SIGTERM is noted, so that the loop ends after its step; then standard error names the file.
-
-    Args:
-        path: where to save, see `gdpa.files.checkpoints.Checkpoints`.
-        every: steps between two saves.
-        keep: how many files stay.
-        job: the processes of a run on shards; the first one saves, and no other job may save to the same place.
-
-    Attributes:
-        stop: true after a signal.
-        path: the file of the last save; None if there was none.
+    ``stop`` is true after a signal, ``path`` the file of the last save. Of the processes of a ``job`` the first one
+    saves, and no other job may save to the same place.
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int, keep: int, job: Job | None = None) -> None:
