@@ -37,13 +37,7 @@ class MaxPasses:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How one method did.
-
-    Attributes:
-        name: the method.
-        result: its result; None if it does not take the problem.
-        refusal: why not.
-    """
+    """The result of one method, or None and the reason (``refusal``) if it does not take the problem."""
 
     name: str
     result: Result | None

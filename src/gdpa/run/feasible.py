@@ -36,12 +36,9 @@ SHARE = 0.1
 
 
 class Restored(NamedTuple):
-    """The outcome of a restoration.
+    """The outcome of a restoration: the largest violation ``before`` and ``after``, in the units of the constraints.
 
-    Attributes:
-        before: the largest violation of a constraint at the point found, in the units of the constraints.
-        after: the same at the point returned.
-        reached: whether no inequality is positive and no equality nonzero there, up to `core.units.Units.rounding`.
+    ``reached`` if no inequality is positive and no equality nonzero there, up to `core.units.Units.rounding`.
     """
 
     before: float
@@ -99,17 +96,12 @@ def restore(problem: Problem, certificate: Certificate) -> tuple[Certificate, Re
     next to the boundary is not a KKT point; if that leads nowhere they are freed. The multipliers are fitted again. An
     oracle call with its Jacobian per step.
 
-    Args:
-        problem: the problem.
-        certificate: the certificate of the point to restore.
-
-    Example:
-        >>> from gdpa import problems
-        >>> disc = problems.get("disc-product")
-        >>> near = certify(disc.problem, disc.solution * (1 + 1e-6))
-        >>> exact, done = restore(disc.problem, near)
-        >>> bool(near.constraints[0] > 1e-6), bool(exact.constraints[0] <= 0), exact.holds(1e-6), done.reached
-        (True, True, True, True)
+    >>> from gdpa import problems
+    >>> disc = problems.get("disc-product")
+    >>> near = certify(disc.problem, disc.solution * (1 + 1e-6))
+    >>> exact, done = restore(disc.problem, near)
+    >>> bool(near.constraints[0] > 1e-6), bool(exact.constraints[0] <= 0), exact.holds(1e-6), done.reached
+    (True, True, True, True)
     """
     first = _at(problem, certificate.x)
     best = first
@@ -122,16 +114,9 @@ def restore(problem: Problem, certificate: Certificate) -> tuple[Certificate, Re
             best = point if point.excess < best.excess else best
         if best.excess <= 0:
             break
-    reached = best.excess <= 1
-    if best is not first:
-        certificate = certify(
-            problem,
-            best.x,
-            certificate.multipliers,
-            snap=_snap(best.x),  # the usual one would undo the step
-            evaluation=best.now,
-        )
-    return certificate, Restored(first.violation, best.violation, reached)
+    if best is not first:  # the usual snap would undo the step
+        certificate = certify(problem, best.x, certificate.multipliers, snap=_snap(best.x), evaluation=best.now)
+    return certificate, Restored(first.violation, best.violation, best.excess <= 1)
 
 
 def _at(problem: Problem, x: Array) -> _Point:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import array_api_compat
 
-from gdpa.base.arrays import to_numpy
 from gdpa.base.sets import Box, Reals
 from gdpa.base.typing import Array
 from gdpa.core.detach import map_arrays
@@ -45,10 +44,6 @@ class Placement(NamedTuple):
     problem: Problem
     given: Any
     device: str
-
-    def to_host(self, array: Any) -> Any:
-        """Return an argument of the user on the host."""
-        return None if array is None else to_numpy(array)
 
     def to_device(self, result: Result) -> Result:
         """Return the result with its arrays where x0 was; ``result.run`` stays on the host."""

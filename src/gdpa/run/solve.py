@@ -134,9 +134,8 @@ def solve(
     """
     if after is not None:
         others = {"run": run, "multipliers0": multipliers0, "resume": resume or None}
-        x0, algorithm = _read_after(
-            after, x0, algorithm, best_of, [name for name, v in others.items() if v is not None]
-        )
+        others["best_of"] = None if best_of == 1 else best_of
+        x0, algorithm = _read_after(after, x0, algorithm, [name for name, v in others.items() if v is not None])
     if not isinstance(problem, Problem) and isinstance(problem, WithStart):
         x0, problem = (problem.x0 if x0 is None and run is None else x0), problem.problem
     if not isinstance(problem, Problem):
@@ -159,8 +158,8 @@ def solve(
             raise ValueError("best_of starts several runs: give it without run and checkpoint")
         options: dict[str, Any] = {"algorithm": method, "tolerance": tolerance, "record": record, "stop": rules}
         options |= {"check_every": check_every, "multipliers0": multipliers0, "x_scale": x_scale, "feasible": feasible}
-        start, shown = check_start(problem, x0), (*observers, *displays)
-        return solve_from_several(solve, problem, start, best_of, seed, shown, **options)
+        shown = (*observers, *displays)
+        return solve_from_several(solve, problem, check_start(problem, x0), best_of, seed, shown, **options)
     saver = None if checkpoint is None else Saver(checkpoint, every, keep, getattr(problem, "job", None))
     if resume:
         if checkpoint is None or run is not None:
@@ -176,8 +175,8 @@ def solve(
     oracle = CountingOracle(problem if place is None else place.problem)
     if run is None:
         if place is not None:
-            x0, multipliers0 = place.to_host(x0), place.to_host(multipliers0)
-        run = _begin(oracle, x0, method, multipliers0, after, None if place is None else place.device)
+            x0, multipliers0 = (None if array is None else to_numpy(array) for array in (x0, multipliers0))
+        run = replace(_begin(oracle, x0, method, multipliers0, after), device=None if place is None else place.device)
     else:
         if x0 is not None or (multipliers0 is not None and not resume):
             raise ValueError("give x0 or run, not both: a run brings its own point and multipliers")
@@ -215,14 +214,7 @@ def solve(
     return result
 
 
-def _begin(
-    oracle: CountingOracle,
-    x0: Array | None,
-    algorithm: Algorithm[Any],
-    multipliers0: Any,
-    after: Result | None,
-    device: str | None,
-) -> Run:
+def _begin(oracle: CountingOracle, x0: Any, algorithm: Algorithm[Any], multipliers0: Any, after: Any) -> Run:
     """Return the run before its first update."""
     x = check_start(oracle.problem, x0)
     clock = oracle.job.clock()
@@ -244,19 +236,17 @@ def _begin(
         seconds=seconds,
         measuring=(oracle.measuring.forwards, oracle.measuring.backwards),
         caution=trust(NO_TROUBLE, algorithm, state),
-        device=device,
     )
 
 
-def _read_after(after: Any, x0: Any, algorithm: Any, best_of: int, others: list[str]) -> tuple[Any, Any]:
+def _read_after(after: Any, x0: Any, algorithm: Any, others: list[str]) -> tuple[Any, Any]:
     """Return the start and the method of a run that goes on after another problem."""
     if not isinstance(after, Result):
         raise TypeError(
             f"after must be the Result of gdpa.solve, got {type(after).__name__}; give one, or leave it out"
         )
-    if others or best_of != 1:
-        names = " and ".join(others or ["best_of"])
-        raise ValueError(f"after starts one new run with its own multipliers: give it without {names}")
+    if others:
+        raise ValueError(f"after starts one new run with its own multipliers: give it without {' and '.join(others)}")
     if algorithm is not None and as_algorithm("algorithm", algorithm) != after.algorithm:
         raise ValueError(
             f"after is a result of {after.algorithm!r}, which {algorithm!r} cannot take over; leave algorithm out"
@@ -278,10 +268,10 @@ def _carried(problem: Problem, x: Array, algorithm: Any, after: Result) -> State
             f"after has points of {type(like).__name__} {like.dtype} and shape {tuple(like.shape)}, x0 is "
             f"{type(x).__name__} {x.dtype} of shape {tuple(x.shape)}; convert x0, or solve without after"
         )
-    if hasattr(algorithm, "carry"):
-        found: State = algorithm.carry(problem, x, after.state)
-        return found
-    return _with_multipliers(algorithm, problem, algorithm.init(problem, x), after.multipliers)
+    if not hasattr(algorithm, "carry"):
+        return _with_multipliers(algorithm, problem, algorithm.init(problem, x), after.multipliers)
+    found: State = algorithm.carry(problem, x, after.state)
+    return found
 
 
 def _continue(oracle: CountingOracle, run: Run, algorithm: Any) -> Run:

@@ -101,20 +101,16 @@ def verify(problem: Any, receipt: str | os.PathLike[str] | Receipt, *, tolerance
         error.add_note(f"raised at the point of {receipt.source}, of {x.shape[-1]} coordinates: is it its problem?")
         raise
     if found != (m, receipt.equalities):
-        other = (
-            f"another problem: {found[0]} constraints, {found[1]} of them equalities; "
-            f"the receipt has {m} and {receipt.equalities}"
-        )
-        return Verification(receipt, None, given, (other,))
+        other = f"another problem: {found[0]} constraints, {found[1]} of them equalities"
+        return Verification(receipt, None, given, (f"{other}; the receipt has {m} and {receipt.equalities}",))
     lengths, whole = lengths_of(problem.x_scale, x, now), m * x.shape[-1] <= JACOBIAN_LIMIT
     units = units_at(lengths, nearby(problem, x, now), x, now, whole=whole)
     gradient = now.pullback(receipt.multipliers)
     certificate = certificate_from(problem, lengths, units, now, x, receipt.multipliers, gradient)
     findings = [*_other_values(problem, receipt, certificate, now), *_outside(problem, receipt)]
     if not certificate.holds(given):
-        worst = certificate.relative.worst
-        shown = largest(worst)
-        findings.append(f"the largest relative residual is {number(shown, 3)}, above {given:g}")
+        worst = number(largest(certificate.relative.worst), 3)
+        findings.append(f"the largest relative residual is {worst}, above {given:g}")
     return Verification(receipt, certificate, given, tuple(findings))
 
 
@@ -130,19 +126,15 @@ def _other_values(problem: Problem, receipt: Receipt, certificate: Certificate, 
         ("f", to_numpy(now.objective)[..., None], receipt.objective[..., None], eps * terms),
         ("g", to_numpy(now.constraints), receipt.constraints, MOST_ROUNDINGS / ROUNDINGS * rounding),
     ):
-        far = _differ(value, recorded, eps * np.abs(recorded) + allowed)
+        with np.errstate(invalid="ignore"):
+            near = np.abs(value - recorded) <= eps * np.abs(recorded) + allowed
+        far = ~(near | (value == recorded) | (np.isnan(value) & np.isnan(recorded)))
         if far.any():
             i = int(np.argmax(far.reshape(-1, far.shape[-1]).any(axis=0)))
             called = name if name == "f" else certificate.constraint_name(i)
             was, found = (float(v.reshape(-1, v.shape[-1])[:, i].max()) for v in (recorded, value))
             findings.append(f"the value of {called} at x is {number(found, 12)}; the receipt has {number(was, 12)}")
     return findings
-
-
-@np.errstate(invalid="ignore")
-def _differ(value: Any, recorded: Any, allowed: Any) -> Any:
-    same = (value == recorded) | (np.isnan(value) & np.isnan(recorded))
-    return ~(same | (np.abs(value - recorded) <= allowed))
 
 
 def _outside(problem: Problem, receipt: Receipt) -> list[str]:
