@@ -33,14 +33,9 @@ SHOWN = 20
 
 
 class WrongEntry(NamedTuple):
-    """An entry of a derivative that the differences contradict.
+    """An entry of a derivative that the differences contradict, and the likely mistake.
 
-    Attributes:
-        function: "f" or the name of the constraint.
-        component: j of d/dx_j.
-        given: the derivative as the problem has it.
-        difference: the derivative by differences of the values.
-        cause: the likely mistake.
+    ``function`` is "f" or the name of a constraint, ``component`` the j of d/dx_j.
     """
 
     function: str
@@ -56,12 +51,9 @@ class WrongEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class DerivativeReport:
-    """The outcome of `check_derivatives`.
+    """The outcome of `check_derivatives` for all ``entries``: those that are ``wrong``, and those that are ``unclear``.
 
-    Attributes:
-        wrong: the entries that are wrong.
-        unclear: (function, component) of the entries that differences cannot judge: all noise, or not a number nearby.
-        entries: how many there are.
+    Of an unclear one, (function, component), the differences are all noise, or not a number.
     """
 
     wrong: tuple[WrongEntry, ...]
@@ -123,23 +115,14 @@ def check_derivatives(problem: Problem, x: Array) -> DerivativeReport:
     now = problem.evaluate(x)
     names = ["f", *(problem.constraint_name(i) for i in range(now.constraints.shape[-1]))]
     given = np.concatenate([_host(now.gradient())[None], _host(now.jacobian()).reshape(-1, x.shape[-1])])
-    slope, allowed, is_wrong, is_unclear = _judge(problem, x, now, given)
+    with np.errstate(all="ignore"):
+        slope, allowed, is_wrong, is_unclear = _judge(problem, x, now, given)
     wrong = tuple(
         WrongEntry(names[i], j, given[i, j], slope[i, j], _name_cause(given, slope, allowed, names, i, j))
         for i, j in np.argwhere(is_wrong).tolist()
     )
     unclear = tuple((names[i], j) for i, j in np.argwhere(is_unclear).tolist())
     return DerivativeReport(wrong, unclear, given.size)
-
-
-class _Slopes(NamedTuple):
-    """One-sided and central differences of all values at one step, and the largest change seen in each."""
-
-    low: Matrix
-    high: Matrix
-    central: Matrix
-    change: Matrix
-    size: Matrix
 
 
 def _judge(problem: Problem, x: Array, now: Evaluation, given: Matrix) -> tuple[Matrix, Matrix, Any, Any]:
@@ -149,45 +132,40 @@ def _judge(problem: Problem, x: Array, now: Evaluation, given: Matrix) -> tuple[
     """
     eps = float(namespace(x).finfo(x.dtype).eps)
     at, scale = _values(now), np.maximum(1.0, np.abs(_host(x)))
-    slope, allowed = np.full(given.shape, np.nan), np.full(given.shape, np.inf)
-    low, high, settled = slope.copy(), slope.copy(), np.zeros(given.shape, dtype=bool)
-    least = allowed
-    first = eps ** (1 / 3)
+    low = high = slope = np.full(given.shape, np.nan)
+    least = allowed = np.full(given.shape, np.inf)
+    settled, first = np.zeros(given.shape, dtype=bool), eps ** (1 / 3)
     steps = [first, WIDER * first, *(level for level in (*COARSE, LEVELS[1]) if level > 2 * WIDER * first)]
-    near = _slopes(problem, x, at, steps[0] * scale)
+    near_low, near_high, near, _, near_size = _slopes(problem, x, at, steps[0] * scale)
     for step in steps[1:]:
-        far = _slopes(problem, x, at, step * scale)
-        with np.errstate(all="ignore"):
-            rounding = 2 * eps**0.5 * np.maximum(near.size, far.size)[:, None] / scale
-            off = 5 * np.abs(near.central - far.central) + rounding
-            noise = NOISE * eps * far.size[:, None]
-            # The values stand still though the derivative says that they move: they may be rounded.
-            blind = (far.change <= noise) & (np.abs(given) * step * scale > CLEAR * noise) & (step < steps[-1])
-            share = off / (np.abs(near.central) + rounding)
-            better = ~settled & ~blind & (share < least)
-        slope, allowed = np.where(better, near.central, slope), np.where(better, off, allowed)
-        low, high = np.where(better, near.low, low), np.where(better, near.high, high)
+        far_low, far_high, far, change, far_size = _slopes(problem, x, at, step * scale)
+        rounding = 2 * eps**0.5 * np.maximum(near_size, far_size)[:, None] / scale
+        off = 5 * np.abs(near - far) + rounding
+        noise = NOISE * eps * far_size[:, None]
+        # The values stand still though the derivative says that they move: they may be rounded.
+        blind = (change <= noise) & (np.abs(given) * step * scale > CLEAR * noise) & (step < steps[-1])
+        share = off / (np.abs(near) + rounding)
+        better = ~settled & ~blind & (share < least)
+        slope, allowed = np.where(better, near, slope), np.where(better, off, allowed)
+        low, high = np.where(better, near_low, low), np.where(better, near_high, high)
         least = np.where(better, share, least)
-        with np.errstate(all="ignore"):
-            size = np.fmax(np.abs(given), np.abs(slope))
-            settled = np.isfinite(slope) & (allowed <= np.maximum(AGREED * size, 2 * rounding))
+        size = np.fmax(np.abs(given), np.abs(slope))
+        settled = np.isfinite(slope) & (allowed <= np.maximum(AGREED * size, 2 * rounding))
         if settled.all():
             break
-        near = far
-    with np.errstate(all="ignore"):
-        distance = np.maximum(given - high, low - given)
-        wrong = ~np.isfinite(given) | ((distance > allowed + TOLERANCE * size) & (least <= DISAGREED))
+        near_low, near_high, near, near_size = far_low, far_high, far, far_size
+    distance = np.maximum(given - high, low - given)
+    wrong = ~np.isfinite(given) | ((distance > allowed + TOLERANCE * size) & (least <= DISAGREED))
     return slope, allowed, wrong, ~wrong & ~settled
 
 
-def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> _Slopes:
-    """Return the differences of all values at one step along every coordinate."""
-    host = _host(x)
-    lower, upper = (
-        (_host(b) for b in problem.domain.bounds(x)) if isinstance(problem.domain, Box) else (-np.inf, np.inf)
-    )
-    sides = []
-    size = np.abs(at)
+def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> tuple[Matrix, Matrix, Matrix, Matrix, Matrix]:
+    """Return differences of all values at one step along every coordinate, and the sizes of the values.
+
+    The differences are the lower and the higher of both sides, the central ones, and the largest changes.
+    """
+    host, sides, size = _host(x), [], np.abs(at)
+    lower, upper = map(_host, problem.domain.bounds(x)) if isinstance(problem.domain, Box) else (-np.inf, np.inf)
     for sign in (1.0, -1.0):
         moved = np.clip(host + sign * step, lower, upper)
         columns = []
@@ -200,11 +178,9 @@ def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> _Slopes:
             size = np.fmax(size, np.abs(values))
             columns.append((values - at) / room if room else np.full(at.shape, np.nan))
         sides.append(np.stack(columns, axis=1))
-    with np.errstate(all="ignore"):
-        low, high = np.fmin(*sides), np.fmax(*sides)
-        central = np.where(np.isfinite(sides[0]) & np.isfinite(sides[1]), (sides[0] + sides[1]) / 2, low)
-        change = np.fmax(np.abs(sides[0]), np.abs(sides[1])) * step
-    return _Slopes(low, high, central, change, size)
+    low, high = np.fmin(*sides), np.fmax(*sides)
+    central = np.where(np.isfinite(sides[0]) & np.isfinite(sides[1]), (sides[0] + sides[1]) / 2, low)
+    return low, high, central, np.fmax(np.abs(sides[0]), np.abs(sides[1])) * step, size
 
 
 def _name_cause(given: Matrix, slope: Matrix, allowed: Matrix, names: list[str], i: int, j: int) -> str:

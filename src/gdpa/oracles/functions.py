@@ -104,12 +104,9 @@ def from_functions(
                     raw = _differences("constraints", values, x, g)
                 else:
                     raw = _grouped(grouped, values, x, g, domain)
-                if is_sparse(raw) and x.dtype != np.float64:
-                    raw = raw.toarray()
-                found["sparse"] = is_sparse(raw)
-                cache["g"] = (
-                    read(raw, "jacobian", shape) if is_sparse(raw) else _shaped("jacobian", raw, shape, x.dtype)
-                )
+                raw = raw.toarray() if is_sparse(raw) and x.dtype != np.float64 else raw
+                found["sparse"] = sparse = is_sparse(raw)
+                cache["g"] = read(raw, "jacobian", shape) if sparse else _shaped("jacobian", raw, shape, x.dtype)
             return cache["g"]
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:

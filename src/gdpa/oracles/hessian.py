@@ -1,7 +1,4 @@
-"""Sparse second derivatives by differences of gradients, several columns with each difference.
-
-Columns of the Hessian without a common row are found together, so a banded Hessian takes as many gradients as its band
-is wide, whatever the number of variables.
+"""Sparse second derivatives by differences of gradients; columns without a common row are found together.
 
 References:
     A. R. Curtis, M. J. D. Powell and J. K. Reid, "On the estimation of sparse Jacobian matrices", IMA J. Applied
@@ -38,20 +35,17 @@ STRAIGHT = 1e-5
 
 
 def with_hessian(problem: Problem, sparsity: Any = None) -> Problem:
-    """Return the problem with sparse second derivatives by differences of its gradients.
+    """Return the problem, in NumPy arrays, with sparse second derivatives by differences of its gradients.
 
-    Args:
-        problem: the problem, whose oracle takes NumPy arrays.
-        sparsity: a sparse array of shape (d, d), nonzero where the second derivative of f or of a constraint may be;
-            both triangles. None takes the pattern of J'J: which variables occur together in a constraint. It is right
-            for a separable objective, and checked at the first point; if it is not, there is no Hessian.
+    ``sparsity`` is a sparse array of shape (d, d), nonzero where the second derivative of f or of a constraint may be,
+    in both triangles. None takes the pattern of J'J: which variables occur together in a constraint. It is right for a
+    separable objective, and checked at the first point; if it is not, there is no Hessian.
 
-    Example:
-        >>> from gdpa import from_functions
-        >>> problem = from_functions(lambda x: x @ x * x[0], gradient=lambda x: 2 * x * x[0] + np.r_[x @ x, 0.0])
-        >>> H = with_hessian(problem, np.ones((2, 2))).evaluate(np.array([1.0, 2.0])).hessian(np.zeros(0))
-        >>> H.toarray().round(6).tolist()
-        [[6.0, 4.0], [4.0, 2.0]]
+    >>> from gdpa import from_functions
+    >>> problem = from_functions(lambda x: x @ x * x[0], gradient=lambda x: 2 * x * x[0] + np.r_[x @ x, 0.0])
+    >>> H = with_hessian(problem, np.ones((2, 2))).evaluate(np.array([1.0, 2.0])).hessian(np.zeros(0))
+    >>> H.toarray().round(6).tolist()
+    [[6.0, 4.0], [4.0, 2.0]]
     """
     differences = HessianDifferences(problem.evaluate, problem.domain, sparsity)
 
@@ -70,9 +64,7 @@ class HessianDifferences:
         self._evaluate, self._domain = evaluate, domain
         self._given = None if sparsity is None else read(sparsity, "the sparsity of the hessian").pattern
         self._differences: GroupedDifferences | None = None
-        self._failed = False
-        self._scheme = "2-point"
-        self._calls = 0
+        self._failed, self._scheme, self._calls = False, "2-point", 0
 
     def attach(self, x: Vector, now: Evaluation) -> None:
         """Give the oracle call at ``x`` its Hessian, unless there are too few rows to infer the pattern."""
@@ -81,23 +73,16 @@ class HessianDifferences:
         pullback = now.pullback  # before a run counts it: the cost of a Hessian is counted as a whole
 
         def hessian(w: Vector, objective: float = 1.0) -> SparseMatrix | None:
-            before = self._calls
-            H = self._hessian(x, now, pullback, w, objective)
-            calls = self._calls - before
-            now.hessian_passes = calls if H is None else max(1, calls)
+            before, H = self._calls, None
+            if self._differences is None and not self._failed:
+                self._begin(x, now, pullback, objective)
+            if not self._failed:
+                H = self._at(x, pullback, w, objective)
+                H = H if self._scheme == "2-point" else self._held(H, x)
+            now.hessian_passes = self._calls - before if H is None else max(1, self._calls - before)
             return H
 
         now.second = hessian
-
-    def _hessian(
-        self, x: Vector, now: Evaluation, pullback: Pullback, w: Vector, objective: float
-    ) -> SparseMatrix | None:
-        if self._differences is None and not self._failed:
-            self._begin(x, now, pullback, objective)
-        if self._failed:
-            return None
-        H = self._at(x, pullback, w, objective)
-        return H if self._scheme == "2-point" else self._held(H, x)
 
     def _begin(self, x: Vector, now: Evaluation, pullback: Pullback, objective: float) -> None:
         """Find the pattern, the groups of columns, and whether one-sided differences suffice."""

@@ -12,7 +12,11 @@ import numpy as np
 from gdpa.base.sets import REALS, ConvexSet
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.oracles.returned import check_dtype, pair
+from gdpa.oracles.returned import read_pair
+
+KINDS = (jax.Array, np.ndarray, np.generic)
+#: The arrays to return for f and g if there is none, or none yet.
+REMEDIES = ("an array: jnp.zeros(()) for none", "an array: jnp.stack of its parts")
 
 
 def from_jax(
@@ -35,7 +39,7 @@ def from_jax(
     """
 
     def forward(x: jax.Array) -> Any:
-        return jax.vjp(lambda y: _checked(function(y)), x)
+        return jax.vjp(lambda y: read_pair(function(y), "JAX array", KINDS, REMEDIES), x)
 
     def backward(vjp: Any, f: jax.Array, g: jax.Array, objective: Any, w: jax.Array) -> jax.Array:
         cotangent = jnp.broadcast_to(jnp.asarray(objective, dtype=f.dtype), f.shape)
@@ -49,15 +53,3 @@ def from_jax(
         return Evaluation(f, g, lambda w, objective=1.0: backward(vjp, f, g, objective, w))
 
     return Problem(evaluate, num_constraints=num_constraints, num_equalities=num_equalities, domain=domain, names=names)
-
-
-def _checked(returned: Any) -> tuple[jax.Array, jax.Array]:
-    """Return the pair (f, g), or raise an error that shows the value returned instead."""
-    f, g = pair(returned)
-    for name, value in (("f", f), ("g", g)):
-        if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
-            remedy = "jnp.stack of its parts" if name == "g" else "jnp.zeros(()) for none"
-            raise TypeError(f"{name} must be a JAX array computed from x, got {value!r}; return an array: {remedy}")
-        dtype = value.dtype
-        check_dtype(name, value, jnp.issubdtype(dtype, jnp.bool_), jnp.issubdtype(dtype, jnp.floating))
-    return f, g

@@ -14,10 +14,13 @@ from gdpa.base.sets import REALS, ConvexSet
 from gdpa.core.detach import map_arrays
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import asymmetric_direction
-from gdpa.oracles.returned import check_dtype, pair
+from gdpa.oracles.returned import read_pair
 from gdpa.oracles.torch_capture import captured
 from gdpa.oracles.torch_device import on_device
 from gdpa.oracles.torch_rows import Rows
+
+#: The tensors to return for f and g if there is none, or none yet.
+REMEDIES = ("a tensor: torch.zeros((), dtype=x.dtype) for none", "a tensor: torch.stack of its parts")
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def from_torch(
             )
         leaf = x.detach().requires_grad_(True)
         with torch.enable_grad():
-            f, g = _checked(function(leaf))
+            f, g = read_pair(function(leaf), "tensor", torch.Tensor, REMEDIES)
         if g.numel() and not (f.requires_grad or g.requires_grad):
             raise ValueError("neither f nor g depends on x through torch operations; return tensors computed from x")
         if not looked and (not f.requires_grad or _has_loose_parts(g)):
@@ -96,28 +99,14 @@ def from_torch(
             (gradient,) = torch.autograd.grad(outputs, leaf, weights, retain_graph=True, allow_unused=True)
             return torch.zeros_like(x) if gradient is None else gradient
 
-        def jacobian() -> torch.Tensor:
-            return rows(g, leaf)
-
         if x.ndim != 1 or not g.requires_grad:
             return Evaluation(f.detach(), g.detach(), pullback)
-        return Evaluation(f.detach(), g.detach(), pullback, jacobian, passes=g.shape[-1])
+        return Evaluation(f.detach(), g.detach(), pullback, lambda: rows(g, leaf), passes=g.shape[-1])
 
     oracle = evaluate if capture is False else captured(function, evaluate, capture)
     oracle, kind = (oracle, TorchProblem) if device is None else (on_device(oracle, device), Problem)
     problem = kind(oracle, num_constraints=num_constraints, num_equalities=num_equalities, domain=domain, names=names)
     return problem
-
-
-def _checked(returned: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the pair (f, g), or raise an error that shows the value returned instead."""
-    f, g = pair(returned)
-    for name, value in (("f", f), ("g", g)):
-        if not isinstance(value, torch.Tensor):
-            remedy = "torch.stack of its parts" if name == "g" else "torch.zeros((), dtype=x.dtype) for none"
-            raise TypeError(f"{name} must be a tensor computed from x, got {value!r}; return a tensor: {remedy}")
-        check_dtype(name, value, value.dtype == torch.bool, value.is_floating_point())
-    return f, g
 
 
 def _has_loose_parts(g: torch.Tensor) -> bool:

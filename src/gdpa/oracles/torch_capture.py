@@ -1,8 +1,6 @@
 """A torch function on CUDA as captured graphs: one for its values, one for a pullback, one for all derivatives.
 
-A small problem on a CUDA device spends its time on launching kernels. A captured graph launches them all at once. The
-graphs share their memory, so a pullback at a point is valid until the next forward pass; after that it repeats the
-forward pass at its own point.
+The graphs share their memory: a pullback at a point repeats its forward pass if another one was made since.
 """
 
 from __future__ import annotations
@@ -42,13 +40,9 @@ class NotCapturable(RuntimeError):  # noqa: N818  (an answer that `from_torch` a
 
 
 class CapturedEvaluation(Evaluation):
-    """An oracle call of a captured function.
+    """An oracle call of a captured function: ``values`` are (f, g), ``derivatives()`` grad f and the rows of J.
 
-    Attributes:
-        values: (f, g) as one vector.
-        derivatives: a function without arguments that returns grad f and the rows of J as one matrix.
-        ahead: whether the derivatives are being computed already, so that a pullback of them costs nothing.
-        passes: how many backward passes all derivatives cost.
+    If the derivatives are being computed already (``ahead``), a pullback of them costs nothing.
     """
 
     __slots__ = ("ahead", "derivatives", "values")
@@ -75,10 +69,7 @@ def _no_collection() -> Iterator[None]:
 class _Graph:
     """A function without arguments whose tensor is computed by a captured graph, captured at the first call.
 
-    Args:
-        function: the function to capture.
-        pool, stream: shared by the graphs of one oracle.
-        rehearse: call the function once before the capture, so that it learns there which operations it cannot batch.
+    ``rehearse`` calls the function once before the capture, so that it learns there which operations it cannot batch.
     """
 
     def __init__(self, function: Callable[[], torch.Tensor], pool: Any, stream: Any, rehearse: bool = False) -> None:
@@ -107,14 +98,7 @@ class CapturedOracle:
     """The oracle of ``function`` at points of one shape, dtype and device, by captured CUDA graphs.
 
     If the Jacobian was asked for at the last point, all derivatives at the next one are computed along with its values.
-
-    Args:
-        function: maps x to (f, g).
-        x: a point; fixes shape, dtype and device.
-        eager: the oracle without capture, for derivatives that cannot be captured.
-
-    Attributes:
-        failure: why derivatives could not be captured; None if they could so far.
+    ``eager`` is the oracle without capture, for derivatives that cannot be captured; ``failure`` is the reason.
     """
 
     def __init__(self, function: Function, x: torch.Tensor, eager: Callable[[torch.Tensor], Evaluation]) -> None:
@@ -244,10 +228,7 @@ def numbers_kept(function: Function, x: torch.Tensor) -> int:
 def captured(function: Function, eager: Callable[[torch.Tensor], Evaluation], wanted: bool | None) -> Any:
     """Return an oracle that replays ``function`` on CUDA and falls back to ``eager``, with the reason.
 
-    Args:
-        function: maps x to (f, g).
-        eager: the oracle without capture.
-        wanted: True warns if the function cannot be captured; None captures if possible and only logs if not.
+    ``wanted=True`` warns if the function cannot be captured; None only logs it.
     """
     state: dict[str, Any] = {"oracle": None, "off": False, "calls": 0}
 
