@@ -438,7 +438,7 @@ BAD_BEFORE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x0": [1j]}, TypeError, "x0 must be real numbers"),
     ({"x0": ["a"]}, TypeError, "x0 must be real numbers"),
     ({"fun": 3}, TypeError, "fun must be callable, got 3"),
-    ({"jac": "4-point"}, ValueError, "jac must be callable, True, None or one of .*'4-point'"),
+    ({"jac": "4-point"}, ValueError, "the jac of fun must be callable, True, None or one of .*'4-point'"),
     ({"method": "newton"}, ValueError, "method 'newton' is unknown; there are .*gdpa"),
     (
         {"method": 3},

@@ -62,7 +62,8 @@ class Function:
         if not callable(self.fun):
             raise TypeError(f"{self.name} must be callable, got {self.fun!r}")
         if self.jac is not True and not callable(self.jac) and self.jac not in SCHEMES:
-            raise ValueError(f"the jac of {self.name} must be callable or one of {SCHEMES}, got {self.jac!r}")
+            options = f"callable, True, None or one of {SCHEMES}"
+            raise ValueError(f"the jac of {self.name} must be {options}, got {self.jac!r}")
 
     def value(self, x: Vector) -> tuple[Vector, Any]:
         """Return c(x), and its derivative if the same call gives it."""

@@ -16,7 +16,6 @@ from gdpa.base.typing import Vector
 from gdpa.core.problem import Evaluation
 from gdpa.methods import as_algorithm, default_method, get_method
 from gdpa.methods.base import Algorithm, Probe
-from gdpa.numerics.differences import SCHEMES
 from gdpa.numerics.sparse.matrix import FEW_COLUMNS, FEW_ROWS, SparseMatrix, is_sparse, read
 from gdpa.oracles.derivative_check import check_derivatives
 from gdpa.oracles.hessian import HessianDifferences
@@ -146,7 +145,7 @@ def minimize(
     domain = read_bounds(bounds, start.shape[0])
     constraint_functions = read_constraints(constraints, start.shape[0])
     limit = None if settings.maxfev is None else max(1, settings.maxfev)
-    objective = Function("fun", fun, _read_jac(jac), as_tuple(args), size=1, limit=limit)
+    objective = Function("fun", fun, jac or "2-point", as_tuple(args), size=1, limit=limit)
     for function in (objective, *constraint_functions):
         if function.relative_step is None and function.matrix is None:
             function.relative_step, function.absolute_step = settings.finite_diff_rel_step, settings.eps
@@ -250,14 +249,6 @@ def _read_start(x0: Any) -> Vector:
     if start.size == 0 or not np.isfinite(start).all():
         raise ValueError(f"x0 must be finite and not empty, got {x0!r}")
     return start.astype(float)
-
-
-def _read_jac(jac: Any) -> Any:
-    if jac is None or jac is False:
-        return "2-point"
-    if jac is True or callable(jac) or jac in SCHEMES:
-        return jac
-    raise ValueError(f"jac must be callable, True, None or one of {SCHEMES}, got {jac!r}")
 
 
 def add_second_derivatives(canonical: Canonical, hess: Any, sparsity: Any) -> None:

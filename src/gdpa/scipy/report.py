@@ -80,16 +80,8 @@ def describe_point(
 ) -> Any:
     """Return the result at the free variables ``x``; values that need further calls are NaN.
 
-    As in SciPy, finite differences leave the derivatives with respect to fixed variables unknown.
-
-    Args:
-        canonical: the problem.
-        x: the free variables.
-        status: why the run ended.
-        message: default: the sentence of the status.
-        steps: how many steps were made.
-        v: the multipliers of each constraint; None if they are not known.
-        bound_v: the multipliers of the bounds of the free variables; None if they are not known.
+    As in SciPy, finite differences leave the derivatives with respect to fixed variables unknown. ``v`` are the
+    multipliers of each constraint and ``bound_v`` those of the bounds of the free variables, None if they are unknown.
     """
     (objective, *constraints), free, point = canonical.functions, canonical.free, canonical.point(x)
     v = [np.full(value.shape, np.nan) for value in point.values[1:]] if v is None else v

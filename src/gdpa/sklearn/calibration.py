@@ -31,8 +31,7 @@ def excesses(scores: Vector, label: int, priority: int) -> Vector:
     rivals = scores.copy()
     rivals[:, priority] = -np.inf
     best = rivals.argmax(axis=1) == label
-    found: Vector = np.where(best, scores[:, priority] - scores[:, label], np.inf)
-    return found
+    return np.where(best, scores[:, priority] - scores[:, label], np.inf)
 
 
 def apply_cuts(scores: Vector, priority: int, cuts: Vector) -> Vector:
@@ -70,14 +69,8 @@ def held_out_cut(excess: Vector, limit: float, delta: float) -> tuple[float, boo
 
     .. math:: \sum_{i=k}^n \binom{n}{i} (1 - \text{limit})^i \text{limit}^{n-i} \le \delta .
 
-    Args:
-        excess: T of held-out samples of the class.
-        limit: r.
-        delta: the probability, over the draw of these samples, with which the error may exceed r.
-
-    Returns:
-        The cut, between T_(k) and the next excess, and whether it holds: if T_(k) is infinite, confusions among the
-        constrained classes take up the limit, and no cut gives the guarantee.
+    Return, too, whether it holds: if T_(k) is infinite, confusions among the constrained classes take up the limit, and
+    no cut gives the guarantee.
 
     References:
         X. Tong, Y. Feng and J. J. Li, "Neyman-Pearson classification algorithms and NP receiver operating
@@ -111,8 +104,7 @@ def samples_needed(limit: float, delta: float) -> int:
 
 def _ends(ordered: Vector) -> Vector:
     """Return where the excesses begin that exceed each by more than rounding."""
-    found: Vector = np.searchsorted(ordered, ordered + NUDGE * (1 + np.abs(ordered)), side="right")
-    return found
+    return np.asarray(np.searchsorted(ordered, ordered + NUDGE * (1 + np.abs(ordered)), side="right"))
 
 
 def _cut_above(ordered: Vector, place: int) -> float:

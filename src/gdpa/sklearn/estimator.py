@@ -51,12 +51,7 @@ class FrontierPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Frontier:
-    """Models along a range of limits, the tightest first.
-
-    Attributes:
-        points: one per limit.
-        limit_label, error_label: the labels of the axes of a plot.
-    """
+    """Models along a range of limits, the tightest first, and the labels of the axes of a plot."""
 
     points: tuple[FrontierPoint, ...]
     limit_label: str = "limit"
@@ -90,15 +85,7 @@ class Frontier:
 
 
 class Fitted(NamedTuple):
-    """A model trained at some limits.
-
-    Attributes:
-        result: of the last smooth problem.
-        steps: of the solver, in all.
-        error: the 0/1 error that the limits cost, on the training data.
-        met: whether every limit holds on the training data.
-        slope: of the objective against the limit that `frontier` varies.
-    """
+    """A model trained at some limits: the result of its last smooth problem, and the rest as in `FrontierPoint`."""
 
     result: Result
     steps: int
@@ -199,8 +186,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if found is None or len(found) > 1:
             state = "is not fitted" if found is None else f"has hidden layers; use {layers}"
             raise AttributeError(f"{type(self).__name__} has no {name}: the model {state}")
-        single: Vector = found[0]
-        return single
+        return np.asarray(found[0])
 
     def _decide(self, scores: Vector) -> Vector:
         """Return the decision values of scores."""
@@ -224,7 +210,5 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from scipy.special import softmax
 
         values = self.decision_function(X)
-        if values.ndim == 1:
-            values = np.stack([np.zeros_like(values), values], axis=1)
-        found: Vector = softmax(values, axis=1)
-        return found
+        both = np.stack([np.zeros_like(values), values], axis=1) if values.ndim == 1 else values
+        return np.asarray(softmax(both, axis=1))

@@ -61,16 +61,12 @@ def equal_opportunity(bound: float) -> Limit:
 
 def recall_at_least(bound: float, groups: str | Sequence[Any] = "all") -> Limit:
     """The recall P(positive | y = 1) is at least ``bound``, over all the data, in "each" group, or in those named."""
-    return Limit(("recall",), "at least", bound, _groups(groups))
+    return Limit(("recall",), "at least", bound, groups if isinstance(groups, str) else tuple(groups))
 
 
 def false_positive_rate_at_most(bound: float, groups: str | Sequence[Any] = "all") -> Limit:
     """The false positive rate P(positive | y = 0) is at most ``bound``, over all data, in "each" group or some."""
-    return Limit(("false positive rate",), "at most", bound, _groups(groups))
-
-
-def _groups(groups: str | Sequence[Any]) -> str | tuple[Any, ...]:
-    return groups if isinstance(groups, str) else tuple(groups)
+    return Limit(("false positive rate",), "at most", bound, groups if isinstance(groups, str) else tuple(groups))
 
 
 class Rows(NamedTuple):
@@ -82,13 +78,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(limits: Sequence[Limit], labels: Sequence[Any], cells: tuple[Vector, Vector], masses: Vector) -> Rows:
-    """Return the limits as rows over the cells.
-
-    Args:
-        limits: as the user states them.
-        labels: the groups.
-        cells: the group (its place in ``labels``) and the target of each cell.
-        masses: the share of each cell in the whole weight.
+    """Return the limits as rows over the cells, given by the group (its place in ``labels``) and target of each.
 
     >>> halves = np.array([0.5, 0.5])  # one group, the two targets
     >>> rows = rows_of([recall_at_least(0.8)], ["all"], (np.zeros(2, int), np.array([0, 1])), halves)
@@ -103,9 +93,8 @@ def rows_of(limits: Sequence[Limit], labels: Sequence[Any], cells: tuple[Vector,
         if not inside.any():
             who = "the data" if place is None else f"the group {labels[place]!r}"
             raise ValueError(f"{who} has no samples of class {RATES[name][0]}, so its {name} has no meaning")
-        row = np.where(inside, masses, 0.0)
-        share: Vector = row / row.sum()
-        return share
+        row: Vector = np.where(inside, masses, 0.0)
+        return row / row.sum()
 
     for limit in limits:
         for name in limit.rates:

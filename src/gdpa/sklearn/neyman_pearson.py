@@ -220,8 +220,8 @@ class NeymanPearsonClassifier(LimitedClassifier):
         missing = [label for label in constrained if label not in named]
         if missing:
             raise ValueError(f"thresholds must name every class but the prioritized one; {missing} are missing")
-        others = np.array([labels.index(label) for label in constrained])
-        return _Task(p, others, np.array([float(named[label]) for label in constrained]))
+        others, limits = zip(*((labels.index(label), float(named[label])) for label in constrained), strict=True)
+        return _Task(p, np.array(others), np.array(limits))
 
     def _held_out(self, task: _Task, targets: Vector, weights: Vector, rng: Any) -> Vector:
         """Mark the samples that calibration holds out of the training."""
@@ -316,5 +316,4 @@ def _by_class(task: _Task, rates: RateProblem, x: Vector) -> list[tuple[Vector, 
 def _class_errors(values: Vector, targets: Vector, weights: Vector) -> Vector:
     """Return the weighted 0/1 error of each class."""
     wrong = values.argmax(axis=1) != targets
-    found: Vector = np.bincount(targets, weights * wrong) / np.bincount(targets, weights)
-    return found
+    return np.asarray(np.bincount(targets, weights * wrong) / np.bincount(targets, weights))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,7 @@ CHUNK = 65_536
 
 
 class RateShard:
-    """Sums of weighted losses over the samples of each cell, chunk by chunk.
-
-    Args:
-        network, loss: of the problem; ``loss`` is both in the objective and in the limits.
-        samples: X, targets, weights and cells of the samples.
-        cells: how many cells there are.
-    """
+    """Sums of weighted losses over the samples (X, target, weight, cell) of each cell, chunk by chunk."""
 
     def __init__(self, network: Network, loss: Loss, samples: ArrayRows, cells: int) -> None:
         self._network, self._loss, self._samples, self._cells = network, loss, samples, cells
@@ -52,8 +47,8 @@ class RateShard:
         found: Vector = np.zeros((self._cells, len(x)))
         for X, targets, weights, labels in self._samples.chunks():
             order = np.argsort(labels, kind="stable")
-            ends = np.cumsum(np.bincount(labels, minlength=self._cells))
-            parts = [slice(int(a), int(b)) for a, b in zip([0, *ends], ends, strict=False)]
+            ends = np.cumsum([0, *np.bincount(labels, minlength=self._cells)]).tolist()
+            parts = [slice(a, b) for a, b in pairwise(ends)]
             found += self._gradients(x, X[order], targets[order], weights[order], parts)
         return found
 
@@ -70,8 +65,7 @@ class Ordered:
         self._X, self._order = X, order
 
     def __matmul__(self, weights: Vector) -> Vector:
-        found: Vector = np.asarray(self._X @ weights)[self._order]
-        return found
+        return np.asarray(self._X @ weights)[self._order]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,20 +84,17 @@ class ShardedRates(RateProblem):
 
 
 def in_shards(rates: RateProblem, X: Matrix, engine: str | Engine, shards: int) -> ShardedRates:
-    """Return the problem with its samples in shards; its bounds can be replaced without another start of the engine.
+    """Return the problem, whose cells hold no X, with its samples in shards.
 
-    Args:
-        rates: the problem, whose cells hold no X.
-        X: the samples in the order in which they were given: an array, or one mapped from a ``.npy`` file.
-        engine, shards: as in `gdpa.sharded.from_module`.
+    X holds the samples in the order in which they were given. The bounds can be replaced without another start of the
+    engine.
     """
     cells, count = rates.cells, len(rates.cells.parts)
     labels = np.repeat(np.arange(count), [part.stop - part.start for part in cells.parts])
     back = np.argsort(cells.order)
     samples = (X, cells.targets[back], cells.weights[back], labels[back])
-    n = len(back)
-    ends = [n * (i + 1) // shards for i in range(shards)]
-    parts = [ArrayRows(samples, begin, end, CHUNK) for begin, end in zip([0, *ends], ends, strict=False)]
+    ends = [len(back) * i // shards for i in range(shards + 1)]
+    parts = [ArrayRows(samples, begin, end, CHUNK) for begin, end in pairwise(ends)]
     matrix = np.vstack([rates.objective, rates.combination])
     whole = sharded_problem(
         [RateShard(rates.network, rates.loss, part, count) for part in parts],
