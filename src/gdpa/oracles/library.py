@@ -84,22 +84,21 @@ def _define(
     gradient: Callable[[Vector], Any],
     constraints: Callable[[Vector], Any],
     jacobian: Callable[[Vector], Any],
-    x0: Any,
-    answer: tuple[Any, Any] | None,
+    points: tuple[Any, Any, Any],
     source: str,
     kind: str = "solvable",
     **more: Any,
 ) -> None:
-    """Add a problem; ``answer`` is x* and its multipliers."""
+    """Add a problem; ``points`` are x0, x* and its multipliers."""
+
+    def convert(function: Callable[[Vector], Any]) -> Callable[[Vector], Vector]:
+        return lambda x: np.array(function(x), dtype=float)
 
     def make() -> TestProblem:
-        def convert(function: Callable[[Vector], Any]) -> Callable[[Vector], Vector]:
-            return lambda x: np.array(function(x), dtype=float)
-
-        f, df, g, J = (convert(function) for function in (objective, gradient, constraints, jacobian))
+        f, df, g, J = map(convert, (objective, gradient, constraints, jacobian))
         problem = from_functions(f, g, gradient=df, jacobian=J, **more)
-        solution, multipliers = (None, None) if answer is None else (np.array(part, dtype=float) for part in answer)
-        return TestProblem(name, problem, np.array(x0, dtype=float), solution, multipliers, source, kind)
+        x0, solution, multipliers = (None if part is None else np.array(part, dtype=float) for part in points)
+        return TestProblem(name, problem, x0, solution, multipliers, source, kind)
 
     _PROBLEMS[name] = make
 
@@ -112,8 +111,7 @@ _define(
     lambda x: [-x[1], -x[0]],
     lambda x: [x @ x - 2],
     lambda x: 2 * x[None],
-    [0.5, 1.5],
-    ([1, 1], [0.5]),
+    ([0.5, 1.5], [1, 1], [0.5]),
     "closed form: grad f + 2 lambda x = 0 at x = (1, 1) gives lambda = 1/2",
 )
 _define(
@@ -122,8 +120,7 @@ _define(
     lambda x: -2 * x[0] * x[1] * np.array([x[1], x[0]]),
     lambda x: [x @ x - 2],
     lambda x: 2 * x[None],
-    [0.5, 1.5],
-    ([1, 1], [1]),
+    ([0.5, 1.5], [1, 1], [1]),
     "closed form: grad f + 2 lambda x = 0 at x = (1, 1) gives lambda = 1",
 )
 _define(
@@ -132,8 +129,7 @@ _define(
     lambda x: [1, -1],
     lambda x: [3 * x[0] ** 2 - 2 * x[0] * x[1] + x[1] ** 2 - 1],
     lambda x: [[6 * x[0] - 2 * x[1], 2 * x[1] - 2 * x[0]]],
-    [-10, 10],
-    ([0, 1], [0.5]),
+    ([-10, 10], [0, 1], [0.5]),
     "Hock-Schittkowski 10; at (0, 1) the normal is (-2, 2), so lambda = 1/2",
 )
 _define(
@@ -142,8 +138,7 @@ _define(
     lambda x: [2 * (x[0] - 5), 2 * x[1]],
     lambda x: [x[0] ** 2 - x[1]],
     lambda x: [[2 * x[0], -1]],
-    [4.9, 0.1],
-    ([1.234772825053297, 1.5246639294900999], [3.0493278589801998]),
+    ([4.9, 0.1], [1.234772825053297, 1.5246639294900999], [3.0493278589801998]),
     f"Hock-Schittkowski 11; {REFINED}",
 )
 _define(
@@ -152,8 +147,7 @@ _define(
     lambda x: [x[0] - x[1] - 7, 2 * x[1] - x[0] - 7],
     lambda x: [4 * x[0] ** 2 + x[1] ** 2 - 25],
     lambda x: [[8 * x[0], 2 * x[1]]],
-    [0, 0],
-    ([2, 3], [0.5]),
+    ([0, 0], [2, 3], [0.5]),
     "Hock-Schittkowski 12; grad f = (-8, -3) and the normal (16, 6) at (2, 3) give lambda = 1/2",
 )
 _ROOT_7 = np.sqrt(7.0)
@@ -163,8 +157,8 @@ _define(  # the equality carries the sign that makes its multiplier negative
     lambda x: [2 * (x[0] - 2), 2 * (x[1] - 1)],
     lambda x: [x[0] ** 2 / 4 + x[1] ** 2 - 1, 2 * x[1] - x[0] - 1],
     lambda x: [[x[0] / 2, 2 * x[1]], [-1, 2]],
-    [2, 2],
     (
+        [2, 2],
         [(_ROOT_7 - 1) / 2, (_ROOT_7 + 1) / 4],
         [23 / (2 * _ROOT_7) - 5 / 2, 3 * _ROOT_7 / 8 - 3 / 2 - 23 / (8 * _ROOT_7)],
     ),
@@ -177,8 +171,7 @@ _define(
     lambda x: [2 * (x[0] - 2), 2 * (x[1] - 1)],
     lambda x: [x[0] + x[1] - 2, x[0] ** 2 - x[1]],
     lambda x: [[1, 1], [2 * x[0], -1]],
-    [2, 2],
-    ([1, 1], [2 / 3, 2 / 3]),
+    ([2, 2], [1, 1], [2 / 3, 2 / 3]),
     "Hock-Schittkowski 22; at (1, 1): a + 2 b = 2 and a = b give both multipliers 2/3",
 )
 _define(
@@ -187,8 +180,7 @@ _define(
     lambda x: [-x[1] * x[2], -x[0] * x[2], -x[0] * x[1]],
     lambda x: [x[0] ** 2 + 2 * x[1] ** 2 + 4 * x[2] ** 2 - 48],
     lambda x: [[2 * x[0], 4 * x[1], 8 * x[2]]],
-    [1, 1, 1],
-    ([4, 2 * np.sqrt(2.0), 2], [np.sqrt(2.0) / 2]),
+    ([1, 1, 1], [4, 2 * np.sqrt(2.0), 2], [np.sqrt(2.0) / 2]),
     "Hock-Schittkowski 29; closed form, 8 lambda = 4 sqrt(2) in the first coordinate",
 )
 _define(  # Rosen and Suzuki
@@ -205,8 +197,7 @@ _define(  # Rosen and Suzuki
         [2 * x[0] - 1, 4 * x[1], 2 * x[2], 4 * x[3] - 1],
         [4 * x[0] + 2, 2 * x[1] - 1, 2 * x[2], -1],
     ],
-    [0, 0, 0, 0],
-    ([0, 1, 2, -1], [1, 0, 2]),
+    ([0, 0, 0, 0], [0, 1, 2, -1], [1, 0, 2]),
     "Hock-Schittkowski 43 (Rosen-Suzuki); integers, the multipliers by elimination",
 )
 
@@ -222,8 +213,7 @@ _define(
     _gradient_65,
     lambda x: [x @ x - 48],
     lambda x: 2 * x[None],
-    [-5, 5, 0],
-    ([3.6504617252130362, 3.6504617252130362, 4.620417555320008], [0.0821532773034626]),
+    ([-5, 5, 0], [3.6504617252130362, 3.6504617252130362, 4.620417555320008], [0.0821532773034626]),
     f"Hock-Schittkowski 65; {REFINED}",
     domain=Box([-4.5, -4.5, -5.0], [4.5, 4.5, 5.0]),
 )
@@ -233,8 +223,11 @@ _define(
     lambda x: [x[3] * (2 * x[0] + x[1] + x[2]), x[0] * x[3], x[0] * x[3] + 1, x[0] * (x[0] + x[1] + x[2])],
     lambda x: [25 - x[0] * x[1] * x[2] * x[3], x @ x - 40],
     lambda x: [[-x[1] * x[2] * x[3], -x[0] * x[2] * x[3], -x[0] * x[1] * x[3], -x[0] * x[1] * x[2]], 2 * x],
-    [1, 5, 5, 1],
-    ([1, 4.742999637264417, 3.821149984184874, 1.3794082931726723], [0.5522936601207269, 0.16146856677050586]),
+    (
+        [1, 5, 5, 1],
+        [1, 4.742999637264417, 3.821149984184874, 1.3794082931726723],
+        [0.5522936601207269, 0.16146856677050586],
+    ),
     f"Hock-Schittkowski 71; {REFINED}",
     num_equalities=1,
     domain=Box(1.0, 5.0),
@@ -247,8 +240,7 @@ _define(
     lambda x: _Q @ x + np.array([-1, -3, 1, -1]),
     lambda x: _A @ x - np.array([5, 4, -1.5]),
     lambda x: _A,
-    [0.5, 0.5, 0.5, 0.5],
-    ([3 / 11, 23 / 11, 0, 6 / 11], [5 / 11, 0, 0]),
+    ([0.5, 0.5, 0.5, 0.5], [3 / 11, 23 / 11, 0, 6 / 11], [5 / 11, 0, 0]),
     "Hock-Schittkowski 76; fractions by elimination in the active linear system",
     domain=NonNegative(),
 )
@@ -294,8 +286,7 @@ _define(
     _gradient_100,
     _constraints_100,
     _jacobian_100,
-    [1, 2, 0, 4, 0, 1, 1],
-    (_X_100, [1.139719959167376, 0.0, 0.0, 0.3686145171872114]),
+    ([1, 2, 0, 4, 0, 1, 1], _X_100, [1.139719959167376, 0.0, 0.0, 0.3686145171872114]),
     f"Hock-Schittkowski 100; {REFINED}",
 )
 _WEIGHTS = np.array([1.0, 1, 1, 4, 1, 2, 5, 7, 2, 1])
@@ -340,8 +331,7 @@ _define(  # Wong's second problem
     lambda x: 2 * _WEIGHTS * (x - _CENTER) + np.array([x[1] - 14, x[0] - 16, *np.zeros(8)]),
     _constraints_113,
     _jacobian_113,
-    [2, 3, 5, 5, 1, 2, 7, 3, 6, 10],
-    (_X_113, _MULTIPLIERS_113),
+    ([2, 3, 5, 5, 1, 2, 7, 3, 6, 10], _X_113, _MULTIPLIERS_113),
     f"Hock-Schittkowski 113; {REFINED}",
 )
 # Problems whose set X carries part of the answer: a simplex, a box with active bounds, a ball.
@@ -352,8 +342,7 @@ _define(  # a mean return of at least 7/2; the last asset stays out
     lambda x: np.array([4, 8, 2, 1]) * x,
     lambda x: [3.5 - _MEAN @ x],
     lambda x: -_MEAN[None],
-    [0.25, 0.25, 0.25, 0.25],
-    ([0.25, 0.25, 0.5, 0], [0.5]),
+    ([0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.5, 0], [0.5]),
     "closed form: (1, 2, 1, 0) - lambda (3, 5, 3, 0) + 1/2 = (0, 0, 0, 1/2) at lambda = 1/2",
     domain=Simplex(),
     names=("return",),
@@ -364,8 +353,7 @@ _define(  # not convex; the gradient of the Lagrangian, (-10/3, 0, 2), pushes ag
     lambda x: 2 * (x - np.array([3, 2, -2])),
     lambda x: [x[1] ** 2 + x[0] * x[1] - 2],
     lambda x: [[x[1], 2 * x[1] + x[0], 0]],
-    [0.5, 2, 0.5],
-    ([1, 1, -1], [2 / 3]),
+    ([0.5, 2, 0.5], [1, 1, -1], [2 / 3]),
     "closed form: -2 + 3 lambda = 0 in the free coordinate gives lambda = 2/3",
     domain=Box([0.0, 0.0, -1.0], [1.0, 3.0, 1.0]),
 )
@@ -375,8 +363,7 @@ _define(  # the edge of the ball is active
     lambda x: [-x[1], -x[0]],
     lambda x: [x[1] - 4],
     lambda x: [[0, 1]],
-    [1, 2],
-    ([5, 4], [2]),
+    ([1, 2], [5, 4], [2]),
     "closed form at (5, 4): (-4, -5) + lambda (0, 1) + nu (4, 3) = 0 gives nu = 1, lambda = 2",
     domain=Ball(5.0, [1.0, 1.0]),
 )
@@ -388,8 +375,7 @@ _define(
     lambda x: [0, 1],
     lambda x: ((x - _CENTERS) ** 2).sum(axis=1) - 1,
     lambda x: 2 * (x - _CENTERS),
-    [1, 1],
-    None,
+    ([1, 1], None, None),
     "the centers are 4 apart, the radii sum to 2; the violation is least at the origin",
     "infeasible",
     names=("left", "right"),
@@ -400,8 +386,7 @@ _define(
     lambda x: [-x[1], -x[0]],
     lambda x: [(x[0] - x[1]) ** 2 - 1],
     lambda x: 2 * (x[0] - x[1]) * np.array([[1, -1]]),
-    [1, 0.5],
-    None,
+    ([1, 0.5], None, None),
     "x = (t, t) is feasible for every t and f = -t^2",
     "unbounded",
 )

@@ -222,7 +222,8 @@ class Point:
 
     def slope(self, i: int) -> Any:
         """Return the derivative of function ``i`` with a column for every free variable."""
-        slope, canonical = self.full_slope(i), self._canonical
+        slope, canonical = self._slopes[i], self._canonical
+        slope = self.full_slope(i) if slope is None else slope
         if canonical.all_free:
             return slope
         return slope.restricted(canonical.free) if isinstance(slope, SparseMatrix) else slope[:, canonical.free]
