@@ -94,7 +94,7 @@ def rows_of(limits: Sequence[Limit], labels: Sequence[Any], cells: tuple[Vector,
             who = "the data" if place is None else f"the group {labels[place]!r}"
             raise ValueError(f"{who} has no samples of class {RATES[name][0]}, so its {name} has no meaning")
         row: Vector = np.where(inside, masses, 0.0)
-        return row / row.sum()
+        return np.asarray(row / row.sum())
 
     for limit in limits:
         for name in limit.rates:
