@@ -8,6 +8,7 @@ import pytest
 from gdpa import (
     GDPA,
     AdaptiveGDPA,
+    Box,
     DampedGDPA,
     Evaluation,
     Status,
@@ -341,3 +342,28 @@ def test_n3_a_wrong_jacobian_of_a_constraint_is_named(factor, status):
     )
     assert found.status == status
     assert "contradict the derivatives" in found.message
+
+
+def test_n12_noise_is_called_noise_and_no_gradient_is_blamed():
+    """f + 1e-3 rand without derivatives: the differences, not a gradient of the user, contradict the values."""
+    rng = np.random.default_rng(0)
+    disc = {"type": "ineq", "fun": lambda x: 1 - x @ x}
+    result = minimize(
+        lambda x: (x[0] - 2) ** 2 + x[1] ** 2 + 1e-3 * rng.random(),
+        [0.5, 0.5],
+        constraints=disc,
+        options={"maxiter": 300},
+    )
+    assert not result.success
+    assert "The values of f are noisy, about" in result.message
+    assert 1e-5 < float(result.message.partition("noisy, about ")[2].split(",")[0]) < 3e-3
+    assert "gradient" not in result.message
+
+
+@pytest.mark.parametrize("x", [[0.0, 0.0], [1.0, 0.0], [1e-7, -1e-7], [0.3, -1.0]])
+def test_n12_a_kink_or_a_bound_is_not_noise(x):
+    def signs(x):
+        return np.where(x >= 0, 1.0, -1.0)
+
+    kink = from_functions(lambda x: np.abs(x).sum(), gradient=signs, domain=Box(-1, 1))
+    assert "noisy" not in contradiction(kink, np.array(x), np.zeros(0))

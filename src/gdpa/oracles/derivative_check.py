@@ -7,17 +7,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import from_numpy, is_floating, max_norm, namespace, to_numpy
+from gdpa.base.arrays import from_numpy, is_floating, machine_eps, max_norm, namespace, to_numpy
 from gdpa.base.sets import Box
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.core.units import asymmetric_direction
+from gdpa.core.units import FEW_ROWS, asymmetric_direction, roundings
 from gdpa.numerics.differences import CLEAR, LEVELS, NOISE
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 #: Relative errors of a derivative up to this are not reported.
 TOLERANCE = 1e-4
+#: Values that bend by this many roundings on a short step, and hardly more on a longer one, are noisy.
+NOISY = 1e3
 #: The second step is this many times the first.
 WIDER = 8.0
 #: Further steps for values of few digits, before the widest of `gdpa.numerics.differences`.
@@ -229,9 +231,9 @@ def find_contradiction(problem: Problem, x: Array, multipliers: Array, now: Eval
 def contradiction(
     problem: Problem, x: Array, weights: Array, now: Evaluation | None = None, objective: float = 1.0
 ) -> str:
-    """Return a sentence if the values of ``objective f + <weights, g>`` contradict its gradient, or "".
+    """Return a sentence if a value is noisy, or if ``objective f + <weights, g>`` contradicts its gradient, or "".
 
-    It looks along the steepest descent, at four forward passes and one backward pass.
+    It looks along the steepest descent, at four forward passes, one backward pass, and the derivatives at ``x``.
 
     >>> from gdpa import from_functions
     >>> square = from_functions(lambda x: x @ x, gradient=lambda x: -2 * x)
@@ -240,8 +242,9 @@ def contradiction(
     """
     if x.ndim != 1:
         return ""
-    xp, eps = namespace(x), float(namespace(x).finfo(x.dtype).eps)
+    xp, eps = namespace(x), machine_eps(x)
     now = problem.evaluate(x) if now is None else now
+    at, terms = _values(now), _term_roundings(x, now)
     w, gradient = np.concatenate([[objective], _host(weights)]), now.pullback(weights, objective)
     scale = xp.maximum(xp.ones_like(x), xp.abs(x))
     direction = problem.domain.tangent(x, -gradient)
@@ -255,8 +258,18 @@ def contradiction(
         with np.errstate(all="ignore"):
             change = (after - before) @ w / (2 * step)
             noise = CLEAR * eps * float(np.abs(after) @ np.abs(w)) / step
-        found.append((change, promised, noise))
-    (change, promised, noise), (wider, _, _) = found
+            bend = np.abs(after - 2 * at + before)
+        found.append((change, promised, noise, bend))
+    (change, promised, noise, bend), (wider, _, _, wide_bend) = found
+    # A smooth function bends 64 times as much on the longer step, and one with a kink 8 times; noise does not grow.
+    noisy = (w != 0) & (bend > NOISY * (terms + eps * np.abs(at))) & (wide_bend < WIDER / 2 * bend)
+    if noisy.any():
+        i = int(np.argmax(np.where(noisy, bend, 0.0)))
+        name = "f" if i == 0 else problem.constraint_name(i - 1)
+        return (
+            f"The values of {name} are noisy, about {bend[i] / 2:.0e}, and no point can be judged more exactly; loosen "
+            'the tolerance, or use DampedGDPA, see "Fixed steps and noise" in the documentation'
+        )
     off = AGREED * max(abs(change), abs(promised)) + 5 * abs(change - wider) + noise
     if not abs(change - promised) > off:
         return ""
@@ -265,6 +278,14 @@ def contradiction(
         f"{promised:.2g} by the gradient): one of them may be wrong, see gdpa.check_derivatives (in minimize, the "
         "option check)"
     )
+
+
+def _term_roundings(x: Array, now: Evaluation) -> Matrix:
+    """Return the roundings of the terms of f and g, which values near 0 do not show; infinite if J costs too much."""
+    m = now.constraints.shape[-1]
+    of_f = machine_eps(x) * np.abs(_host(now.gradient())) @ np.abs(_host(x))
+    known = now.has_cheap_jacobian or m <= FEW_ROWS
+    return np.concatenate([[of_f], _host(roundings(x, now)) if known and m else np.full(m, np.inf)])
 
 
 def _host(x: Array) -> Matrix:
