@@ -22,17 +22,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Write ``data`` to ``path`` and return when it is on the disk.
 
     The bytes go to a temporary file ``.gdpa-HOST-PID-TOKEN.part`` of the same folder, which is flushed, renamed to
-    ``path`` and made durable by a flush of the folder. An exception removes the temporary file and leaves the old
-    content of ``path``. A killed process leaves its temporary file; the next writer in the folder removes it.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_whole(f"{folder}/note", b"all of it")
-    ...     os.listdir(folder), Path(folder, "note").read_bytes()
-    (['note'], b'all of it')
-
-    Raises:
-        OSError: the file cannot be written; the error names ``path``.
+    ``path`` and made durable by a flush of the folder. An exception removes it and leaves the old content of ``path``;
+    an OSError names ``path``. A killed process leaves its temporary file; the next writer in the folder removes it.
     """
     target = Path(path)
     remove_stale(target.parent)
@@ -56,11 +47,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
 
 @contextmanager
 def reserved(folder: Path, stem: str) -> Iterator[None]:
-    """Keep the files ``stem`` of ``folder`` to this process inside ``with``; the lock ends with the process, too.
-
-    Raises:
-        BlockingIOError: another process has them.
-    """
+    """Keep the files ``stem`` of ``folder`` to this process inside ``with``; BlockingIOError if another has them."""
     if os.name != "posix":  # other systems have no such lock
         yield
         return
@@ -71,11 +58,8 @@ def reserved(folder: Path, stem: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BlockingIOError(
-                error.errno,
-                "another job saves here; wait until it has ended, or choose another place",
-                f"{folder / stem}",
-            ) from error
+            reason = "another job saves here; wait until it has ended, or choose another place"
+            raise BlockingIOError(error.errno, reason, f"{folder / stem}") from error
         yield
 
 
@@ -90,16 +74,14 @@ def remove_stale(folder: str | os.PathLike[str]) -> None:
 
 def _runs(pid: int) -> bool:
     """Return whether another process has this id. Our own id on a name we do not use belongs to an earlier process."""
-    if pid == os.getpid():
-        return False
-    if os.name != "posix":  # signal 0 works on POSIX only; elsewhere every writer counts as alive
-        return True
+    if pid == os.getpid() or os.name != "posix":  # signal 0 works on POSIX only; elsewhere other writers count as alive
+        return pid != os.getpid()
     try:
         os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
     except PermissionError:
         return True
+    except (ProcessLookupError, OverflowError):
+        return False
     return True
 
 

@@ -7,7 +7,7 @@ import functools
 import operator
 from collections.abc import Callable
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import array_api_compat
 import numpy as np
@@ -64,16 +64,13 @@ def map_arrays(value: T, leaf: Callable[[Any], Any]) -> T:
         elif array_api_compat.is_torch_array(value):
             new = leaf(value)
         if rebuild is not None:
-            items = []
-            for part in parts:
-                items.append(part if type(part) in _PLAIN else walk(part))
+            items = [part if type(part) in _PLAIN else walk(part) for part in parts]
             if not all(map(operator.is_, items, parts)):
                 new = rebuild(items)
         known[id(value)] = (value, new)
         return new
 
-    found: T = walk(value)
-    return found
+    return cast(T, walk(value))
 
 
 @functools.cache

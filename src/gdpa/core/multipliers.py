@@ -35,13 +35,6 @@ LEAST_SHARE = 1e-4
 def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int, units: Units) -> Array:
     """Return argmin ``||w P_T(-grad f - J^T lambda)||^2 + sum (a_i g_i r_i lambda_i)^2`` over lambda >= 0.
 
-    Args:
-        domain: the set X.
-        x: the point, or a batch of them.
-        grad_f, J, g: the gradient of f, the Jacobian and the values of g there.
-        num_equalities: how many of the last multipliers are free (and have no second term).
-        units: the weights w, a and r there; sets other than boxes take one w for all coordinates, the smallest.
-
     >>> from gdpa import REALS
     >>> one = np.ones(1)
     >>> fit(REALS, 0 * one, -2 * one, one[None], 0 * one, 0, Units(one, one, one, 0 * one, one)).tolist()

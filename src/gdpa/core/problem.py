@@ -90,11 +90,6 @@ class Evaluation:
         return iter((self.objective, self.constraints, self.pullback))
 
     @property
-    def has_jacobian(self) -> bool:
-        """Whether J(x) was given as a function, at whatever cost."""
-        return self.whole is not None
-
-    @property
     def has_cheap_jacobian(self) -> bool:
         """Whether the whole Jacobian costs about one backward pass instead of m."""
         return self.whole is not None and self.passes <= 1

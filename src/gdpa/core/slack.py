@@ -12,16 +12,10 @@ from gdpa.core.problem import Evaluation, Problem
 
 @dataclass(frozen=True)
 class SlackForm:
-    """A problem over z = (x, s) whose constraints are all equalities.
+    """A problem over z = (x, s) whose constraints are all equalities; build it with `add_slacks`.
 
-    Build it with `add_slacks`. Each of the m - p inequalities gets a slack; the p equalities stay as they are.
-    The multipliers of the two forms are the same numbers, and at a KKT point multipliers of inequalities are
-    nonnegative by the stationarity in s.
-
-    Args:
-        original: the problem as given.
-        dimension: d, the length of x.
-        num_constraints: m.
+    Each of the m - p inequalities gets a slack; the p equalities stay as they are. The multipliers of the two forms are
+    the same numbers, and at a KKT point multipliers of inequalities are nonnegative by the stationarity in s.
     """
 
     original: Problem

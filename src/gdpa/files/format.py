@@ -1,7 +1,7 @@
 r"""Values in files that are data, not code: states, results, parameters and arrays, bit for bit.
 
-No pickle, no ``eval``, and no import that a file asks for: a file may only name classes of a registry that the program
-fixes. The bytes of a file are, with integers little-endian,
+No pickle, no ``eval``, no import that a file asks for: it may only name registered classes. The bytes of a file are,
+with integers little-endian,
 
     magic (8)   version (4)   length of structure (8)   length of arrays (8)   structure   arrays   SHA-256 (32)
 
@@ -45,8 +45,7 @@ def encode(value: Any) -> bytes:
     {'alpha': Power(initial=0.1, exponent=-0.5), 'steps': (1, 2)}
 
     Raises:
-        TypeError: something in ``value`` cannot be stored; the message says where it is.
-        ValueError: ``value`` is nested too deeply, or its structure is too large.
+        TypeError, ValueError: a part of ``value`` cannot be stored, is nested too deeply or too large.
     """
     writer = Writer()
     node = writer.node(value)

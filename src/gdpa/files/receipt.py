@@ -40,8 +40,7 @@ class Receipt:
     """A receipt as read from its file.
 
     Attributes:
-        source: the file.
-        gdpa: the version of gdpa that wrote it.
+        source, gdpa: the file, and the version of gdpa that wrote it.
         tolerance: the bound on the relative residuals; None if it was not given.
         equalities: how many of the last constraints are equalities.
         names: the names of the constraints; None if the problem has none.

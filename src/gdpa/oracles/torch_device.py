@@ -48,7 +48,7 @@ def on_device(oracle: Callable[[torch.Tensor], Evaluation], device: Any) -> Call
         def jacobian() -> Array:
             return back(now.jacobian().detach())
 
-        whole = jacobian if now.has_jacobian else None
+        whole = jacobian if now.whole is not None else None
         return Evaluation(values[..., 0], values[..., 1:], pullback, whole, now.passes)
 
     return evaluate

@@ -124,7 +124,7 @@ class CountingOracle:
         if now.account is self:  # the problem remembers its calls
             return now
         if now.account is not None:  # it belongs to another run, which counts it, too
-            whole, second = now.jacobian if now.has_jacobian else None, now.hessian if now.has_hessian else None
+            whole, second = now.jacobian if now.whole is not None else None, now.hessian if now.has_hessian else None
             now = Evaluation(f, g, now.pullback, whole, now.passes, second, 1, now.is_sparse)
         d = x.shape[-1]
         now.account = self
