@@ -26,7 +26,7 @@ WIDER = 8.0
 COARSE = (1e-3, 1e-2)
 #: Two steps disagree by less than this share of the derivative, or a wider pair is tried.
 AGREED = 0.1
-#: Two steps that disagree by more than this times the derivative say nothing: it is too steep here, or noise.
+#: Two steps that disagree by more than this times the derivative prove nothing: it is too steep here, or noise.
 DISAGREED = 2.0
 #: The factors that a message calls by their name: whole numbers up to this one.
 LARGEST_FACTOR = 12
@@ -87,8 +87,8 @@ def check_derivatives(problem: Problem, x: Array) -> DerivativeReport:
 
     .. math:: D_{ij}(h) = (v_i(x + h e_j) - v_i(x - h e_j)) / 2h, \qquad v = (f, g_1, ..., g_m)
 
-    The difference at two steps h tells noise from a wrong derivative: an entry is wrong if it differs from D by more
-    than D differs from itself. The steps suit the precision of x, and grow if the values have fewer digits. They stay
+    The difference at two steps h separates noise from a wrong derivative: an entry is wrong if it differs from D by
+    more than D differs from itself. The steps suit the precision of x, and grow if the values have fewer digits. They stay
     inside a box; at a kink every slope between the one-sided differences is accepted.
 
     Args:
@@ -144,7 +144,7 @@ def _judge(problem: Problem, x: Array, now: Evaluation, given: Matrix) -> tuple[
         rounding = 2 * eps**0.5 * np.maximum(near_size, far_size)[:, None] / scale
         off = 5 * np.abs(near - far) + rounding
         noise = NOISE * eps * far_size[:, None]
-        # The values stand still though the derivative says that they move: they may be rounded.
+        # The values stand still though the derivative is not zero: they may be rounded.
         blind = (change <= noise) & (np.abs(given) * step * scale > CLEAR * noise) & (step < steps[-1])
         share = off / (np.abs(near) + rounding)
         better = ~settled & ~blind & (share < least)

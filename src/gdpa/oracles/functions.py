@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -87,27 +87,24 @@ def from_functions(
 
     def evaluate(x: Vector) -> Evaluation:
         f, g = number(x), values(x)
-        cache: dict[str, Any] = {}
 
+        @cache
         def grad_f() -> Any:
-            if "f" not in cache:
-                raw = gradient(x) if gradient is not None else _differences("objective", number, x, f)[0]
-                cache["f"] = _shaped("gradient", raw, x.shape, x.dtype)
-            return cache["f"]
+            raw = gradient(x) if gradient is not None else _differences("objective", number, x, f)[0]
+            return _shaped("gradient", raw, x.shape, x.dtype)
 
+        @cache
         def jacobian_of_g() -> Any:
-            if "g" not in cache:
-                shape = (g.shape[0], x.shape[0])
-                if jacobian is not None:
-                    raw = jacobian(x)
-                elif grouped is None:
-                    raw = _differences("constraints", values, x, g)
-                else:
-                    raw = _grouped(grouped, values, x, g, domain)
-                raw = raw.toarray() if is_sparse(raw) and x.dtype != np.float64 else raw
-                found["sparse"] = sparse = is_sparse(raw)
-                cache["g"] = read(raw, "jacobian", shape) if sparse else _shaped("jacobian", raw, shape, x.dtype)
-            return cache["g"]
+            shape = (g.shape[0], x.shape[0])
+            if jacobian is not None:
+                raw = jacobian(x)
+            elif grouped is None:
+                raw = _differences("constraints", values, x, g)
+            else:
+                raw = _grouped(grouped, values, x, g, domain)
+            raw = raw.toarray() if is_sparse(raw) and x.dtype != np.float64 else raw
+            found["sparse"] = sparse = is_sparse(raw)
+            return read(raw, "jacobian", shape) if sparse else _shaped("jacobian", raw, shape, x.dtype)
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:
             # np.any costs more than the product itself on short vectors; count_nonzero does not. The product also

@@ -367,7 +367,7 @@ _define(  # the edge of the ball is active
     "closed form at (5, 4): (-4, -5) + lambda (0, 1) + nu (4, 3) = 0 gives nu = 1, lambda = 2",
     domain=Ball(5.0, [1.0, 1.0]),
 )
-# Two problems without an answer, to provoke the statuses that say so.
+# Two problems without an answer, to provoke the statuses of such problems.
 _CENTERS = np.array([[-2.0, 0.0], [2.0, 0.0]])
 _define(
     "disjoint-discs",

@@ -246,7 +246,7 @@ def captured(function: Function, eager: Callable[[torch.Tensor], Evaluation], wa
             return state["oracle"].evaluate(x)  # type: ignore[no-any-return]
         except NotCapturable as error:
             state["oracle"], state["off"] = None, True
-            message = f"from_torch evaluates without a captured graph: {error}; capture=False says so without trying"
+            message = f"from_torch evaluates without a captured graph: {error}; capture=False does so without trying"
             if wanted:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
             else:

@@ -81,7 +81,7 @@ class Result:
         x_best_feasible: the lowest objective among the iterates feasible to the tolerance; None if there was none.
         x_average: the average of the iterates weighted by 1/beta_r, as the paper's Theorem 1 returns it.
         steps, forwards, backwards, seconds: the cost of the method.
-        measuring: the oracle calls made beside these, for residuals and certificates; `calls` is the sum.
+        measuring: the oracle calls made besides these, for residuals and certificates; `calls` is the sum.
         history: the recorded columns.
         names: the names of the constraints, if the problem has any.
         run: continue from here with ``solve(problem, run=result.run, ...)``.

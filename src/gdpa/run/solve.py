@@ -34,7 +34,7 @@ from gdpa.run.loop import conclude, find_not_finite, run_loop, trust
 from gdpa.run.multistart import solve_from_several
 from gdpa.run.observers import Recorder, finish, read_disp
 from gdpa.run.oracle import CountingOracle, job_of
-from gdpa.run.placement import DeviceProblem, choose_placement
+from gdpa.run.placement import choose_placement
 from gdpa.run.progress import NO_TROUBLE, Progress, Run
 from gdpa.run.result import Result
 from gdpa.run.saving import Saver, newest_run
@@ -101,7 +101,7 @@ def solve(
         multipliers0: the multipliers to begin with, e.g. from a similar problem; default zero.
         after: the result of a problem of the same shape with other limits or other data. The run begins at its ``x``
             (or at ``x0``) with its method, units, curvature, penalty and multipliers; the point alone is worth little.
-        x_scale: the length of every coordinate of x, or one for all, if the start does not tell; see `gdpa.core.units`.
+        x_scale: the length of every coordinate of x, or one for all; default from the points, see `gdpa.core.units`.
         run: continue this run (``result.run`` or `load_run`) instead of starting at ``x0``.
         checkpoint: save the run on the way, to files with this stem or in this folder: at the start, every ``every``
             steps, at the end, and before SIGTERM ends the process; the last ``keep`` files stay.
@@ -169,9 +169,7 @@ def solve(
             _check_same_start(run, check_start(problem, x0))
             x0 = None
     problem = problem if x_scale is None else replace(problem, x_scale=x_scale)
-    place = None
-    if isinstance(problem, DeviceProblem):
-        place = choose_placement(problem, x0, run, method, observers, rules)
+    place = choose_placement(problem, x0, run, method, observers, rules)
     oracle = CountingOracle(problem if place is None else place.problem)
     if run is None:
         if place is not None:

@@ -53,7 +53,7 @@ class MaxTime:
     """Stop after ``seconds`` on the method's clock.
 
     Residuals, certificates and a final restoration are not on it: the call returns later by their time, and the
-    message says by how much if that is more than a second.
+    message names it if it is more than a second.
     """
 
     seconds: float
@@ -69,7 +69,7 @@ class MaxTime:
 class KKTBelow:
     """Stop when a recomputed certificate shows relative KKT residuals of at most ``tolerance``.
 
-    `Progress.certified` says when a certificate is worth its backward passes.
+    `Progress.certified` decides when a certificate is worth its backward passes.
     """
 
     tolerance: float

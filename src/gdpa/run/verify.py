@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from dataclasses import dataclass
+from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,10 @@ MOST_ROUNDINGS = 1e4
 
 @dataclass(frozen=True)
 class Verification:
-    """The findings of `verify`.
+    """The contradictions that `verify` found, one sentence each (``findings``), at the given ``tolerance``.
 
-    Attributes:
-        receipt: the receipt.
-        certificate: the certificate computed again at the receipt's point with its multipliers; None if the problem
-            is so different that there is none.
-        tolerance: the tolerance of the judgment.
-        findings: the contradictions, one sentence each; empty if the receipt holds.
+    ``certificate`` is computed again at the receipt's point with its multipliers; None if the problem is so different
+    that there is none.
     """
 
     receipt: Receipt
@@ -177,11 +174,9 @@ def import_problem(name: str) -> Problem:
         raise ValueError(f"the problem must be given as module:attribute, got {name!r}")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: Any = importlib.import_module(module_name)
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"{module_name} has no attribute {attribute!r}")
-        found = getattr(found, part)
-    if callable(found) and not isinstance(found, Problem):
-        found = found()
-    return as_problem(found)
+    module = import_module(module_name)
+    try:
+        found: Any = attrgetter(attribute)(module)
+    except AttributeError:
+        raise ValueError(f"{module_name} has no attribute {attribute!r}") from None
+    return as_problem(found() if callable(found) and not isinstance(found, Problem) else found)

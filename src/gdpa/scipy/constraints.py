@@ -43,7 +43,7 @@ def read_bounds(bounds: Any, dimension: int) -> ConvexSet:
         lower, upper = np.asarray(bounds.lb, dtype=float), np.asarray(bounds.ub, dtype=float)
     else:
         pairs: list[Any] = list(bounds) if hasattr(bounds, "__iter__") else [()]
-        if not pairs:  # SciPy's fmin functions say so that there are none
+        if not pairs:  # of SciPy's fmin functions: there are none
             return REALS
         if any(not hasattr(pair, "__len__") or len(pair) != 2 for pair in pairs):
             raise ValueError(
@@ -195,11 +195,6 @@ def _check_sides(function: Function) -> None:
     function.lower, function.upper = (lower, upper) if lower.ndim else (float(lower), float(upper))
 
 
-def _join(parts: list[Vector]) -> Vector:
-    """Return the parts one after another."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.zeros(0)
-
-
 class Point:
     """The value and the derivative of every function at one x, each computed once."""
 
@@ -211,6 +206,7 @@ class Point:
             value, slope = function.value(self.full)
             self.values.append(value)
             self._slopes.append(slope)
+        self.constraints = np.concatenate([np.zeros(0), *self.values[1:]])
 
     def full_slope(self, i: int) -> Any:
         """Return the derivative of function ``i`` with a column for every variable."""
@@ -250,8 +246,8 @@ class Canonical:
     Variables that a box fixes (lower = upper) are not variables of the problem; `fill` puts them back.
     Functions are called at points of X only: a method may pass its boundary by a rounding.
     Calls every function once, at ``x0``: only its values show how many rows a constraint with scalar sides has.
-    User functions are never called twice at one point: the last points are remembered, and those of oracle calls that
-    somebody still holds.
+    User functions are never called twice at one point: the last points are remembered, and the points of oracle calls
+    that are still in use.
 
     Attributes:
         free, all_free: which variables the bounds leave free, and whether all are.
@@ -330,7 +326,7 @@ class Canonical:
 
     def _evaluate(self, x: Vector) -> Evaluation:
         point = self.point(x)
-        g = self.sign * (_join(point.values[1:])[self.index] - self.side)
+        g = self.sign * (point.constraints[self.index] - self.side)
 
         def pullback(w: Vector, objective: Any = 1.0) -> Vector:
             out: Vector = objective * point.slope(0)[0] if objective != 0 else np.zeros_like(x)
@@ -353,9 +349,8 @@ class Canonical:
 
             stacked: Any = vstack([read(slope).csr for slope in slopes], format="csr")
             return self.sign[:, None] * read(stacked[self.index])
-        J = _join(slopes) if slopes else np.zeros((0, self.x0.shape[0]))
-        matrix: Vector = self.sign[:, None] * J[self.index]
-        return matrix
+        J = np.concatenate([np.zeros((0, self.x0.shape[0])), *slopes])
+        return self.sign[:, None] * J[self.index]
 
     def split(self, multipliers: Vector) -> list[Vector]:
         """Return the net multipliers, one array per constraint: positive at an upper side, negative at a lower."""
@@ -390,7 +385,7 @@ class Canonical:
 
     def violation(self, point: Point) -> float:
         """Return the largest amount by which a side is passed at a point."""
-        c = _join(point.values[1:])
+        c = point.constraints
         below, above = np.isfinite(self.lower), np.isfinite(self.upper)
         passed = np.concatenate([self.lower[below] - c[below], c[above] - self.upper[above]])
         return float(np.max(passed, initial=0.0))

@@ -67,7 +67,7 @@ def minimize(
             never leave the bounds. None is "2-point".
         hess: the Hessian of ``fun``, ``hess(x, *args)``, a dense or sparse array. It is used if every nonlinear
             constraint has its ``hess``, too; otherwise there is a warning.
-        hessp: not used; a warning says so.
+        hessp: not used, with a warning.
         bounds: `scipy.optimize.Bounds`, or (low, high) pairs. They are kept at every evaluation, to the last bit.
             A variable with equal bounds is fixed: it is taken out of the problem and put back into the result.
         constraints: `NonlinearConstraint`, `LinearConstraint`, a dict (``fun >= 0`` for "ineq"), or a list of any.
@@ -254,8 +254,8 @@ def _read_start(x0: Any) -> Vector:
 def add_second_derivatives(canonical: Canonical, hess: Any, sparsity: Any) -> None:
     """Attach the Hessian of the Lagrangian; warn if ``hess`` is ignored.
 
-    The Hessian is exact if ``hess`` and those of all nonlinear constraints are given. For large problems it is found by
-    differences of gradients if ``sparsity`` is given or the Jacobian of the constraints is sparse.
+    The Hessian is exact if the objective and all nonlinear constraints have their ``hess``. For large problems it is
+    found by differences of gradients if ``sparsity`` is given or the Jacobian of the constraints is sparse.
     """
     free, args = canonical.free, canonical.functions[0].args
     functions = [hess, *(function.hess for function in canonical.functions[1:] if function.matrix is None)]

@@ -15,7 +15,7 @@ from gdpa.scipy.constraints import warn_optimize
 
 #: The default relative KKT tolerance.
 TOLERANCE = 1e-6
-#: Arguments of `gdpa.solve` that say where and when to save.
+#: Arguments of `gdpa.solve` on where and when to save.
 SAVING = ("checkpoint", "every", "keep", "resume")
 #: Other names for an option, and accuracies: the smallest one given is the tolerance if ``tol`` is not given.
 OTHER_NAMES = {"maxfun": "maxfev", "verbose": "disp"}

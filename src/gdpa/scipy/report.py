@@ -80,8 +80,8 @@ def describe_point(
 ) -> Any:
     """Return the result at the free variables ``x``; values that need further calls are NaN.
 
-    As in SciPy, finite differences leave the derivatives with respect to fixed variables unknown. ``v`` are the
-    multipliers of each constraint and ``bound_v`` those of the bounds of the free variables, None if they are unknown.
+    As in SciPy, finite differences leave the derivatives with respect to fixed variables unknown. ``v`` and
+    ``bound_v`` are the multipliers of each constraint and of the bounds of the free variables, None if unknown.
     """
     (objective, *constraints), free, point = canonical.functions, canonical.free, canonical.point(x)
     v = [np.full(value.shape, np.nan) for value in point.values[1:]] if v is None else v
