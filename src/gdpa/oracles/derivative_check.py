@@ -88,8 +88,8 @@ def check_derivatives(problem: Problem, x: Array) -> DerivativeReport:
     .. math:: D_{ij}(h) = (v_i(x + h e_j) - v_i(x - h e_j)) / 2h, \qquad v = (f, g_1, ..., g_m)
 
     The difference at two steps h separates noise from a wrong derivative: an entry is wrong if it differs from D by
-    more than D differs from itself. The steps suit the precision of x, and grow if the values have fewer digits. They stay
-    inside a box; at a kink every slope between the one-sided differences is accepted.
+    more than D differs from itself. The steps suit the precision of x, and grow if the values have fewer digits. They
+    stay inside a box; at a kink every slope between the one-sided differences is accepted.
 
     Args:
         problem: f, g and their derivatives, of NumPy, torch or JAX.

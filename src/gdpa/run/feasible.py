@@ -134,46 +134,37 @@ def _at(problem: Problem, x: Array) -> _Point:
 
 def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool) -> Array:
     """Return the next point."""
-    x, now, domain = point.x, point.now, problem.domain
-    if isinstance(now.jacobian(), SparseMatrix) and isinstance(domain, (Reals, Box)):
-        return _sparse_step(problem, certificate, point, held)
-    g, J, z, e = (np.asarray(to_numpy(a), dtype=float) for a in (now.constraints, now.jacobian(), x, roundings(x, now)))
-    v = -np.asarray(to_numpy(certificate.gradient), dtype=float)
-    sizes = np.abs(J).max(axis=1, keepdims=True)
-    h = 1e-6 * np.abs(v).max() / np.where(sizes > 0, sizes, 1.0)
-    if held and h.all():
-        # The derivative of the projection on the tangent cone along the rows: zero for coordinates at a bound of X.
-        J = (domain.tangent(np.broadcast_to(z, J.shape), v + h * J) - domain.tangent(z, v)) / h
-    lengths = np.ones_like(z)
-    if isinstance(domain, (Reals, Box)):
-        lengths = np.asarray(to_numpy(certificate.lengths), dtype=float)
-    rows = J * lengths
-    units_of_rows = np.linalg.norm(rows, axis=1)
-    units_of_rows[units_of_rows == 0] = 1.0
-    split = len(g) - problem.num_equalities
-    offset = np.concatenate([g[:split] + MARGIN * e[:split], g[split:]]) / units_of_rows
-    rows = rows / units_of_rows[:, None]
-    size = _size(offset, problem.num_equalities)
-    step = model_step(LBFGS(), np.zeros_like(z), rows, offset / size, PENALTY, problem.num_equalities)
-    return domain.snap(from_numpy(z + size * lengths * step.direction, x), _snap(x))
-
-
-def _sparse_step(problem: Problem, certificate: Certificate, point: _Point, held: bool) -> Array:
-    """Return the next point if J is sparse."""
-    x, now, domain = point.x, point.now, problem.domain
-    g, J, e, lengths = now.constraints, now.jacobian(), roundings(x, now), certificate.lengths
-    if held:
-        v = -certificate.gradient
-        J = J * ((domain.tangent(x, v) != 0) | (v == 0))
-    rows = J * lengths
-    sizes = row_sizes(rows)
+    x, now, domain, p = point.x, point.now, problem.domain, problem.num_equalities
+    J, boxed = now.jacobian(), isinstance(domain, (Reals, Box))
+    g, z, e, v, lengths = (
+        np.asarray(to_numpy(a), dtype=float)
+        for a in (now.constraints, x, roundings(x, now), -certificate.gradient, certificate.lengths)
+    )
+    lengths = lengths if boxed else np.ones_like(z)
+    if sparse := isinstance(J, SparseMatrix) and boxed:
+        if held:
+            J = J * ((domain.tangent(x, v) != 0) | (v == 0))
+        rows = J * lengths
+        sizes = row_sizes(rows)
+    else:
+        J = np.asarray(to_numpy(J), dtype=float)
+        longest = np.abs(J).max(axis=1, keepdims=True)
+        h = 1e-6 * np.abs(v).max() / np.where(longest > 0, longest, 1.0)
+        if held and h.all():
+            # The derivative of the projection on the tangent cone along the rows: zero for coordinates at a bound of X.
+            J = (domain.tangent(np.broadcast_to(z, J.shape), v + h * J) - domain.tangent(z, v)) / h
+        rows = J * lengths
+        sizes = np.linalg.norm(rows, axis=1)
     sizes = np.where(sizes > 0, sizes, 1.0)
-    aim = np.where(np.arange(len(g)) < len(g) - problem.num_equalities, MARGIN * e, 0.0)
-    B = Quadratic(SparseMatrix(diagonal(len(x)), np.ones(len(x))))
+    aim = np.where(np.arange(len(g)) < len(g) - p, MARGIN * e, 0.0)
     rows, offset = rows / sizes[:, None], (g + aim) / sizes
-    size = _size(offset, problem.num_equalities)
-    step = sparse_model_step(B, np.zeros_like(x), rows, offset / size, PENALTY, problem.num_equalities)
-    return domain.snap(x + size * lengths * step.direction, _snap(x))
+    size = _size(offset, p)
+    if sparse:
+        B = Quadratic(SparseMatrix(diagonal(len(z)), np.ones(len(z))))
+        step = sparse_model_step(B, np.zeros_like(z), rows, offset / size, PENALTY, p)
+    else:
+        step = model_step(LBFGS(), np.zeros_like(z), rows, offset / size, PENALTY, p)
+    return domain.snap(from_numpy(z + size * lengths * step.direction, x), _snap(x))
 
 
 def _size(offset: Array, num_equalities: int) -> float:
