@@ -56,12 +56,13 @@ def test_a_measurement_is_no_place_for_it_either():
     assert certify(problem, np.array([1.0, 0.0])).holds(1e-6)
 
 
-def test_an_observer_may():
+@pytest.mark.parametrize("argument", ["observers", "stop"])
+def test_an_observer_and_a_stop_rule_may(argument):
     def stop(progress):
         if progress.step == 3:
             raise StopIteration
 
-    result = solve(from_functions(**PARTS), np.array([0.5, 0.5]), GDPA(alpha=0.1), observers=[stop])
+    result = solve(from_functions(**PARTS), np.array([0.5, 0.5]), GDPA(alpha=0.1), **{argument: [stop]})
     assert (result.status, result.steps) == (Status.STOPPED, 3)
 
 
