@@ -34,7 +34,7 @@ MOST_AT_ONCE = 32
 MOST_IN_ALL = 512
 #: Ratios are measured again after this many steps, after twice as many, and so on, ...
 AGAIN_FROM = 64
-#: ... each time over this many batches, ...
+#: ... each time over this many batches (a power of two), ...
 AGAIN_BATCHES = 4
 #: ... and at most this many constraints a batch. With more than `MOST_AT_ONCE` constraints all ratios change by the
 #: median factor.
@@ -139,17 +139,14 @@ def is_due(steps: int) -> bool:
     >>> [steps for steps in range(200) if is_due(steps)]
     [64, 65, 66, 67, 128, 129, 130, 131]
     """
-    return steps >= AGAIN_FROM and _batch_of_turn(steps) < AGAIN_BATCHES
-
-
-def _batch_of_turn(steps: int) -> int:
-    return steps - (1 << (steps.bit_length() - 1))
+    start = steps & -AGAIN_BATCHES
+    return start >= AGAIN_FROM and start & (start - 1) == 0
 
 
 def _measure_again(roster: Roster, dual: Entries, new: Entries, values: Any, here: Any, slopes: Any) -> None:
     """Measure known ratios again on a batch that `is_due`; change them after the last batch of the turn."""
     old, ratio, slope_f, slope_g = dual["ratio"], new["ratio"], new["slope_f"], new["slope_g"]
-    turn, known = _batch_of_turn(int(dual["dual_steps"])), old > 0
+    turn, known = int(dual["dual_steps"]) % AGAIN_BATCHES, old > 0
     if turn == 0:
         slope_f[known] = slope_g[known] = 0.0
     which = np.flatnonzero(known & ((dual["multipliers"] != 0) | (values > 0)) & (values == values) & here)

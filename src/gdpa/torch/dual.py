@@ -264,7 +264,7 @@ class DualState:
             known = self._missing = (ratio, ratio._version, torch.nonzero(ratio == 0).flatten().tolist())
         if not self.capturable and steps >= calibration.AGAIN_FROM and calibration.is_due(steps):
             return True
-        if type(values) is not list:
+        if not known[2] or type(values) is not list:
             return bool(known[2])
         return any(values[i] > 0 or i >= self._first_equality for i in known[2])
 

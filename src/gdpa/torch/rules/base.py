@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -45,39 +46,21 @@ class Scalar(NamedTuple):
     open_low: bool = False
 
 
-class Numbers:
-    """The functions that rules need besides arithmetic, for Python floats; the bounds of the last two are numbers."""
-
-    abs = staticmethod(abs)
-    sqrt = staticmethod(math.sqrt)
-    maximum = staticmethod(max)
-    minimum = staticmethod(min)
-    at_least = staticmethod(max)
-    at_most = staticmethod(min)
-
-    @staticmethod
-    def where(condition: bool, yes: float, no: float) -> float:
-        return yes if condition else no
-
-
-class Arrays:
-    """The same for NumPy arrays."""
-
-    abs, sqrt, where = np.abs, np.sqrt, np.where
-    maximum = at_least = np.maximum
-    minimum = at_most = np.minimum
-
-
-class Tensors:
-    """The same for torch tensors."""
-
-    abs = staticmethod(torch.abs)
-    sqrt = staticmethod(torch.sqrt)
-    maximum = staticmethod(torch.maximum)
-    minimum = staticmethod(torch.minimum)
-    at_least = staticmethod(torch.clamp_min)
-    at_most = staticmethod(torch.clamp_max)
-    where = staticmethod(torch.where)
+#: The functions that rules need besides arithmetic; the second argument of the last two is a number.
+Numbers = SimpleNamespace(
+    abs=abs, sqrt=math.sqrt, where=lambda condition, yes, no: yes if condition else no,
+    maximum=max, minimum=min, at_least=max, at_most=min,
+)  # fmt: skip
+#: The same for NumPy arrays.
+Arrays = SimpleNamespace(
+    abs=np.abs, sqrt=np.sqrt, where=np.where,
+    maximum=np.maximum, minimum=np.minimum, at_least=np.maximum, at_most=np.minimum,
+)  # fmt: skip
+#: The same for torch tensors.
+Tensors = SimpleNamespace(
+    abs=torch.abs, sqrt=torch.sqrt, where=torch.where,
+    maximum=torch.maximum, minimum=torch.minimum, at_least=torch.clamp_min, at_most=torch.clamp_max,
+)  # fmt: skip
 
 
 def functions(g: Number) -> Any:

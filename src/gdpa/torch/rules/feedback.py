@@ -104,7 +104,7 @@ class Feedback(Rule):
     def update(self, state: Row, given: Row, g: Number, shared: Any, num_equalities: int) -> tuple[Row, Number]:
         multipliers, integral, smoothed, last, variance, square, largest_square, seen, turns = state
         (ratio, limit), (k, steps), xp = given, shared, functions(g)
-        at_least, at_most = xp.at_least, xp.at_most
+        maximum, at_least, at_most = xp.maximum, xp.at_least, xp.at_most
         # S, the size of one unit of error. Running means are plain means until their shares are reached.
         change = g - last
         jump = (seen > 0) * (0.5 * change * change)
@@ -112,9 +112,9 @@ class Feedback(Rule):
         newest = 1 / seen
         variance = variance + at_least(newest, NEWEST_VARIANCE) * (jump - variance)
         square = square + at_least(newest, NEWEST_SQUARE) * (g * g - square)
-        largest_square = xp.maximum(largest_square, square)
-        size = xp.minimum(xp.maximum(square, LEAST_SQUARE * largest_square), limit * limit)
-        unit = xp.sqrt(xp.maximum(size, DEVIATIONS * DEVIATIONS * variance))
+        largest_square = maximum(largest_square, square)
+        size = xp.minimum(maximum(square, LEAST_SQUARE * largest_square), limit * limit)
+        unit = xp.sqrt(maximum(size, DEVIATIONS * DEVIATIONS * variance))
         # The controller.
         error = at_most(at_least(g / unit, -LARGEST_ERROR), LARGEST_ERROR)
         before = smoothed
@@ -123,7 +123,7 @@ class Feedback(Rule):
         gain = at_least(TURNS / (TURNS + turns), LEAST_GAIN)
         noise = at_most(at_least(smoothed, -NOISE), NOISE)
         drive = at_most(at_least(k * (smoothed + (gain - 1.0) * noise), -LARGEST_DRIVE), LARGEST_DRIVE)
-        rarity = at_most(at_least(steps / seen, 1.0), RAREST)
+        rarity = at_most(steps / seen, RAREST)  # at least 1: no group is seen more often than there are steps
         step = 0.5 * (ratio > 0) * (rarity + abs(integral))
         integral = positive_part(integral + step * (INTEGRAL * rarity * drive), num_equalities)
         step = 0.5 * (rarity + abs(integral))
