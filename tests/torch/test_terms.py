@@ -271,7 +271,7 @@ BAD = [
     (lambda x: terms.proxy(x, torch.ones(2)), ValueError, r"true has shape \(2,\) and its surrogate \(3,\)"),
     (lambda x: resolve(x, {"a": 1.0}), KeyError, r"true holds \['a'\], which must be names of g, got g of Tensor"),
     (lambda x: resolve({"a": x}, {"b": 1.0}), KeyError, r"names of g, got g of \['a'\]"),
-    (lambda x: resolve({"a": Term.of(x)}, {"a": 1.0}), TypeError, r"\['a'\] are terms, which know their true value"),
+    (lambda x: resolve({"a": Term.of(x)}, {"a": 1.0}), TypeError, r"\['a'\] are terms, which have their true value"),
     (lambda x: resolve({"a": Term.of(x)}, None, [3]), TypeError, "terms count their samples"),
 ]
 

@@ -10,35 +10,13 @@ from gdpa.torch.confidence import NewData, Statement, tighten
 from gdpa.torch.constrained import ConstrainedOptimizer, constrain
 from gdpa.torch.finish import Finished
 from gdpa.torch.limits import Limit, Limits, at_least, at_most, between, equal_to
-from gdpa.torch.optimizer import GDPA
+from gdpa.torch.optimizer import GDPA, PowerLR
 from gdpa.torch.report import Report, Snapshot
-from gdpa.torch.schedules import PowerLR
 from gdpa.torch.staging import NonFiniteWarning
 from gdpa.torch.writers import CSVWriter, TensorBoardWriter, scalars
 
 __all__ = [
-    "terms",
-    "constrain",
-    "ConstrainedOptimizer",
-    "GDPA",
-    "Limits",
-    "Limit",
-    "at_most",
-    "at_least",
-    "between",
-    "equal_to",
-    "PowerLR",
-    "certify",
-    "choose",
-    "ModelCertificate",
-    "NewData",
-    "Statement",
-    "tighten",
-    "Finished",
-    "Report",
-    "Snapshot",
-    "CSVWriter",
-    "TensorBoardWriter",
-    "scalars",
-    "NonFiniteWarning",
-]
+    "terms", "constrain", "ConstrainedOptimizer", "GDPA", "Limits", "Limit", "at_most", "at_least", "between",
+    "equal_to", "PowerLR", "certify", "choose", "ModelCertificate", "NewData", "Statement", "tighten", "Finished",
+    "Report", "Snapshot", "CSVWriter", "TensorBoardWriter", "scalars", "NonFiniteWarning",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The paper's recursion as a torch optimizer."""
+"""The paper's recursion as a torch optimizer, and its learning rate as a scheduler."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from gdpa.base.checks import is_number
+from gdpa.base.schedules import Power
 from gdpa.base.sets import ConvexSet
 from gdpa.torch import compat
 from gdpa.torch.core import MultiplierOptimizer
@@ -37,21 +39,14 @@ class GDPA(MultiplierOptimizer):
     Args:
         params: parameters or parameter groups. A group may have a ``domain`` (a `gdpa.ConvexSet`): each parameter's
             rows (last axis) are projected on it after every step.
-        constraints: how many there are, or their names, or `Limits`.
         lr: alpha_0, a number or a tensor.
         beta: beta_0, a number or a tensor.
         tau: the perturbation in (0, 1), a number or a tensor. A constraint with multiplier lambda_i is left violated by
             ``tau lambda_i / beta_r``.
         lr_power, beta_power: the exponents -1/3 and 1/3 of the schedules; 0 leaves lr to a scheduler.
-        equalities: names (or positions) of the constraints that must equal zero.
         domain: the set X of groups that bring none of their own.
-        accumulate: the meaning of several calls of `lagrangian` before one `step`: None refuses them, "exact" takes the
-            weights of the whole batch (`add_micro_batch` first), "stale" the weights of the step before.
-        nan: "skip": a step with a value that is not finite is skipped, with a warning that names it.
-            "absent": NaN in g means that the constraint's group is absent from this batch.
-        process_group: the ranks whose samples are pooled: "world", None, or a process group.
+        constraints, equalities, accumulate, nan, process_group, capturable: see `gdpa.torch.constrain`.
         foreach: update the parameters by multi-tensor kernels (default: yes).
-        capturable: keep every number on the device, for CUDA graphs and ``torch.compile``.
 
     No memory per parameter: the state is the multipliers and the set S_r. (In double precision, or with a tensor lr,
     the step itself needs a passing copy of the gradient.)
@@ -103,11 +98,11 @@ class GDPA(MultiplierOptimizer):
             )
         if isinstance(params, torch.nn.Module):
             raise TypeError(f"params must be parameters, got a {type(params).__name__}; pass model.parameters()")
-        _check_number("lr", lr, 0.0, math.inf, closed=True)
-        _check_number("beta", beta, 0.0, math.inf)
-        _check_number("tau", tau, 0.0, 1.0)
-        _check_number("lr_power", lr_power, -math.inf, math.inf)
-        _check_number("beta_power", beta_power, -math.inf, math.inf)
+        _check_number("lr", lr, closed=True)
+        _check_number("beta", beta)
+        _check_number("tau", tau, high=1.0)
+        for name, power in (("lr_power", lr_power), ("beta_power", beta_power)):
+            _check_number(name, power, low=-math.inf)
         rule = Paper(beta, tau, beta_power)
         self._prepare(rule, constraints, equalities, accumulate, nan, process_group, capturable)
         self._domain = check_domain(domain)
@@ -119,7 +114,7 @@ class GDPA(MultiplierOptimizer):
         group = dict(param_group)
         domain = check_domain(group.pop("domain", self._domain))
         if "lr" in group:
-            _check_number("lr", group["lr"], 0.0, math.inf, closed=True)
+            _check_number("lr", group["lr"], closed=True)
         super().add_param_group(group)
         self._domains.append(domain)
         if domain is not None:
@@ -158,22 +153,48 @@ class GDPA(MultiplierOptimizer):
                 _subtract(params, grads, alpha, group["foreach"] is not False)  # eq. (primal)
 
 
+class PowerLR(LRScheduler):
+    """``lr_r = lr * r**power`` with r = 1 at the first step: the paper's alpha_r for any optimizer.
+
+    `GDPA` has this schedule built in (``lr_power``); give it ``lr_power=0`` when a scheduler is to drive it.
+
+    >>> x = torch.nn.Parameter(torch.zeros(1))
+    >>> opt = torch.optim.SGD([x], lr=0.5)
+    >>> scheduler = PowerLR(opt)
+    >>> for _ in range(7):
+    ...     opt.step()
+    ...     scheduler.step()
+    >>> opt.param_groups[0]["lr"]
+    0.25
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, power: float = -1 / 3, last_epoch: int = -1) -> None:
+        if not (is_number(power) and math.isfinite(power)):
+            raise ValueError(f"power must be a finite number, got {power!r}")
+        self.power = power
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[Any]:
+        """Return the learning rate of every group at this step."""
+        factor = Power(1.0, self.power)(self.last_epoch + 1)
+        return [base * factor for base in self.base_lrs]
+
+
 def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach: bool) -> None:
     """``x <- x - alpha grad``.
 
     In double precision this is rounded as the two operations it is, so that x runs through the numbers of `solve`; in
-    lower precision, and with a number alpha, by one fused multiply-add, which needs no buffer.
+    lower precision by one fused multiply-add, which needs no buffer (foreach takes no tensor alpha).
     """
-    if isinstance(alpha, float) and params[0].dtype != torch.float64:
-        if foreach:
-            compat.multi_tensor_add_(params, grads, -alpha)
-        else:
-            for p, g in zip(params, grads, strict=True):
-                p.add_(g, alpha=-alpha)
-    elif isinstance(alpha, torch.Tensor) and params[0].dtype != torch.float64 and alpha.device == params[0].device:
-        negative = -alpha
-        for p, g in zip(params, grads, strict=True):  # one pass over the memory; foreach takes no tensor lr
-            p.addcmul_(g, negative.to(p.dtype))
+    fused = params[0].dtype != torch.float64
+    if fused and isinstance(alpha, float) and foreach:
+        compat.multi_tensor_add_(params, grads, -alpha)
+    elif fused and isinstance(alpha, float):
+        for p, g in zip(params, grads, strict=True):
+            p.add_(g, alpha=-alpha)
+    elif fused and isinstance(alpha, torch.Tensor) and alpha.device == params[0].device:
+        for p, g in zip(params, grads, strict=True):
+            p.addcmul_(g, -alpha.to(p.dtype))
     elif foreach:
         compat.multi_tensor_sub_(params, grads, alpha)
     else:
@@ -219,7 +240,7 @@ def check_domain(domain: Any) -> ConvexSet | None:
     return domain
 
 
-def _check_number(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
+def _check_number(name: str, value: Any, low: float = 0.0, high: float = math.inf, closed: bool = False) -> None:
     number = value
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:

@@ -36,19 +36,6 @@ def make_rule(rule: str | Rule, dual_rate: float | None) -> Rule:
 
 
 __all__ = [
-    "RCML",
-    "RULES",
-    "SPBM",
-    "SSLALM",
-    "Damped",
-    "Feedback",
-    "NuPI",
-    "Paper",
-    "PenaltyBarrier",
-    "Rule",
-    "SpiderPenalty",
-    "StormPenalty",
-    "TwoSample",
-    "add_moreau_term",
-    "make_rule",
-]
+    "RCML", "RULES", "SPBM", "SSLALM", "Damped", "Feedback", "NuPI", "Paper", "PenaltyBarrier", "Rule", "SpiderPenalty",
+    "StormPenalty", "TwoSample", "add_moreau_term", "make_rule",
+]  # fmt: skip

@@ -24,24 +24,7 @@ from gdpa.torch.terms.rates import (
 from gdpa.torch.terms.term import Mean, Term, proxy
 
 __all__ = [
-    "positive_rate",
-    "recall",
-    "false_positive_rate",
-    "demographic_parity",
-    "equalized_odds",
-    "calibration",
-    "margin",
-    "mean",
-    "kl",
-    "kl_sampled",
-    "sampled_cost",
-    "weight_norm",
-    "density",
-    "open_gates",
-    "monotonicity",
-    "steepness",
-    "lipschitz_bound",
-    "proxy",
-    "Term",
-    "Mean",
-]
+    "positive_rate", "recall", "false_positive_rate", "demographic_parity", "equalized_odds", "calibration", "margin",
+    "mean", "kl", "kl_sampled", "sampled_cost", "weight_norm", "density", "open_gates", "monotonicity", "steepness",
+    "lipschitz_bound", "proxy", "Term", "Mean",
+]  # fmt: skip

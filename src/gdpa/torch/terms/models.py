@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -21,12 +22,9 @@ NON_EXPANSIVE = (
 def mean(
     values: torch.Tensor, inside: torch.Tensor | None = None, *, bounds: tuple[float, float] | None = None
 ) -> Term:
-    """Return the mean of a loss, one number per sample.
+    """Return the mean of a loss, one number per sample, over the samples ``inside``, by default all.
 
-    Args:
-        values: differentiable, shape (n,).
-        inside: the samples that count; by default all.
-        bounds: (low, high) that the loss cannot leave; `gdpa.torch.certify` needs them for statements on new data.
+    ``bounds`` (low, high), which the loss cannot leave, are needed for statements on new data (`gdpa.torch.certify`).
 
     >>> mean(torch.tensor([1.0, 2.0, 6.0]), bounds=(0, 10)).true.item()
     3.0
@@ -34,54 +32,36 @@ def mean(
     return Term.of(values, None, inside, bounds)
 
 
-def kl(
-    logits: torch.Tensor,
-    reference: torch.Tensor,
-    tokens: torch.Tensor | None = None,
-    *,
-    inside: torch.Tensor | None = None,
-    bounds: tuple[float, float] | None = None,
-) -> Term:
+def kl(logits: torch.Tensor, reference: torch.Tensor, tokens: torch.Tensor | None = None, **options: Any) -> Term:
     """Return ``KL(p || q)`` of the model's distribution p to a reference q, both given by logits.
 
     Args:
         logits, reference: shape (n, classes), or (n, tokens, classes): then a sample's value is the mean over its
             tokens, because samples are independent of each other and tokens are not.
         tokens: which tokens count, shape (n, tokens). A sample without any does not count.
-        inside, bounds: as for `mean`.
+        options: ``inside`` and ``bounds`` of `mean`.
 
     >>> logits = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
     >>> kl(logits, logits).true.item()
     0.0
     """
     p, q = torch.log_softmax(logits, -1), torch.log_softmax(reference.detach(), -1)
-    return _over_tokens((p.exp() * (p - q)).sum(-1), None, tokens, inside, bounds)
+    return _over_tokens((p.exp() * (p - q)).sum(-1), None, tokens, **options)
 
 
-def kl_sampled(
-    logp: torch.Tensor,
-    reference: torch.Tensor,
-    tokens: torch.Tensor | None = None,
-    *,
-    inside: torch.Tensor | None = None,
-    bounds: tuple[float, float] | None = None,
-) -> Term:
-    """Return the KL to a reference from log probabilities of tokens that the model itself has drawn.
+def kl_sampled(logp: torch.Tensor, reference: torch.Tensor, tokens: torch.Tensor | None = None, **options: Any) -> Term:
+    """Return the KL to a reference from log probabilities of tokens that the model itself has drawn, see `kl`.
 
     The value is ``r - 1 - log r`` with r = q/p, nonnegative with mean KL(p || q). The gradient is taken of
     ``(log p - log q)^2 / 2``, whose mean over samples of p is the gradient of KL(p || q); the gradient of the value is
     not. J. Schulman: Approximating KL divergence, 2020, names them k3 and k2.
-
-    Args:
-        logp, reference: log probabilities of the drawn tokens, shape (n,) or (n, tokens).
-        tokens, inside, bounds: as for `kl`.
 
     >>> kl_sampled(torch.tensor([-1.0]), torch.tensor([-1.0])).true.item()
     0.0
     """
     gap = logp - reference.detach()
     value = (torch.expm1(-gap) + gap).detach()
-    return _over_tokens(gap.square() / 2, value, tokens, inside, bounds)
+    return _over_tokens(gap.square() / 2, value, tokens, **options)
 
 
 def sampled_cost(
@@ -97,10 +77,7 @@ def sampled_cost(
     statistical gradient-following algorithms for connectionist reinforcement learning. Machine Learning 8, 1992. The
     baseline is due to W. Kool, H. van Hoof, M. Welling: Buy 4 REINFORCE samples, get a baseline for free! 2019.
 
-    Args:
-        costs: one number, or one truth value, per output; shape (n,).
-        logp: log probability of each whole output under the model, shape (n,).
-        inside, bounds: as for `mean`.
+    ``costs`` has one number, or one truth value, per output, ``logp`` the log probability of each whole output.
 
     >>> sampled_cost(torch.tensor([3.0, 5.0]), torch.tensor([-1.0, -2.0])).true.item()
     4.0
@@ -165,10 +142,7 @@ def monotonicity(
     The gradient is taken of the mean of ``max(0, -d output / d feature)``. A. Gupta et al.: How to incorporate
     monotonicity in deep networks while preserving flexibility? 2019.
 
-    Args:
-        model: maps x of shape (n, features) to one number per sample, row by row: no batch normalization in training.
-        x: the samples.
-        feature: the column of x.
+    The model maps x of shape (n, features) to one number per sample, row by row: no batch normalization in training.
 
     >>> monotonicity(lambda x: x[:, 0] * x[:, 1], torch.tensor([[1.0, 2.0], [1.0, -2.0]]), feature=0).true.item()
     0.5
@@ -178,10 +152,7 @@ def monotonicity(
 
 
 def steepness(
-    model: Callable[[torch.Tensor], torch.Tensor],
-    x: torch.Tensor,
-    limit: float,
-    inside: torch.Tensor | None = None,
+    model: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, limit: float, inside: torch.Tensor | None = None
 ) -> Term:
     """Return the share of samples at which the gradient of the output by the input is longer than ``limit``.
 
@@ -211,7 +182,7 @@ def lipschitz_bound(model: torch.nn.Module) -> Term:
     9.0
     """
     norms = []
-    for name, layer in [("the model", model)] if not isinstance(model, torch.nn.Sequential) else _layers(model):
+    for name, layer in _layers(model, "the model"):
         if isinstance(layer, torch.nn.Linear):
             norms.append(torch.linalg.matrix_norm(layer.weight, 2))
         elif not isinstance(layer, (*NON_EXPANSIVE, torch.nn.Dropout)) or _slope(layer) > 1:
@@ -224,12 +195,12 @@ def lipschitz_bound(model: torch.nn.Module) -> Term:
     return _fixed(torch.stack(norms).prod())
 
 
-def _layers(model: torch.nn.Sequential) -> Iterable[tuple[str, torch.nn.Module]]:
-    for name, layer in enumerate(model):  # its children by name would leave out a layer's second use
-        if isinstance(layer, torch.nn.Sequential):
-            yield from ((f"layer {name}, {inner}", one) for inner, one in _layers(layer))
-        else:
-            yield f"layer {name}", layer
+def _layers(layer: torch.nn.Module, name: str) -> Iterable[tuple[str, torch.nn.Module]]:
+    if not isinstance(layer, torch.nn.Sequential):
+        yield name, layer
+        return
+    for i, inner in enumerate(layer):  # its children by name would leave out a layer's second use
+        yield from _layers(inner, f"layer {i}" if name == "the model" else f"{name}, layer {i}")
 
 
 def _slope(layer: torch.nn.Module) -> float:
@@ -254,8 +225,8 @@ def _over_tokens(
     values: torch.Tensor,
     outcomes: torch.Tensor | None,
     tokens: torch.Tensor | None,
-    inside: torch.Tensor | None,
-    bounds: tuple[float, float] | None,
+    inside: torch.Tensor | None = None,
+    bounds: tuple[float, float] | None = None,
 ) -> Term:
     if values.ndim == 2:
         tokens = torch.ones_like(values, dtype=torch.bool) if tokens is None else tokens.bool()

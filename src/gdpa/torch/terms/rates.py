@@ -1,19 +1,18 @@
 """Rates of a classifier. The surrogate of the indicator ``score > threshold`` is a sigmoid unless another is given.
 
-Everywhere ``scores`` are logits of shape (n,), ``labels`` are 0/1, and ``inside`` is a mask of the samples that count.
-For one class k of many use ``scores = margin(logits, k)`` and ``labels = target == k``.
+Everywhere ``scores`` are logits of shape (n,), ``labels`` are 0/1, ``inside`` is a mask of the samples that count, and
+``options`` are the threshold and the surrogate of `positive_rate`. For one class k of many use
+``scores = margin(logits, k)`` and ``labels = target == k``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from gdpa.torch.terms.term import Term
-
-#: A differentiable stand-in for the indicator of a positive argument.
-Surrogate = Callable[[torch.Tensor], torch.Tensor]
 
 
 def margin(logits: torch.Tensor, k: int) -> torch.Tensor:
@@ -31,16 +30,12 @@ def positive_rate(
     inside: torch.Tensor | None = None,
     *,
     threshold: float = 0.0,
-    surrogate: Surrogate = torch.sigmoid,
+    surrogate: Callable[[torch.Tensor], torch.Tensor] = torch.sigmoid,
 ) -> Term:
     """Return the share of samples with a score above the threshold, ``P(score > threshold | inside)``.
 
-    Args:
-        scores: logits, shape (n,).
-        inside: the samples that count; by default all.
-        threshold: scores above it are predicted positive.
-        surrogate: the term with a gradient, a function of ``score - threshold``. The hinge
-            ``lambda s: torch.relu(1 + s)`` bounds the rate from above and does not saturate.
+    The surrogate, the term with a gradient, is a function of ``score - threshold``. The hinge
+    ``lambda s: torch.relu(1 + s)`` bounds the rate from above and does not saturate.
 
     >>> positive_rate(torch.tensor([1.0, -2.0, 3.0, 0.5])).true.item()
     0.75
@@ -49,45 +44,28 @@ def positive_rate(
     return Term.of(surrogate(scores), scores > 0, inside)
 
 
-def recall(
-    scores: torch.Tensor,
-    labels: torch.Tensor,
-    inside: torch.Tensor | None = None,
-    *,
-    threshold: float = 0.0,
-    surrogate: Surrogate = torch.sigmoid,
-) -> Term:
-    """Return the true-positive rate ``P(score > threshold | label = 1)``; with the arguments of `positive_rate`.
+def recall(scores: torch.Tensor, labels: torch.Tensor, inside: torch.Tensor | None = None, **options: Any) -> Term:
+    """Return the true-positive rate ``P(score > threshold | label = 1)``.
 
     >>> recall(torch.tensor([1.0, -2.0, 3.0]), torch.tensor([1, 1, 0])).true.item()
     0.5
     """
-    return positive_rate(scores, _both(labels != 0, inside), threshold=threshold, surrogate=surrogate)
+    return positive_rate(scores, _both(labels != 0, inside), **options)
 
 
 def false_positive_rate(
-    scores: torch.Tensor,
-    labels: torch.Tensor,
-    inside: torch.Tensor | None = None,
-    *,
-    threshold: float = 0.0,
-    surrogate: Surrogate = torch.sigmoid,
+    scores: torch.Tensor, labels: torch.Tensor, inside: torch.Tensor | None = None, **options: Any
 ) -> Term:
-    """Return ``P(score > threshold | label = 0)``; with the arguments of `positive_rate`.
+    """Return ``P(score > threshold | label = 0)``.
 
     >>> false_positive_rate(torch.tensor([1.0, -2.0, 3.0]), torch.tensor([1, 1, 0])).true.item()
     1.0
     """
-    return positive_rate(scores, _both(labels == 0, inside), threshold=threshold, surrogate=surrogate)
+    return positive_rate(scores, _both(labels == 0, inside), **options)
 
 
 def demographic_parity(
-    scores: torch.Tensor,
-    group: torch.Tensor,
-    other: torch.Tensor | None = None,
-    *,
-    threshold: float = 0.0,
-    surrogate: Surrogate = torch.sigmoid,
+    scores: torch.Tensor, group: torch.Tensor, other: torch.Tensor | None = None, **options: Any
 ) -> Term:
     """Return the gap of the positive rates of two groups, ``P(score > threshold | group) - P(... | other)``.
 
@@ -98,19 +76,13 @@ def demographic_parity(
     >>> demographic_parity(scores, group == 1).true.item()
     -0.5
     """
-    other = ~group if other is None else other
-    first, second = (positive_rate(scores, mask, threshold=threshold, surrogate=surrogate) for mask in (group, other))
-    return first - second
+    return positive_rate(scores, group, **options) - positive_rate(
+        scores, ~group if other is None else other, **options
+    )
 
 
 def equalized_odds(
-    scores: torch.Tensor,
-    labels: torch.Tensor,
-    group: torch.Tensor,
-    other: torch.Tensor | None = None,
-    *,
-    threshold: float = 0.0,
-    surrogate: Surrogate = torch.sigmoid,
+    scores: torch.Tensor, labels: torch.Tensor, group: torch.Tensor, other: torch.Tensor | None = None, **options: Any
 ) -> tuple[Term, Term]:
     """Return two gaps between the groups: of the recall, and of the false-positive rate. Limit both.
 
@@ -124,10 +96,10 @@ def equalized_odds(
     """
     other = ~group if other is None else other
     recalls, alarms = (
-        [rate(scores, labels, mask, threshold=threshold, surrogate=surrogate) for mask in (group, other)]
+        rate(scores, labels, group, **options) - rate(scores, labels, other, **options)
         for rate in (recall, false_positive_rate)
     )
-    return recalls[0] - recalls[1], alarms[0] - alarms[1]
+    return recalls, alarms
 
 
 def calibration(

@@ -13,11 +13,7 @@ UNIT = (0.0, 1.0)
 
 
 def proxy(surrogate: torch.Tensor, true: Any) -> torch.Tensor:
-    """Return a tensor with the value of ``true`` and the gradient of ``surrogate`` (a proxy constraint).
-
-    Args:
-        surrogate: differentiable, of any value.
-        true: the value that the multiplier follows, a number or a tensor of the same shape; its gradient is not used.
+    """Return a tensor with the value of ``true``, which the multiplier follows, and the gradient of ``surrogate``.
 
     >>> x = torch.tensor(0.3, requires_grad=True)
     >>> value = proxy(torch.sigmoid(x), x > 0)
@@ -62,14 +58,14 @@ class Mean:
     @property
     def surrogate(self) -> torch.Tensor:
         """The mean of the differentiable values."""
-        return self._over_group(self.values)
+        return self._average(self.values)
 
     @property
     def true(self) -> torch.Tensor:
         """The mean of the outcomes."""
-        return self._over_group(self.outcomes.to(self.values.dtype))
+        return self._average(self.outcomes.to(self.values.dtype))
 
-    def _over_group(self, values: torch.Tensor) -> torch.Tensor:
+    def _average(self, values: torch.Tensor) -> torch.Tensor:
         # No indexing by the mask, which would wait for the device; no division by 0, whose gradient is NaN.
         count = self.count
         total = torch.where(self.inside, values, torch.zeros_like(values)).sum()
@@ -110,8 +106,8 @@ class Term:
     ) -> Term:
         """Return the mean of one number per sample; see `Mean`. By default the values count themselves."""
         if not isinstance(values, torch.Tensor) or values.ndim != 1 or not values.is_floating_point():
-            told = tuple(values.shape) if isinstance(values, torch.Tensor) else values
-            raise ValueError(f"a term needs one floating-point number per sample, shape (n,), got {told}")
+            got = tuple(values.shape) if isinstance(values, torch.Tensor) else values
+            raise ValueError(f"a term needs one floating-point number per sample, shape (n,), got {got}")
         if values.dtype in (torch.float16, torch.bfloat16):
             values = values.float()
         outcomes = values.detach() if outcomes is None else outcomes.detach()
@@ -184,11 +180,8 @@ def has_terms(g: Any) -> bool:
 def resolve(g: Any, true: Any = None, counts: Any = None, samples: int | None = None) -> tuple[Any, Any]:
     """Return (g, counts) in tensors: terms and true rates are replaced by their values, see `Term.value` and `proxy`.
 
-    Args:
-        g: as for ``lagrangian``; a dict may hold terms.
-        true: true rates in the form of g, or a dict with some of the names.
-        counts: as for ``lagrangian``; with terms, None or a dict for the names that hold tensors.
-        samples: the count of tensors beside terms, by default 1.
+    The arguments are the ones of ``lagrangian``; with terms, ``counts`` is None or a dict for the names that hold
+    tensors, whose count is otherwise ``samples``.
 
     >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
     >>> g, counts = resolve({"a": Term.of(x, x > 1.5), "b": x.sum()})
@@ -200,14 +193,14 @@ def resolve(g: Any, true: Any = None, counts: Any = None, samples: int | None = 
             known = list(g) if isinstance(g, Mapping) else type(g).__name__
             raise KeyError(f"true holds {list(true)}, which must be names of g, got g of {known}")
         if terms := [name for name in true if type(g[name]) is Term]:
-            raise TypeError(f"{terms} are terms, which know their true value; leave them out of true=")
+            raise TypeError(f"{terms} are terms, which have their true value; leave them out of true=")
         g = {name: proxy(value, true[name]) if name in true else value for name, value in g.items()}
     elif true is not None:
         g = proxy(g, true)
     if not has_terms(g):
         return g, counts
     if counts is not None and not isinstance(counts, Mapping):
-        raise TypeError("terms count their samples; counts= is a dict for the names beside them, or left out")
+        raise TypeError("terms count their samples; counts= is a dict for the other names, or left out")
     given = {} if counts is None else counts
     each = 1 if samples is None else samples
     counts = {name: value.count if type(value) is Term else given.get(name, each) for name, value in g.items()}
