@@ -80,9 +80,9 @@ EQUIVALENT = {
         "methods/adaptive/sqp_step.py",
         "g.shape[-1] - problem.num_equalities -> g.shape[-1] + problem.num_equalities",
     ): "the slackness of an equality is at most its violation",
-    ("torch/rules/damped.py", "0.0 -> 1.0"): "`size` is 0 there",
-    ("torch/rules/damped.py", "1.0 + 0.0 * size -> 1.0 - 0.0 * size"): "`size` is 0 there",
-    ("torch/rules/peers.py", "t >= -0.5 -> t > -0.5"): "both branches give 1/2 there",
+    ("torch/rules/feedback.py", "0.0 -> 1.0"): "`size` is 0 there",
+    ("torch/rules/feedback.py", "1.0 + 0.0 * size -> 1.0 - 0.0 * size"): "`size` is 0 there",
+    ("torch/rules/published.py", "t >= -0.5 -> t > -0.5"): "both branches give 1/2 there",
 }
 #: Where the files of older records are now.
 MOVED = {

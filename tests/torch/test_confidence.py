@@ -173,7 +173,7 @@ def test_names_without_limits_and_equalities():
 def test_what_confidence_refuses():
     x, y, group = data()
     means = {"a": lambda m, b: (m(b[0]).mean(), {"a": m(b[0]).mean()})}
-    with pytest.raises(TypeError, match=r"need the values of single samples, but g are means; return e\.g\."):
+    with pytest.raises(TypeError, match=r"need the values of single samples, but \['g'\] are means; return e\.g\."):
         certify(net(), [(x, y)], means["a"], constraints=["a"], confidence=0.95)
 
     def mixed(m, b):

@@ -1,13 +1,12 @@
 """Kernels that nothing waits for until the end of a step, on a second stream of their CUDA device.
 
 A dual rule is about sixty kernels on a few numbers, and ten more write its state. In a captured step each waits for the
-one before. On a second stream they run beside the gradient check and the base optimizer's step.
+one before; on a second stream they run along with the gradient check and the base optimizer's step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -26,20 +25,9 @@ def fork(like: torch.Tensor) -> None:
         _stream(like.device).wait_stream(torch.cuda.current_stream(like.device))
 
 
-@contextmanager
-def aside(like: torch.Tensor) -> Iterator[None]:
-    """Run the kernels of the block along with others since `fork`, until `join`; elsewhere than on CUDA, at once.
-
-    >>> fork(torch.zeros(1))
-    >>> with aside(torch.zeros(1)):
-    ...     total = torch.ones(3).sum()
-    >>> join(total)
-    """
-    if not like.is_cuda or is_compiling():
-        yield
-        return
-    with torch.cuda.stream(_stream(like.device)):
-        yield
+def aside(like: torch.Tensor) -> AbstractContextManager[Any]:
+    """Run the kernels of the block along with others since `fork`, until `join`; elsewhere than on CUDA, at once."""
+    return torch.cuda.stream(_stream(like.device)) if like.is_cuda and not is_compiling() else nullcontext()
 
 
 def join(like: torch.Tensor) -> None:

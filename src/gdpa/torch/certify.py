@@ -150,7 +150,7 @@ def _new_data(model: Any, loader: Any, losses: Any, roster: Roster, confidence: 
         equal = roster.order[roster.size - roster.num_equalities :]
         names = roster.names or ()
         limits = {name: equal_to(0.0) if i in equal else at_most(0.0) for i, name in enumerate(names)}
-    return judge(estimate(model, loader, losses)[0], limits, confidence, tolerance)
+    return judge(estimate(model, loader, losses), limits, confidence, tolerance)
 
 
 def choose(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -107,12 +108,10 @@ class Statement:
     """A confidence statement about one limit on new data.
 
     Attributes:
-        name, limit: the limit.
         value, samples: on the held-out data; the samples of the smallest group involved.
         lower, upper: bounds of the value on new data, infinite on a side that has no limit.
-        shown: whether the limit holds for every value between them.
+        shown: whether the limit holds for every value between them; if not, ``reason`` has the reason in words.
         needed: about as many samples would show it if the value stayed; None if no number would.
-        reason: why it is not shown, in words.
     """
 
     name: str
@@ -147,17 +146,12 @@ class NewData:
         return all(one.shown for one in self.statements)
 
     def __getitem__(self, name: str) -> Statement:
-        for one in self.statements:
-            if one.name == name:
-                return one
-        raise KeyError(name)
+        return {one.name: one for one in self.statements}[name]
 
     def __str__(self) -> str:
-        open_ = sum(not one.shown for one in self.statements)
-        total = len(self.statements)
-        if open_ == 0:
-            head = f"Every limit holds on new data, with probability at least {self.confidence:g}:"
-        else:
+        head = f"Every limit holds on new data, with probability at least {self.confidence:g}:"
+        if open_ := sum(not one.shown for one in self.statements):
+            total = len(self.statements)
             head = f"Not shown for {open_} of {total} limits on new data, at confidence {self.confidence:g}:"
         return "\n".join([head, *(f"  {one}" for one in self.statements)])
 
@@ -177,18 +171,16 @@ def judge(
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence!r}; 0.95 is usual")
-    level = (1 - confidence) / _bounds(estimates, limits)
+    level = (1 - confidence) / _count_bounds(estimates, limits)
     return NewData(
         confidence, tuple(_state(name, estimates[name], limit, level, tolerance) for name, limit in limits.items())
     )
 
 
-def _bounds(estimates: Mapping[str, Estimate], limits: Mapping[str, Limit]) -> int:
+def _count_bounds(estimates: Mapping[str, Estimate], limits: Mapping[str, Limit]) -> int:
     """Count the one-sided bounds that data must show."""
-    sides = (
-        math.isfinite(limit.lower) + math.isfinite(limit.upper) for n, limit in limits.items() if estimates[n].parts
-    )
-    return max(sum(sides), 1)
+    ends = (end for name, limit in limits.items() if estimates[name].parts for end in (limit.lower, limit.upper))
+    return max(sum(map(math.isfinite, ends)), 1)
 
 
 def _state(name: str, estimate: Estimate, limit: Limit, level: float, tolerance: float) -> Statement:
@@ -202,24 +194,22 @@ def _state(name: str, estimate: Estimate, limit: Limit, level: float, tolerance:
         lower, upper = interval(estimate)
         return limit.lower - slack <= lower and upper <= limit.upper + slack
 
-    holds = shown(estimate)
-    needed, reason = None, ""
-    if not holds:
-        factor = None
-        if estimate.samples == 0:
-            reason = "no sample of its group is in the data"
-        elif any(s.bounds is None for _, s in estimate.parts):
-            reason = "its values have no bounds; declare them, e.g. terms.mean(values, bounds=(0, 5))"
-        elif not limit.lower - slack < estimate.value < limit.upper + slack:
-            reason = "the data violate it"
-            if limit.is_equality and tolerance == 0:
-                reason = "no data show an equality exactly; use between(...), or give tolerance="
-        else:
-            factor = _first(lambda factor: shown(estimate.resized(factor)))
-            reason = "too close to the limit for any number of samples"
-        if factor is not None:
-            needed = math.ceil(factor * estimate.samples)
-            reason = f"need about {needed} samples"
+    holds, needed, reason = shown(estimate), None, ""
+    if holds:
+        pass
+    elif estimate.samples == 0:
+        reason = "no sample of its group is in the data"
+    elif any(s.bounds is None for _, s in estimate.parts):
+        reason = "its values have no bounds; declare them, e.g. terms.mean(values, bounds=(0, 5))"
+    elif limit.is_equality and tolerance == 0:
+        reason = "no data show an equality exactly; use between(...), or give tolerance="
+    elif not limit.lower - slack < estimate.value < limit.upper + slack:
+        reason = "the data violate it"
+    elif (factor := _first(lambda factor: shown(estimate.resized(factor)))) is None:
+        reason = "too close to the limit for any number of samples"
+    else:
+        needed = math.ceil(factor * estimate.samples)
+        reason = f"need about {needed} samples"
     return Statement(name, limit, estimate.value, estimate.samples, *interval(estimate), holds, needed, reason)
 
 
@@ -237,64 +227,51 @@ def _first(shown: Callable[[float], bool]) -> float | None:
 
 
 @torch.no_grad()
-def estimate(model: torch.nn.Module, loader: Iterable[Any], terms: Any) -> tuple[dict[str, Estimate], int]:
-    """Return the estimates of all terms over a whole loader, by name, and the number of batches seen.
+def estimate(model: torch.nn.Module, loader: Iterable[Any], terms: Any) -> dict[str, Estimate]:
+    """Return the estimates of all terms over a whole loader, by name, with the model in ``eval`` mode.
 
-    Args:
-        model: evaluated in ``eval`` mode and left in the mode it was in.
-        loader: batches of independent samples.
-        terms: ``terms(model, batch)`` returns (f, g, ...) with g a dict of `Term`.
+    ``terms(model, batch)`` returns (f, g, ...) with g a dict of `Term`; the samples are independent.
     """
-    training, batches = model.training, 0
-    seen: dict[str, Term] = {}
-    sums: dict[str, list[torch.Tensor]] = {}
+    training, seen, sums = model.training, {}, defaultdict[Any, Any](float)
     model.eval()
     try:
         for batch in loader:
-            g = terms(model, batch)[1]
-            _check(g)
-            batches += 1
-            seen = g
-            for name, term in g.items():
-                parts = [_sums(name, mean) for _, mean in term.means]
-                sums[name] = [a + b for a, b in zip(sums[name], parts, strict=True)] if name in sums else parts
+            seen = terms(model, batch)[1]
+            plain = [name for name, value in seen.items() if not isinstance(value, Term)] if has_terms(seen) else ["g"]
+            if plain:
+                raise TypeError(
+                    f"statements on new data need the values of single samples, but {plain} are means; return e.g. "
+                    "gdpa.torch.terms.mean(values, bounds=(0, 1)) or another of gdpa.torch.terms for each name"
+                )
+            for name, term in seen.items():
+                for j, (_, mean) in enumerate(term.means):
+                    sums[name, j] = sums[name, j] + _sums(name, mean)
     finally:
         model.train(training)
-    return {name: Estimate(float(term.fixed[1]), _statistics(term, sums[name])) for name, term in seen.items()}, batches
-
-
-def _check(g: Any) -> None:
-    plain = [name for name, value in g.items() if not isinstance(value, Term)] if has_terms(g) else None
-    if plain is None or plain:
-        raise TypeError(
-            f"statements on new data need the values of single samples, but {plain or 'g'} are means; return e.g. "
-            "gdpa.torch.terms.mean(values, bounds=(0, 1)) or another of gdpa.torch.terms for each name"
-        )
+    found = {}
+    for name, term in seen.items():
+        parts = ((a, _statistic(mean, *sums[name, j].tolist())) for j, (a, mean) in enumerate(term.means))
+        found[name] = Estimate(float(term.fixed[1]), tuple(parts))
+    return found
 
 
 def _sums(name: str, mean: Mean) -> torch.Tensor:
     """Return number, sum and sum of squares of the outcomes, the latter two from the low bound if there is one."""
-    low, high = (0.0, 0.0) if mean.bounds is None else mean.bounds
     values = mean.outcomes.double()
-    zero = torch.zeros_like(values)
-    if mean.bounds is not None:
-        outside = mean.inside & ((values < low) | (values > high))
-        if bool(outside.any()):
-            worst = values[outside][0].item()
-            raise ValueError(f"a value of {name!r} is {worst:g}, outside its bounds ({low:g}, {high:g}); widen them")
-    values = torch.where(mean.inside, values - low, zero)
+    low, high = mean.bounds or (0.0, 0.0)
+    outside = mean.inside & ((values < low) | (values > high))
+    if mean.bounds is not None and bool(outside.any()):
+        worst = values[outside][0].item()
+        raise ValueError(f"a value of {name!r} is {worst:g}, outside its bounds ({low:g}, {high:g}); widen them")
+    values = torch.where(mean.inside, values - low, torch.zeros_like(values))
     return torch.stack([mean.inside.sum().double(), values.sum(), values.square().sum()])
 
 
-def _statistics(term: Term, sums: list[torch.Tensor]) -> tuple[tuple[float, Statistic], ...]:
-    found = []
-    for (a, mean), part in zip(term.means, sums, strict=True):
-        n, total, squares = part.tolist()
-        low = 0.0 if mean.bounds is None else mean.bounds[0]
-        average = total / n if n else math.nan
-        variance = max(squares - n * average**2, 0.0) / (n - 1) if n > 1 else 0.0
-        found.append((a, Statistic(n, average + low, variance, mean.bounds, mean.outcomes.dtype is torch.bool)))
-    return tuple(found)
+def _statistic(mean: Mean, n: float, total: float, squares: float) -> Statistic:
+    average = total / n if n else math.nan
+    variance = max(squares - n * average**2, 0.0) / (n - 1) if n > 1 else 0.0
+    low = mean.bounds[0] if mean.bounds else 0.0
+    return Statistic(n, average + low, variance, mean.bounds, mean.outcomes.dtype is torch.bool)
 
 
 def tighten(
@@ -309,18 +286,18 @@ def tighten(
 ) -> Limits:
     """Return limits for training, tight enough that held-out data will probably show the given ones.
 
-    A model that just meets a limit cannot be shown to meet it. The margin depends on the held-out data: for a single
-    0/1 rate the largest rate p such that ``n`` outcomes show the limit with probability ``power``, which depends on the
-    limit and n alone; for other terms the width of the bound plus the quantile of the standard error, at the variance
-    of the given model. The margin covers the sampling of the held-out data, not overfitting.
+    A model that just meets a limit cannot be shown to meet it. For a single 0/1 rate the margin leads to the largest
+    rate p such that ``n`` outcomes show the limit with probability ``power``, which depends on the limit and n alone;
+    for other terms it is the width of the bound plus the quantile of the standard error, at the variance of the given
+    model. The margin covers the sampling of the held-out data, not overfitting.
 
     Args:
         limits: the limits that must hold on new data.
         model, loader, terms: as for `gdpa.torch.certify`; the loader brings the sizes of the groups and the variances:
             training data, or held-out data (whose values do not enter the margin of a 0/1 rate).
         share: samples of the held-out data divided by samples of the loader.
-        confidence: of the statement to come.
-        power: the probability with which a model exactly at the tightened limits is to be shown within the given ones.
+        confidence, power: of the statement to come, and the probability that a model exactly at the tightened limits
+            earns it.
 
     References:
         P. Thomas et al.: Preventing undesirable behavior of intelligent machines. Science 366, 2019.
@@ -329,8 +306,8 @@ def tighten(
 
     if not (share > 0 and 0 < power < 1):
         raise ValueError(f"share must be positive and power between 0 and 1, got {share!r} and {power!r}")
-    found = {name: one.resized(share) for name, one in estimate(model, loader, terms)[0].items()}
-    bounds = _bounds(found, limits.limits)
+    found = {name: one.resized(share) for name, one in estimate(model, loader, terms).items()}
+    bounds = _count_bounds(found, limits.limits)
     level, miss = (1 - confidence) / bounds, (1 - power) / bounds
     tight = {}
     for name, limit in limits.limits.items():
@@ -338,14 +315,12 @@ def tighten(
         if limit.is_equality or not one.parts:
             tight[name] = limit
             continue
+        sides = [(sign, bound) for sign, bound in ((1.0, limit.upper), (-1.0, -limit.lower)) if math.isfinite(bound)]
         if len(one.parts) == 1 and one.parts[0][1].binary:
-            sides = [(1.0, limit.upper), (-1.0, -limit.lower)]
-            margins = [_rate_margin(name, one, sign, b, level, miss) for sign, b in sides if math.isfinite(b)]
+            margins = [_rate_margin(name, one, sign, bound, level, miss) for sign, bound in sides]
         else:
             slack = float(norm.ppf(1 - miss)) * one.deviation()
-            margins = [one.upper(level, sign) - sign * one.value + slack for sign in (1.0, -1.0)]
-            finite = (limit.upper, limit.lower)
-            margins = [m for m, b in zip(margins, finite, strict=True) if math.isfinite(b)]
+            margins = [one.upper(level, sign) - sign * one.value + slack for sign, _ in sides]
         tight[name] = limit.tightened(max(margins), name)
     return Limits(tight)
 

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from gdpa.torch import compat
-from gdpa.torch.averaging import EVERY, Averages
 from gdpa.torch.core import MultiplierOptimizer
-from gdpa.torch.finish import Finished, finish
+from gdpa.torch.finish import EVERY, Averages, Finished, finish
 from gdpa.torch.optimizer import check_domain
 from gdpa.torch.roster import Constraints
 from gdpa.torch.rules import Rule, make_rule

@@ -13,10 +13,9 @@ from torch.compiler import is_compiling
 from gdpa.base.sets import ConvexSet
 from gdpa.torch import compat
 from gdpa.torch.dual import AWAITED, DualState
-from gdpa.torch.plot import plot_course
 from gdpa.torch.pooling import Group, Pool, initialized
 from gdpa.torch.projection import product_of_sets, project_groups_
-from gdpa.torch.record import Observer, Record
+from gdpa.torch.record import Observer, Record, plot_course
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster, objective
 from gdpa.torch.rules import Rule
@@ -361,8 +360,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def plot(self, names: Sequence[str] | None = None) -> Any:
         """Draw values against their limits, and multipliers, over the steps so far; return the matplotlib figure.
 
-        Args:
-            names: the constraints to show; by default the four with the largest violations and multipliers.
+        By default it shows the four constraints with the largest violations and multipliers.
         """
         return plot_course(self._roster, self._record.course(), None if names is None else list(names))
 

@@ -11,33 +11,27 @@ import torch
 from gdpa.base.sets import REALS, ConvexSet
 
 
-def project_(domain: ConvexSet, p: torch.Tensor) -> None:
-    """Project the rows (last axis) of ``p`` on the set, in place."""
-    full: Any = p.full_tensor() if hasattr(p, "full_tensor") else p
-    projected = domain.project(full if full.ndim else full.reshape(1)).reshape(full.shape)
-    if full is not p:
-        from torch.distributed.tensor import distribute_tensor
-
-        projected = distribute_tensor(projected, p.device_mesh, p.placements)  # type: ignore[attr-defined]
-    p.copy_(projected)
-
-
 @torch.no_grad()
 def project_groups_(groups: Sequence[dict[str, Any]], domains: Sequence[ConvexSet | None]) -> None:
-    """Project the parameters of each group on the set of the group, in place; None is the whole space."""
+    """Project the rows (last axis) of the parameters of each group on its set, in place; None is the whole space."""
     for group, domain in zip(groups, domains, strict=True):
-        if domain is not None:
-            for p in group["params"]:
-                project_(domain, p)
+        if domain is None:
+            continue
+        for p in group["params"]:
+            full: Any = p.full_tensor() if hasattr(p, "full_tensor") else p
+            projected = domain.project(full if full.ndim else full.reshape(1)).reshape(full.shape)
+            if full is not p:
+                from torch.distributed.tensor import distribute_tensor
+
+                projected = distribute_tensor(projected, p.device_mesh, p.placements)
+            p.copy_(projected)
 
 
 @dataclass(frozen=True)
 class ParameterSet(ConvexSet):
     """The product of the parameters' sets, for the vector of all parameters.
 
-    Attributes:
-        shapes: the shape of each parameter, in the order of the vector.
-        sets: the set that each parameter's rows (last axis) lie in; None for the whole space.
+    ``sets`` has the set that each parameter's rows (last axis) lie in; None for the whole space.
 
     >>> from gdpa import Box
     >>> both = ParameterSet((torch.Size([2]), torch.Size([1])), (Box(0.0, 1.0), None))
@@ -74,8 +68,7 @@ def product_of_sets(
     groups: Sequence[dict[str, Any]], domains: Sequence[ConvexSet | None], params: Sequence[torch.Tensor]
 ) -> ConvexSet:
     """Return the set that the vector of ``params`` lies in; ``domains`` are the sets of the parameter groups."""
-    pairs = zip(groups, domains, strict=True)
-    sets = {id(p): domain for group, domain in pairs if domain is not None for p in group["params"]}
+    sets = {id(p): domain for group, domain in zip(groups, domains, strict=True) if domain for p in group["params"]}
     if not any(id(p) in sets for p in params):
         return REALS
     return ParameterSet(tuple(p.shape for p in params), tuple(sets.get(id(p)) for p in params))

@@ -1,4 +1,4 @@
-"""The record of an optimizer's last steps, and the observers that it calls."""
+"""The record of an optimizer's steps, the observers that it calls, and a picture of the run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gdpa.base.extras import needed_by
 from gdpa.torch.report import Report, Snapshot, diagnose, make_report
 from gdpa.torch.roster import Roster
 from gdpa.torch.staging import Stage
@@ -24,6 +25,10 @@ LOOK_EVERY = 500
 COURSE = 1000
 #: With more constraints than this only the last two steps are kept.
 MANY = 1024
+#: Limits that a picture shows unless names are given: those with the largest violations and multipliers.
+SHOWN = 4
+#: Points that the smooth line averages.
+SMOOTHED = 20
 
 Observer = Callable[[Snapshot], None]
 
@@ -75,15 +80,13 @@ class Record:
 
     def report(self, entries: dict[str, Any], skipped: int, tolerance: float) -> Report:
         """Return the means over the last steps, with advice."""
-        ratio = self._ratio(entries)
-        return make_report(self._roster, self.snapshot(entries), self._recent(), ratio, skipped, tolerance)
+        recent = self._recent() if self._steps else None
+        return make_report(self._roster, self.snapshot(entries), recent, self._ratio(entries), skipped, tolerance)
 
-    def _recent(self) -> tuple[Any, Any] | None:
+    def _recent(self) -> tuple[Any, Any]:
         """Return (g, multipliers) of the last steps, one row a step, in the user's order."""
-        if not self._steps:
-            return None
-        g, multipliers = (self._table(column) for column in zip(*self._steps, strict=True))
-        return g, multipliers
+        g, multipliers = zip(*self._steps, strict=True)
+        return self._table(g), self._table(multipliers)
 
     def course(self) -> tuple[Any, Any, Any]:
         """Return (steps, g, multipliers) of at most `COURSE` steps of the whole run, in the user's order."""
@@ -100,12 +103,11 @@ class Record:
 
     def _tell(self, step: int, entries: dict[str, Any]) -> None:
         """Log once, while training runs, which limits look unattainable."""
-        recent = self._recent()
-        if recent is not None:
-            for name, note in diagnose(self._roster, *recent, self._ratio(entries)):
-                if "unattainable" in note and name not in self._told:
-                    self._told.add(name)
-                    _logger.warning("step %d: %s", step, note)
+        g, multipliers = self._recent()
+        for name, note in diagnose(self._roster, g, multipliers, self._ratio(entries)):
+            if "unattainable" in note and name not in self._told:
+                self._told.add(name)
+                _logger.warning("step %d: %s", step, note)
 
 
 def _listed(row: Any) -> list[float]:
@@ -114,3 +116,35 @@ def _listed(row: Any) -> list[float]:
         numbers: list[float] = torch.as_tensor(row, device="cpu").tolist()
         return numbers
     return [entry[0] if type(entry) is tuple else entry for entry in row]
+
+
+def plot_course(roster: Roster, course: tuple[Any, Any, Any], names: list[str] | None) -> Any:
+    """Return a matplotlib figure with one panel for each limit and one for the multipliers; see `Record.course`."""
+    with needed_by("opt.plot()"):
+        import matplotlib.pyplot as plt
+    steps, g, lam = course
+    known = [roster.user_name(i) for i in range(roster.size)]
+    if names is None:
+        recent = np.nan_to_num(g[-SMOOTHED:]).mean(axis=0).clip(0) + np.abs(lam[-1]) / (np.abs(lam[-1]).max() or 1.0)
+        shown = sorted(np.argsort(-recent, kind="stable")[:SHOWN].tolist())
+    elif unknown := [name for name in names if name not in known]:
+        raise KeyError(f"names holds {unknown}, which are not constraints; there are {roster.describe()}")
+    else:
+        shown = [known.index(name) for name in names]
+    figure, axes = plt.subplots(
+        len(shown) + 1, 1, sharex=True, layout="constrained", figsize=(7, 1.6 * (len(shown) + 1) + 0.6)
+    )
+    for color, (i, panel) in enumerate(zip(shown, axes, strict=False)):
+        values, limit = roster.to_value(i, g[:, i])
+        here = ~np.isnan(values)
+        width = min(SMOOTHED, max(int(here.sum()), 1))
+        mean = np.convolve(values[here], np.ones(width) / width, mode="valid")
+        panel.plot(steps[here], values[here], color=f"C{color}", alpha=0.3, linewidth=0.8)
+        panel.plot(steps[here][width - 1 :], mean, color=f"C{color}", label="mean of recent batches")
+        panel.axhline(limit, color="black", linestyle="--", linewidth=1, label=f"limit {limit:g}")
+        panel.set(ylabel=known[i])
+        panel.legend(loc="best", fontsize="small", ncols=2)
+        axes[-1].plot(steps, lam[:, i], color=f"C{color}", label=known[i])
+    axes[-1].set(xlabel="step", ylabel="multiplier")
+    axes[-1].legend(loc="best", fontsize="small")
+    return figure

@@ -9,6 +9,9 @@ from typing import Any
 
 from gdpa.torch.report import Snapshot
 
+#: The numbers of each constraint.
+COLUMNS = ("value", "violation", "multiplier")
+
 
 def scalars(snapshot: Snapshot, prefix: str = "constraints") -> dict[str, float]:
     """Return the numbers of a snapshot by tag, as loggers take them: objective, then the numbers of each constraint.
@@ -27,7 +30,7 @@ def scalars(snapshot: Snapshot, prefix: str = "constraints") -> dict[str, float]
     """
     numbers = {f"{prefix}/objective": snapshot.objective}
     for row in snapshot.rows:
-        numbers |= {f"{prefix}/{row.name}/{c}": getattr(row, c) for c in ("value", "violation", "multiplier")}
+        numbers |= {f"{prefix}/{row.name}/{column}": getattr(row, column) for column in COLUMNS}
     return numbers
 
 
@@ -37,16 +40,7 @@ class CSVWriter:
     An existing file is continued, so that a resumed run has one record; a last row that a kill cut short is dropped.
     If a row cannot be written (a full disk), a warning reports it, and training continues.
 
-    >>> import tempfile, pathlib, torch, gdpa.torch
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "run.csv"
-    >>> x = torch.nn.Parameter(torch.ones(2))
-    >>> opt = gdpa.torch.GDPA([x], constraints=["first"])
-    >>> opt.observe_steps(CSVWriter(path))
-    >>> opt.lagrangian(x.sum(), {"first": x[0] - 0.5}).backward()
-    >>> opt.step()
-    >>> print(path.read_text().strip())
-    step,objective,first value,first violation,first multiplier
-    1,2.0,0.5,0.5,0.0
+    Use it as ``opt.observe_steps(CSVWriter("run.csv"))``.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -54,8 +48,7 @@ class CSVWriter:
 
     def prepare(self, snapshot: Snapshot) -> None:
         """Write the header, or compare it with the file's; `observe_steps` calls it before the first step."""
-        columns = ("value", "violation", "multiplier")
-        header = ["step", "objective", *(f"{r.name} {c}" for r in snapshot.rows for c in columns)]
+        header = ["step", "objective", *(f"{row.name} {column}" for row in snapshot.rows for column in COLUMNS)]
         with open(self._path, "a+b") as file:
             file.seek(0)
             found = file.read()
@@ -68,8 +61,8 @@ class CSVWriter:
             self._write(header)
 
     def __call__(self, snapshot: Snapshot) -> None:
-        numbers = [x for r in snapshot.rows for x in (r.value, r.violation, r.multiplier)]
         try:
+            numbers = [getattr(row, column) for row in snapshot.rows for column in COLUMNS]
             self._write([snapshot.step, snapshot.objective, *numbers])
         except OSError as error:
             warnings.warn(f"step {snapshot.step} is missing in {self._path}: {error}", RuntimeWarning, stacklevel=2)
@@ -82,9 +75,7 @@ class CSVWriter:
 class TensorBoardWriter:
     """Writes every snapshot to a ``torch.utils.tensorboard.SummaryWriter`` (or anything with ``add_scalar``).
 
-    Args:
-        writer: the summary writer.
-        prefix: the beginning of the tags.
+    The tags begin with ``prefix``.
     """
 
     def __init__(self, writer: Any, prefix: str = "constraints") -> None:
