@@ -1,12 +1,9 @@
 """Gradient ratios, measured while training goes on.
 
 rho_i = rms ||grad f|| / rms ||grad g_i|| over the first batches that violate constraint i (equalities: the first
-batches). Nothing is measured where it would say nothing: a constraint that holds needs no multiplier yet, and its
-gradient may vanish (KL to a reference model at the start of fine-tuning). A constraint whose group has not appeared
-waits. Each measured batch costs one extra backward pass for f and one for every constraint measured.
-
-Gradients at the start may say little of those later on: of a saturated network they almost vanish. So the ratios of
-constraints that are violated or have a multiplier are measured again after 64, 128, 256, ... steps.
+batches); a constraint that holds needs no multiplier yet, and its gradient may vanish. Each measured batch costs one
+extra backward pass for f and one for every constraint measured. The first gradients of a saturated network almost
+vanish, so ratios of constraints with a violation or a multiplier are measured again after 64, 128, 256, ... steps.
 """
 
 from __future__ import annotations
@@ -70,16 +67,10 @@ def measure(
     everything: bool = False,
     again: bool = False,
 ) -> Entries:
-    """Measure ratios on this batch and return the entries of the dual state that change.
+    """Measure ratios on a batch with ``values`` of g (arrays of NumPy all) and return the entries that change.
 
-    Args:
-        roster: the constraints.
-        dual: the dual state in NumPy.
-        values: g over all samples.
-        present: which constraints have samples; None for all.
-        slopes: returns ||grad f||^2 and then each ||grad g_i||^2 of the positions given.
-        everything: also measure constraints that hold.
-        again: measure known ratios again.
+    ``slopes`` returns ||grad f||^2 and then each ||grad g_i||^2 of the positions given. ``everything`` also measures
+    constraints that hold, ``again`` also ratios that are known.
     """
     new, changed = {key: dual[key].copy() for key in VECTORS}, {}
     here = np.ones(roster.size, bool) if present is None else present
@@ -178,15 +169,7 @@ def _measure_again(roster: Roster, dual: Entries, new: Entries, values: Any, her
 def squared_slopes(
     f: torch.Tensor, g: torch.Tensor, here: Any, params: list[torch.Tensor], group: Group, which: Any
 ) -> list[float]:
-    """Return the mean over ranks of ||grad f||^2 and of each ||grad g_i||^2, over ranks that have samples of it.
-
-    Args:
-        f, g: of this rank's samples, with their graph; g of absent groups masked.
-        here: which groups have samples on this rank; None for all.
-        params: the parameters to differentiate by.
-        group: the ranks that measure together.
-        which: the positions i, the same on all ranks.
-    """
+    """Return the mean over ranks of ||grad f||^2 and of each ||grad g_i||^2, over ranks with samples of it."""
     try:
         squares = [squared_norm(value, params) for value in (f, *(g[int(i)] for i in which))]
     except RuntimeError as error:

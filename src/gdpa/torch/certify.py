@@ -16,7 +16,7 @@ from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import ReferencePoint
 from gdpa.torch.confidence import NewData, estimate, judge
 from gdpa.torch.core import MultiplierOptimizer
-from gdpa.torch.limits import Limits, at_most, equal_to
+from gdpa.torch.limits import at_most, equal_to
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster
 from gdpa.torch.terms.term import Term, has_terms, proxy
@@ -57,9 +57,8 @@ class ModelCertificate:
         return max((row.violation for row in self.report.snapshot.rows), default=0.0)  # infinite if not known
 
     def __str__(self) -> str:
-        text = str(self.report)
-        text = text if self.certificate is None else f"{text}\nKKT residuals  {self.certificate}"
-        return text if self.new_data is None else f"{text}\n{self.new_data}"
+        kkt = "" if self.certificate is None else f"\nKKT residuals  {self.certificate}"
+        return f"{self.report}{kkt}" + ("" if self.new_data is None else f"\n{self.new_data}")
 
 
 def certify(
@@ -82,12 +81,11 @@ def certify(
 
     Args:
         model: evaluated in ``eval`` mode and left in the mode it was in.
-        loader: batches; iterated once for values and once per gradient, order does not matter.
+        loader: batches; iterated once for values and once per gradient.
         losses: ``losses(model, batch)`` returns (f, g) as for `lagrangian`, or (f, g, counts) if the g_i are
             means of different numbers of samples, or (f, g, counts, samples). Means are weighted by these counts, by
             default the length of the batch.
-        constraints: as given to the optimizer; by default taken from ``optimizer``.
-        equalities: with ``constraints``, the names (or positions) of those that must equal zero.
+        constraints, equalities: as given to the optimizer; by default taken from ``optimizer``.
         optimizer: brings its constraints, equalities, multipliers, and the sets X of its parameter groups.
         combine: for constraints that are not means: ``losses`` then returns (means, counts) of any statistics, and
             ``combine`` makes (f, g) of their means over the whole data (the difference of two group means, say).
@@ -108,13 +106,13 @@ def certify(
         (True, 100)
     """
     if constraints is not None:
-        roster = Roster(constraints.judged() if isinstance(constraints, Limits) else constraints, equalities)
+        roster = Roster(constraints, equalities)
     elif optimizer is None or len(tuple(equalities)):
         raise TypeError("give constraints= or optimizer=, which brings its own constraints and equalities")
     else:
         roster = optimizer._roster
-        if roster.limits is not None:
-            roster = Roster(roster.limits.judged())
+    if roster.limits is not None:
+        roster = Roster(roster.limits.judged())
     whole = _Whole(model, loader, losses, combine, roster)
     training = model.training
     model.eval()
@@ -138,19 +136,13 @@ def certify(
     shown = torch.zeros_like(g) if shown is None else shown
     steps = 0 if optimizer is None else optimizer.dual_steps
     snapshot = Snapshot.of(roster, shown, steps, (f.detach(), g.detach()), unknown=math.inf)
-    new = None if confidence is None else _new_data(model, loader, losses, roster, confidence, tolerance)
+    new = None
+    if confidence is not None:
+        bare = (equal_to(0.0) if i in roster.equal_positions else at_most(0.0) for i in range(roster.size))
+        limits = roster.limits.limits if roster.limits else dict(zip(roster.names or (), bare, strict=False))
+        new = judge(estimate(model, loader, losses), limits, confidence, tolerance)
     report = Report(snapshot, 0, tolerance, (), f"{whole.samples} samples")
     return ModelCertificate(report, certificate, whole.samples, new)
-
-
-def _new_data(model: Any, loader: Any, losses: Any, roster: Roster, confidence: float, tolerance: float) -> NewData:
-    if roster.limits is not None:
-        limits = roster.limits.limits
-    else:
-        equal = roster.order[roster.size - roster.num_equalities :]
-        names = roster.names or ()
-        limits = {name: equal_to(0.0) if i in equal else at_most(0.0) for i, name in enumerate(names)}
-    return judge(estimate(model, loader, losses), limits, confidence, tolerance)
 
 
 def choose(

@@ -34,8 +34,8 @@ def constrain(
     """Put a torch optimizer under constraints.
 
     Args:
-        optimizer: takes the primal steps, e.g. ``torch.optim.AdamW(model.parameters())``. A parameter group's
-            ``domain`` (a set of `gdpa.base.sets`) is projected on after every step.
+        optimizer: takes the primal steps. A parameter group's ``domain`` (a set of `gdpa.base.sets`) is projected on
+            after every step.
         constraints: `Limits`, or names, or how many there are. `Limits` also tell the rule the size of each limit.
         dual_rate: k, the one knob (default 1): larger is sooner feasible, and over-tightens more.
         rule: how multipliers follow the constraints: "feedback" (ours, scales itself), "damped", "paper", "nupi",
@@ -67,10 +67,9 @@ def constrain(
         >>> bool((net(data).mean() - 1).abs() < 0.1)
         True
     """
-    made = make_rule(rule, dual_rate)
     return ConstrainedOptimizer(
-        optimizer, constraints, made, equalities=equalities, sizes=sizes, average=average, accumulate=accumulate,
-        nan=nan, process_group=process_group, capturable=capturable,
+        optimizer, constraints, make_rule(rule, dual_rate), average, capturable, equalities=equalities, sizes=sizes,
+        accumulate=accumulate, nan=nan, process_group=process_group,
     )  # fmt: skip
 
 
@@ -85,14 +84,9 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         base: torch.optim.Optimizer,
         constraints: Constraints,
         rule: Rule,
-        *,
-        equalities: Sequence[str | int] = (),
-        sizes: Sequence[float] | float | None = None,
         average: bool | None = None,
-        accumulate: str | None = None,
-        nan: str = "skip",
-        process_group: Any = "world",
         capturable: bool = False,
+        **options: Any,
     ) -> None:
         _check_base(base)
         if average and capturable:
@@ -101,7 +95,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
                 "a captured graph cannot count; average outside it with torch.optim.swa_utils"
             )
         self.base = base
-        self._prepare(rule, constraints, equalities, accumulate, nan, process_group, capturable, sizes, base)
+        self._prepare(rule, constraints, capturable=capturable, owner=base, **options)
         if not rule.signed and self._roster.num_equalities:
             raise ValueError(f'the rule "{rule.name}" has no equalities; use another one, or two inequalities')
         self._domains = [check_domain(group.pop("domain", None)) for group in base.param_groups]
@@ -116,8 +110,6 @@ class ConstrainedOptimizer(MultiplierOptimizer):
             f"{type(self).__name__}({type(self.base).__name__}, rule={self.dual_state.rule.name!r}, "
             f"constraints: {names}; multipliers: {multipliers}; {self.dual_steps} steps)"
         )
-
-    # The base optimizer's groups and state are ours: schedulers, scalers and checkpoints see one optimizer.
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -188,8 +180,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
     def calibrate(self, values: Iterable[tuple[Any, Any]]) -> None:
         """Measure the gradient ratios of all constraints from pairs (f, g) of batches before training.
 
-        It is not needed: a constraint's ratio is measured in the first batches that violate it. It serves captured
-        graphs, whose steps cannot measure.
+        A constraint's ratio is otherwise measured in the first batches that violate it, which captured graphs cannot.
 
         >>> import gdpa.torch
         >>> net = torch.nn.Linear(2, 1)
@@ -221,8 +212,8 @@ def _check_base(base: Any) -> None:
         )
     if isinstance(base, MultiplierOptimizer):
         raise TypeError(f"optimizer is a {type(base).__name__}, which has constraints already; give a plain optimizer")
-    closure = inspect.signature(base.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
+    parameters = inspect.signature(base.step).parameters
+    if "closure" in parameters and parameters["closure"].default is inspect.Parameter.empty:
         raise TypeError(
             f"{type(base).__name__} evaluates its closure several times a step, in which the multipliers would "
             "have to stand still; use an optimizer of one gradient a step (SGD, Adam, AdamW, ...)"

@@ -47,6 +47,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self,
         rule: Rule,
         constraints: Constraints,
+        *,
         equalities: Sequence[str | int],
         accumulate: str | None,
         nan: str,
@@ -80,8 +81,6 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def _after(self, stage: Stage | None) -> None:
         """Finish a primal step."""
 
-    # The loop's three calls.
-
     def lagrangian(
         self, f: Any, g: Any = None, *, true: Any = None, samples: int | None = None, counts: Any = None
     ) -> torch.Tensor:
@@ -91,14 +90,12 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             f: the objective, a scalar tensor.
             g: the constraints, feasible if ``<= 0``: a tensor (m,) or a dict by name, which may hold the terms of
                 `gdpa.torch.terms`. With `Limits`, the values.
-            true: the value for the multipliers if it has no gradient, a 0/1 rate: in the form of g, or a dict with some
-                of its names. The gradient is then taken of g, a differentiable surrogate (see `terms.proxy`). Also g
-                on a second sample, for the rule "two-sample".
-            samples: how many samples f is a mean of on this rank and in this micro-batch. Needed if ranks or
-                micro-batches differ in size; default: they count alike.
-            counts: how many samples each g_i is a mean of, by position or name; default ``samples``. A count of 0
-                says that the constraint's group is absent from this batch: it is neither satisfied nor violated, its
-                multiplier stands still.
+            true: the value for the multipliers if it has no gradient, a 0/1 rate, in the form of g or a dict with some
+                of its names; g is then a differentiable surrogate (see `terms.proxy`). For the rule "two-sample", g on
+                a second sample.
+            samples: how many samples f is a mean of on this rank and in this micro-batch; needed if they differ.
+            counts: how many samples each g_i is a mean of, by position or name; default ``samples``. 0 declares the
+                constraint's group absent from this batch: its multiplier stands still.
         """
         roster = self._roster
         if not roster.size:
@@ -367,8 +364,8 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def observe_steps(self, observer: Observer, every: int = 1) -> None:
         """Call ``observer(snapshot)`` after every ``every``-th committed step; see `gdpa.torch.writers`.
 
-        An observer's method ``prepare(snapshot)``, if it has one, is called at once. An exception of an observer ends
-        `step` after parameters and multipliers have moved.
+        Its method ``prepare(snapshot)``, if it has one, is called at once. Its exceptions end `step` after parameters
+        and multipliers have moved.
         """
         self._record.observe(observer, every)
         if hasattr(observer, "prepare"):

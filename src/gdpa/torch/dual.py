@@ -174,13 +174,7 @@ class DualState:
         return self.roster.count_tensor(counts, vector.detach()) > 0
 
     def read(self, g: torch.Tensor, present: Any, nan_is_absent: bool, samples: torch.Tensor | None = None) -> Batch:
-        """Return the values of g (in internal order) without their graph, and which of them have samples.
-
-        Args:
-            g, samples: see `Batch`.
-            present: which constraints have samples, None for all.
-            nan_is_absent: whether NaN declares an absent group.
-        """
+        """Return the values of g (in internal order) without their graph; ``present`` None for all."""
         if self.rows is not None and g.is_cpu:
             values = g.tolist()
             here = present.tolist() if isinstance(present, torch.Tensor) else present
@@ -278,15 +272,10 @@ class DualState:
         ranks: Group,
         everything: bool = False,
     ) -> Entries:
-        """Measure gradient ratios that are missing or due again on this batch and return the changed entries.
+        """Measure gradient ratios that are missing or due again and return the changed entries.
 
-        Args:
-            f, g: of this rank's samples, with their graph.
-            batch: g over all samples.
-            here: which constraints have samples on this rank.
-            groups: the parameter groups.
-            ranks: the group that measures together.
-            everything: also measure constraints that hold; nothing is measured again.
+        f and g, with their graph, are of this rank, which has samples of the constraints ``here``; ``batch`` is of all
+        ranks. ``everything`` also measures constraints that hold, and nothing again.
         """
         if g.is_cuda and torch.cuda.is_current_stream_capturing():
             return {}  # the host cannot look at g: call `calibrate` before capturing

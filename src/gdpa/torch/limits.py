@@ -14,7 +14,7 @@ from gdpa.torch import compat
 
 
 def mismatch(names: Collection[str], given: Collection[str]) -> str:
-    """Say which of ``names`` are missing from ``given``, and which of ``given`` are not among them.
+    """Return in words which of ``names`` are missing from ``given``, and which of ``given`` are not among them.
 
     >>> mismatch(["a", "b"], ["a", "c"]), mismatch(["a"], ["a", "c"])
     ("lack ['b'] and have unknown ['c']", "have unknown ['c']")
@@ -60,22 +60,16 @@ class Limit:
         """Return (suffix of the name, sign, bound) of each one-sided constraint ``sign * (value - bound) <= 0``."""
         if self.is_equality:
             return (("", 1.0, self.upper),)
-        sides = [(1.0, self.upper - self.tighten)] if math.isfinite(self.upper) else []
-        sides += [(-1.0, self.lower + self.tighten)] if math.isfinite(self.lower) else []
-        if len(sides) == 1:
-            return (("", *sides[0]),)
-        return ((" (upper)", *sides[0]), (" (lower)", *sides[1]))
+        sides = ((" (upper)", 1.0, self.upper - self.tighten), (" (lower)", -1.0, self.lower + self.tighten))
+        finite = tuple(side for side in sides if math.isfinite(side[2]))
+        return finite if len(finite) == 2 else (("", *finite[0][1:]),)
 
     def __str__(self) -> str:
         if len(set(self.entries)) > 1:
             return f"{self.entries[0]} ... {self.entries[-1]}"
-        if self.is_equality:
-            return f"= {self.upper:g}"
-        if not math.isfinite(self.upper):
-            return f">= {self.lower:g}"
-        if not math.isfinite(self.lower):
-            return f"<= {self.upper:g}"
-        return f"in [{self.lower:g}, {self.upper:g}]"
+        if self.is_equality or not math.isfinite(self.lower):
+            return f"{'=' if self.is_equality else '<='} {self.upper:g}"
+        return f"in [{self.lower:g}, {self.upper:g}]" if math.isfinite(self.upper) else f">= {self.lower:g}"
 
 
 #: A bound: one number, or one for each entry of a vector.
@@ -171,8 +165,8 @@ class Limits:
 
     def __init__(self, limits: Mapping[str, Limit] | None = None, /, **named: Limit) -> None:
         self._given = {**(limits or {}), **named}
-        if limits is not None and set(limits) & set(named):
-            raise ValueError(f"limits given twice: {sorted(set(limits) & set(named))}")
+        if twice := set(limits or ()) & set(named):
+            raise ValueError(f"limits given twice: {sorted(twice)}")
         if not self._given:
             raise ValueError("Limits holds no limit; write e.g. Limits(recall=at_least(0.9))")
         self.limits: dict[str, Limit] = {}
@@ -258,15 +252,14 @@ class Limits:
         flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
         known = self._constants
         if known is None or known[0].dtype is not flat.dtype or known[0].device != flat.device:
-            known = self._constants = self._make_constants(flat)
+            lines, identity = self._lines.values(), self._places == list(range(flat.shape[0]))
+            index = None if identity else torch.tensor(self._places, device=flat.device)
+            bounds, factors = (
+                flat.new_tensor(numbers) for numbers in zip(*((b, 1 / s) for b, s in lines), strict=True)
+            )
+            known = self._constants = (bounds, factors, index)
         bounds, factors, index = known
         return ((flat if index is None else flat[index]) - bounds) * factors
-
-    def _make_constants(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        bounds = like.new_tensor([bound for bound, _ in self._lines.values()])
-        factors = like.new_tensor([1 / factor for _, factor in self._lines.values()])
-        identity = self._places == list(range(like.shape[0]))
-        return bounds, factors, None if identity else torch.tensor(self._places, device=like.device)
 
     def by_side(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """Return numbers given by the names of the limits (or of their sides) by the names of the sides.
@@ -290,11 +283,9 @@ class Limits:
         return bound + factor * violation, bound
 
     def __repr__(self) -> str:
-        wide = max(len(name) for name in self._given)
-        texts = {name: str(limit) for name, limit in self._given.items()}
-        bound = max(map(len, texts.values()))
+        wide, bound = (max(len(str(part)) for part in parts) for parts in (self._given, self._given.values()))
         rows = (
-            f"  {name:<{wide}}  {texts[name]:<{bound}}  violations divided by {limit.scale:g}"
+            f"  {name:<{wide}}  {limit!s:<{bound}}  violations divided by {limit.scale:g}"
             + (f", each of {len(limit.entries)} entries" if limit.entries else "")
             + (f", tightened by {limit.tighten:.4g} in training" if limit.tighten else "")
             for name, limit in self._given.items()

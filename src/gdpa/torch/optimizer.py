@@ -103,8 +103,10 @@ class GDPA(MultiplierOptimizer):
         _check_number("tau", tau, high=1.0)
         for name, power in (("lr_power", lr_power), ("beta_power", beta_power)):
             _check_number(name, power, low=-math.inf)
-        rule = Paper(beta, tau, beta_power)
-        self._prepare(rule, constraints, equalities, accumulate, nan, process_group, capturable)
+        self._prepare(
+            Paper(beta, tau, beta_power), constraints, equalities=equalities, accumulate=accumulate, nan=nan,
+            process_group=process_group, capturable=capturable,
+        )  # fmt: skip
         self._domain = check_domain(domain)
         super().__init__(params, {"lr": lr, "lr_power": lr_power, "foreach": foreach})
         self.dual_state.install()

@@ -96,7 +96,7 @@ class Record:
         return np.array(steps), self._table(g), self._table(multipliers)
 
     def _table(self, rows: Sequence[Any]) -> Any:
-        return np.array([_listed(row) for row in rows])[:, self._roster.positions]
+        return np.array([_listed(row) for row in rows])[:, np.argsort(self._roster.order)]
 
     def _ratio(self, entries: dict[str, Any]) -> Any:
         return self._roster.to_user(entries["ratio"]).cpu().numpy() if "ratio" in entries else None

@@ -35,11 +35,8 @@ class Row:
     """One constraint.
 
     Attributes:
-        name: its name.
         value, limit: the value and its bound (g and 0 without `Limits`). The value of a group that was absent is NaN.
         violation: the positive part of g, |g| for an equality: with `Limits` a share of the limit. NaN if absent.
-        multiplier: lambda.
-        equality: whether it is an equality.
         size: the size of the limit in units of the violation; infinite if it is not known.
     """
 
@@ -97,10 +94,9 @@ class Snapshot:
 
         ``unknown`` is the violation of a g that is NaN: NaN if that declares an absent group, else infinite.
         """
-        m = roster.size
-        values = [math.nan] * m if last is None else roster.to_user(torch.as_tensor(last[1], device="cpu")).tolist()
-        rows = _rows(roster, values, roster.to_user(multipliers).tolist(), unknown)
-        return cls(step, math.nan if last is None else float(last[0]), rows)
+        objective, g = last or (math.nan, [math.nan] * roster.size)
+        values = roster.to_user(torch.as_tensor(g, device="cpu")).tolist()
+        return cls(step, float(objective), _rows(roster, values, roster.to_user(multipliers).tolist(), unknown))
 
 
 def _rows(roster: Roster, values: list[float], multipliers: list[float], unknown: float = math.nan) -> tuple[Row, ...]:
@@ -108,11 +104,8 @@ def _rows(roster: Roster, values: list[float], multipliers: list[float], unknown
     equal, sizes = roster.equal_positions, roster.user_sizes
     rows = []
     for i, g in enumerate(values):
-        name, value, limit = roster.user_name(i), g, 0.0
-        if roster.limits is not None:
-            value, limit = roster.to_value(i, g)
         violation = unknown if g != g else abs(g) if i in equal else max(g, 0.0)
-        rows.append(Row(name, value, limit, violation, multipliers[i], i in equal, sizes[i]))
+        rows.append(Row(roster.user_name(i), *roster.to_value(i, g), violation, multipliers[i], i in equal, sizes[i]))
     return tuple(rows)
 
 
@@ -141,10 +134,7 @@ class Report:
         return all(row.feasible(self.tolerance) for row in self.snapshot.rows)
 
     def __getitem__(self, name: str) -> Row:
-        for row in self.snapshot.rows:
-            if row.name == name:
-                return row
-        raise KeyError(name)
+        return {row.name: row for row in self.snapshot.rows}[name]
 
     def __str__(self) -> str:
         rows = self.snapshot.rows
@@ -193,31 +183,27 @@ def make_report(
     if recent is not None:
         g, window = recent[0], len(recent[0])
         multipliers = [row.multiplier for row in snapshot.rows]
-        snapshot = replace(snapshot, rows=_rows(roster, _means(g).tolist(), multipliers))
+        snapshot = replace(snapshot, rows=_rows(roster, _means(g), multipliers))
         notes += [note for _, note in diagnose(roster, *recent, ratio)]
     source = f"constraints: mean of the last {window} batches" if window else "last batch"
     return Report(snapshot, skipped, tolerance, tuple(notes), source)
 
 
-def _means(g: Any) -> Any:
+def _means(g: Any) -> list[float]:
     """Return the mean of each column over the rows that are not NaN; NaN for a column without any."""
-    seen = ~np.isnan(g)
-    counts = seen.sum(axis=0)
-    means = np.where(seen, g, 0.0).sum(axis=0) / np.maximum(counts, 1)
-    return np.where(counts > 0, means, math.nan)
+    counts = np.count_nonzero(~np.isnan(g), axis=0)
+    means: list[float] = np.where(counts > 0, np.nansum(g, axis=0) / np.maximum(counts, 1), math.nan).tolist()
+    return means
 
 
 def diagnose(roster: Roster, g: Any, lam: Any, ratio: Any = None) -> list[tuple[str, str]]:
-    """Return (name, sentence) for constraints whose course over the last steps looks wrong.
+    """Return (name, sentence) for constraints whose course over the last steps (rows of g and lam) looks wrong.
 
-    Args:
-        roster: the constraints.
-        g, lam: values and multipliers, one row a step, one column a constraint.
-        ratio: ||grad f|| / ||grad g_i||, 0 if not measured; None if the rule does not measure it.
+    ``ratio`` is ||grad f|| / ||grad g_i||, 0 if not measured; None if the rule does not measure it.
     """
     if len(g) < ENOUGH:
         return []
-    rows = _rows(roster, _means(g).tolist(), np.abs(lam[-1]).tolist())
+    rows = _rows(roster, _means(g), np.abs(lam[-1]).tolist())
     floor = LEAST_SWING * np.abs(lam).max(initial=0.0)
     stuck, slow, swinging, hopeless = [], [], [], []
     for i, row in enumerate(rows):
@@ -243,30 +229,26 @@ def diagnose(roster: Roster, g: Any, lam: Any, ratio: Any = None) -> list[tuple[
             swinging.append(row)
     together = stuck + hopeless
     found: list[tuple[str, str]] = []
+    more = "more steps or a larger dual_rate."
     if len(together) > 1:
         worst = min(together, key=_badness)
         text = (
             f"The limits {_named(together)} pull against each other: all of them stay violated (worst: {worst.name!r}, "
             f"{_over(worst)}) and no multiplier falls. Perhaps no model meets them all: relax some of them, enlarge "
-            "the model, or give it more steps or a larger dual_rate."
+            f"the model, or give it {more}"
         )
         found.append(("", text))
     else:
         slow += stuck
-    found += [
-        (
-            row.name,
-            f"{row.name!r} looks unattainable: it stays {_over(row)} while its multiplier rises (now "
-            f"{row.multiplier:.3g}) and outweighs the objective. Check the limit.",
-        )
-        for row in hopeless[:MOST_NAMED]
-    ]
+    for row in hopeless[:MOST_NAMED]:
+        text = f"{row.name!r} looks unattainable: it stays {_over(row)} while its multiplier rises (now "
+        found.append((row.name, text + f"{row.multiplier:.3g}) and outweighs the objective. Check the limit."))
     if len(slow) == 1:
         text = f"{slow[0].name!r} is still {_over(slow[0])} with a multiplier of {slow[0].multiplier:.3g}: "
-        found.append((slow[0].name, text + "give it more steps or a larger dual_rate."))
+        found.append((slow[0].name, f"{text}give it {more}"))
     elif slow:
-        text = f"{_named(slow)} are still over their limits, and their multipliers are rising: "
-        found.append(("", text + "give them more steps or a larger dual_rate."))
+        text = f"{_named(slow)} are still over their limits, and their multipliers are rising: give them {more}"
+        found.append(("", text))
     if swinging:
         verb = "oscillates" if len(swinging) == 1 else "oscillate"
         text = f"{_named(swinging)} {verb}: the multiplier swings by half of its size or more. "

@@ -75,16 +75,11 @@ class Roster:
 
     def user_name(self, position: int) -> str:
         """Return the name of the constraint that the user gave at ``position``."""
-        return self.names[position] if self.names is not None else f"g[{position}]"
+        return f"g[{position}]" if self.names is None else self.names[position]
 
     def to_value(self, position: int, g: Any) -> tuple[Any, float]:
         """Return (value, limit) behind g of the constraint at ``position``: g itself and 0 without `Limits`."""
         return (g, 0.0) if self.limits is None else self.limits.value(self.user_name(position), g)
-
-    @property
-    def positions(self) -> list[int]:
-        """The internal positions of the constraints in the user's order."""
-        return sorted(range(self.size), key=lambda internal: self.order[internal])
 
     @property
     def equal_positions(self) -> frozenset[int]:
@@ -166,9 +161,7 @@ class Roster:
             raise ValueError(
                 "g is a scalar; return a vector even for a single constraint, e.g. g[None] or torch.stack([...])"
             )
-        raise ValueError(
-            f"g has shape {tuple(g.shape)}, expected ({self.size},): one number for each of the constraints"
-        )
+        raise ValueError(f"g has shape {tuple(g.shape)}, expected ({self.size},): one number for each constraint")
 
     @property
     def user_sizes(self) -> list[float]:
@@ -186,7 +179,7 @@ class Roster:
     def _check_sizes(self, sizes: Sequence[float] | float | None) -> list[float]:
         if self.limits is not None:
             if sizes is not None:
-                raise ValueError("sizes= is for constraints without Limits, which know their own")
+                raise ValueError("sizes= is for constraints without Limits, which have their own")
             return list(self.limits.sizes)
         if sizes is None:
             return [math.inf] * self.size
@@ -197,28 +190,26 @@ class Roster:
 
     def counts(self, counts: Any) -> list[float]:
         """Return sample counts, given by position or by name, as a list of internal order."""
-        if isinstance(counts, Mapping):
-            counts = counts if self.limits is None else self.limits.by_side(counts)
-            if self.names is None or len(counts) != self.size or any(name not in counts for name in self.names):
-                raise KeyError(f"counts must have one entry for each of {self.describe()}, got {list(counts)}")
-            listed = [float(counts[name]) for name in self.names]
-        else:
-            listed = list(counts) if isinstance(counts, (list, tuple)) else torch.as_tensor(counts).tolist()
+        counts = self._in_order(counts) if isinstance(counts, Mapping) else counts
+        listed = list(counts) if isinstance(counts, (list, tuple)) else torch.as_tensor(counts).tolist()
         listed = listed if isinstance(listed, list) else [listed] * self.size
         if len(listed) != self.size:
             raise ValueError(f"counts has shape ({len(listed)},), expected ({self.size},)")
         return listed if self._index is None else [listed[position] for position in self.order]
 
     def count_tensor(self, counts: Any, like: torch.Tensor) -> torch.Tensor:
-        """Return sample counts as a vector of internal order on the device of ``like``."""
-        if isinstance(counts, Mapping) and not like.is_cpu and self.names is not None:  # stays on the device
-            counts = counts if self.limits is None else self.limits.by_side(counts)
-            if len(counts) == self.size and all(name in counts for name in self.names):
-                each = [torch.as_tensor(counts[name], dtype=like.dtype, device=like.device) for name in self.names]
-                counts = torch.stack(each)
+        """Return sample counts as a vector of internal order on the device of ``like``, where they may be already."""
+        if isinstance(counts, Mapping) and not like.is_cpu:
+            counts = torch.stack([torch.as_tensor(count).to(like) for count in self._in_order(counts)])
         if not isinstance(counts, torch.Tensor) or counts.shape != self._shape:
             return torch.tensor(self.counts(counts), dtype=like.dtype, device=like.device)
         return self.to_internal(counts.to(like.device, like.dtype))
+
+    def _in_order(self, counts: Mapping[str, Any]) -> list[Any]:
+        counts = counts if self.limits is None else self.limits.by_side(counts)
+        if self.names is None or len(counts) != self.size or any(name not in counts for name in self.names):
+            raise KeyError(f"counts must have one entry for each of {self.describe()}, got {list(counts)}")
+        return [counts[name] if isinstance(counts[name], torch.Tensor) else float(counts[name]) for name in self.names]
 
     def sizes(self, values: torch.Tensor, samples: int | None, counts: Any, nan_is_absent: bool) -> torch.Tensor:
         """Return how many samples f and then each of ``values`` are means of, as one tensor."""
@@ -257,19 +248,12 @@ def _names(constraints: Constraints) -> tuple[str, ...] | None:
 
 def objective(f: Any, vector: torch.Tensor) -> torch.Tensor:
     """Return the objective as a scalar tensor on the device of ``vector``, or refuse it."""
-    if (
-        type(f) is torch.Tensor
-        and not f.ndim
-        and f.is_floating_point()
-        and ((f.is_cpu and vector.is_cpu) or f.device == vector.device)
-    ):
-        return f
     if is_number(f):
         return torch.as_tensor(float(f), dtype=vector.dtype, device=vector.device)
     if not isinstance(f, torch.Tensor) or not f.is_floating_point():
         raise TypeError(f"f must be a scalar floating-point tensor, got {f!r}")
     if f.numel() != 1:
         raise ValueError(f"f has shape {tuple(f.shape)}, expected a scalar; reduce it, e.g. f.mean()")
-    if f.device != vector.device:
+    if not (f.is_cpu and vector.is_cpu) and f.device != vector.device:
         raise ValueError(f"f is on {f.device} but g on {vector.device}; compute both on one device")
-    return f.reshape(())
+    return f.reshape(()) if f.ndim else f

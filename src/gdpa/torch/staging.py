@@ -34,16 +34,10 @@ class Batch(NamedTuple):
 
 
 class Phase(Enum):
-    """Where a staged step stands.
+    """Where a staged step stands: STAGED --backward--> READY --step--> committed, or STAGED --zero_grad--> CLEARED.
 
-    ::
-
-        lagrangian ---> STAGED ---backward---> READY ---step---> committed
-                          |                      ^
-                          +--zero_grad--> CLEARED --backward
-
-    `lagrangian` again: from CLEARED it replaces the stage, from READY it replaces it too if the gradients are gone;
-    if they are not, the new stage is MIXED, and only ``zero_grad`` can save it. From STAGED it is an error.
+    `lagrangian` again replaces the stage from CLEARED, and from READY if the gradients are gone; if they are not, the
+    new stage is MIXED, and only ``zero_grad`` can save it. From STAGED it is an error.
     """
 
     STAGED = "the backward pass has not run"

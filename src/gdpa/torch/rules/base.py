@@ -120,13 +120,8 @@ class Part(NamedTuple):
 def advance(rule: Rule, dual: Entries, g: Any, present: Any, num_equalities: int) -> tuple[Entries, Any]:
     """Return (the entries of the dual state that change, the weights w) after seeing the vector g.
 
-    Args:
-        rule: the dual rule.
-        dual: the dual state; it is not changed.
-        g: one value per constraint, a NumPy array or a torch tensor.
-        present: True for constraints with samples in this batch, None for all. An absent constraint keeps its state and
-            has the weight 0. Of NumPy vectors only the present numbers are computed.
-        num_equalities: how many of the last constraints are equalities.
+    A constraint that is not ``present`` keeps its state and has the weight 0. Of NumPy vectors only the present numbers
+    are computed.
     """
     shared, changed = rule.begin(dual)
     changed = {"dual_steps": dual["dual_steps"] + 1, **changed}

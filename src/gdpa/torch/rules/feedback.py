@@ -62,21 +62,21 @@ class Feedback(Rule):
             \text{ from before the batch}
 
     :math:`c_i` is the size of the limit (`Limits` gives it) or the running root mean square of g, whichever is smaller,
-    :math:`\sigma_i` the standard deviation of the batch values, estimated from differences of successive batches.
-    :math:`q_i \ge 1` is one over the share of batches in which the group of constraint i is present, at most 10: its
-    weight acts in those batches alone, and so does its integral. :math:`\rho_i` is the ratio of gradient norms of f and
-    :math:`g_i` (`gdpa.torch.calibration`). Before it is measured, :math:`\lambda_i = 0`. The integral
-    :math:`\ell_i` is in units of it, so a ratio that is measured again takes the multiplier along. The step grows with
-    the multiplier, so a wrong :math:`\rho_i` costs steps and not feasibility. The proportional part is added to the
-    integral and not to the multiplier before: there, noise times the growing step would add up to a drift. The weights
-    do not depend on the batch whose gradient they multiply, so rectified noise does not add up over many constraints.
+    :math:`\sigma_i` the standard deviation of the batch values, from differences of successive batches,
+    :math:`q_i \ge 1` one over the share of batches in which the group of constraint i is present, at most 10, and
+    :math:`\rho_i` the ratio of gradient norms of f and :math:`g_i` (`gdpa.torch.calibration`), 0 before it is measured.
     :math:`[\xi]_\kappa = \xi - (1 - \kappa) \operatorname{clip}(\xi, -0.35, 0.35)` with
-    :math:`\kappa_i = \max(0.3,\ 1 / (1 + n_i / 6))` with :math:`n_i` the recent changes of sign of :math:`\xi_i` lowers
-    the gains of a constraint whose error is noise (H. Kesten: Accelerated stochastic approximation. Ann. Math. Statist.
-    29, 1958); the part of :math:`\xi_i` beyond 0.35, which noise alone does not reach, acts with full gain.
+    :math:`\kappa_i = \max(0.3,\ 1 / (1 + n_i / 6))` and :math:`n_i` the recent changes of sign of :math:`\xi_i` lowers
+    the gains of a constraint whose error is noise; the part beyond 0.35, which noise does not reach, acts in full. The
+    step grows with the multiplier, so a wrong :math:`\rho_i` costs steps and not feasibility. The proportional part is
+    added to the integral, not to the multiplier before, where noise times the growing step would add up to a drift.
 
-    PI control of multipliers is Sohrabi et al., "On PI controllers for updating Lagrange multipliers in constrained
-    optimization", ICML 2024; the calibration and the units are ours.
+    References:
+        M. Sohrabi et al.: On PI controllers for updating Lagrange multipliers in constrained optimization. ICML 2024.
+        H. Kesten: Accelerated stochastic approximation. Ann. Math. Statist. 29, 1958.
+
+    Deviations from the source:
+        The calibration and the units are ours.
 
     Args:
         dual_rate: k. It multiplies both gains; far from the limit, the cut bounds the speed of the multiplier.

@@ -77,10 +77,8 @@ class NuPI(Rule):
         \xi_t &= \nu\, \xi_{t-1} + (1 - \nu)\, g_t, \qquad \xi_{-1} = 0 \\
         \lambda_{t+1} &= [\lambda_t + k\, (\kappa_i\, g_t + \kappa_p\, (\xi_t - \xi_{t-1}))]_+, \qquad w = \lambda_{t+1}
 
-    Args:
-        dual_rate: k, which multiplies both gains.
-        integral, proportional, nu: kappa_i, kappa_p and nu; the defaults follow Cooper's tutorials (dual rate
-            0.01, Kp = 10 times it, nu = 0.9).
+    ``integral`` and ``proportional`` are kappa_i and kappa_p; the defaults follow Cooper's tutorials (dual rate 0.01,
+    Kp = 10 times it, nu = 0.9).
     """
 
     dual_rate: float = 1.0
@@ -165,7 +163,6 @@ class PenaltyBarrier(Rule):
         w_i &= \lambda_i\, \varphi'(g_i / p_i) \text{ with } \lambda, p \text{ from before the batch} \\
         \lambda_i &\leftarrow \gamma \lambda_i + (1-\gamma)\, w_i, \qquad p_i \leftarrow \max(K p_i, p_{\min})
 
-    Ben-Tal and Zibulevsky, "Penalty/barrier multiplier methods for convex programming problems", SIAM J. Optim. 1997.
     Multipliers are positive throughout. It has no equalities.
 
     Args:
@@ -282,23 +279,16 @@ class TwoSample(Rule):
     penalty: float = 1.0
     name: ClassVar[str] = "two-sample"
 
-    def begin(self, dual: Entries) -> tuple[Any, Entries]:
-        return self.step * dual["dual_rate"], {}
-
     def update(self, state: Row, given: Row, g: Number, shared: Any, num_equalities: int) -> tuple[Row, Number]:
         (multipliers,) = state
         w = AugmentedLagrangian(multipliers, self.penalty, 0.0, num_equalities).weights(g)
-        return (AugmentedLagrangian(multipliers, shared, 0.0, num_equalities).ascend(g),), w
+        return (AugmentedLagrangian(multipliers, self.step * shared, 0.0, num_equalities).ascend(g),), w
 
 
 def add_moreau_term(base: torch.optim.Optimizer, mu: float = 2.0, beta: float = 0.5) -> torch.optim.Optimizer:
     r"""Have ``base`` add :math:`\mu (x - z)` to the gradient before each step, then move z by :math:`\beta (x - z)`.
 
     z starts at x. SPBM and SSL-ALM smooth their primal step so. It is a hook: z is not part of ``state_dict``.
-
-    Args:
-        base: the optimizer to give to `constrain`.
-        mu, beta: the weight of the term and the step of its center.
 
     Example:
         >>> x = torch.nn.Parameter(torch.ones(1))

@@ -78,10 +78,7 @@ class StormPenalty(_Recursive):
     Both gradients of a step are of one batch, so it costs two forward and two backward passes. The penalty has
     GDPA's exponents and no multipliers: the violation left is lambda / rho_k.
 
-    Args:
-        params: as for every optimizer.
-        lr, penalty, memory: eta, rho and a.
-        num_equalities: how many of the last constraints are equalities.
+    ``lr``, ``penalty`` and ``memory`` are eta, rho and a; the last ``num_equalities`` constraints are equalities.
 
     Example:
         >>> x = torch.nn.Parameter(torch.tensor([2.0]))
@@ -134,10 +131,7 @@ class SpiderPenalty(_Recursive):
     The weights follow an estimate whose noise does not pass through [.]_+ on every batch. Multipliers up to beta can be
     held; the violation left is lambda_i nu / beta. One backward pass and two forward passes per step.
 
-    Args:
-        params: as for every optimizer.
-        lr, penalty, smoothing: eta, beta and nu.
-        period: q.
+    ``lr``, ``penalty``, ``smoothing`` and ``period`` are eta, beta, nu and q.
 
     Example:
         >>> x = torch.nn.Parameter(torch.tensor([2.0]))
