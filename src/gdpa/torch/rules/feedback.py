@@ -125,9 +125,10 @@ class Feedback(Rule):
         drive = at_most(at_least(k * (smoothed + (gain - 1.0) * noise), -LARGEST_DRIVE), LARGEST_DRIVE)
         rarity = at_most(steps / seen, RAREST)  # at least 1: no group is seen more often than there are steps
         step = 0.5 * (ratio > 0) * (rarity + abs(integral))
-        integral = positive_part(integral + step * (INTEGRAL * rarity * drive), num_equalities)
-        step = 0.5 * (rarity + abs(integral))
-        ahead = positive_part(integral + step * (PROPORTIONAL * drive), num_equalities)
+        moved = integral + step * (INTEGRAL * rarity * drive)
+        integral = positive_part(moved, num_equalities)
+        ahead = integral + 0.5 * (rarity + abs(integral)) * (PROPORTIONAL * drive)
+        ahead = positive_part(ahead, num_equalities)
         return (ratio * ahead, integral, smoothed, g, variance, square, largest_square, seen, turns), multipliers
 
 
