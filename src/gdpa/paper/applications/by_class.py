@@ -1,17 +1,19 @@
 """Problems whose losses are one per class of the data: one class in the objective, the others within thresholds.
 
-The samples of the classes are disjoint, so one backward pass over the data yields the gradient of *every* class's loss
-when the classes are kept apart: the Jacobian costs no more than a pullback, and further pullbacks at the same point
-cost nothing. `select` makes such samples from labeled images.
+The samples of the classes are disjoint, so a backward pass for each class costs together what one over all the data
+costs: the Jacobian costs no more than a pullback, and further pullbacks at the same point cost nothing. `select` makes
+such samples from labeled images.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -23,79 +25,109 @@ from gdpa.core.problem import Evaluation, Problem
 Tensor = torch.Tensor
 
 
-class ClassLosses(Protocol):
-    """The losses of all k classes at one point, of shape (..., k), and on demand their gradients, (..., k, d)."""
-
-    @property
-    def losses(self) -> Tensor: ...
-
-    @property
-    def gradients(self) -> Tensor: ...
-
-
-def no_penalty(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the value and the gradient of no penalty at all."""
-    return torch.zeros_like(x[..., 0]), torch.zeros_like(x)
-
-
 @dataclass(frozen=True, eq=False)
-class ByClass:
+class ByClass(ABC):
     """``min L_p(x) + penalty(x)`` subject to ``L_j(x) <= r_j`` for every other class j.
 
-    Args:
-        at: the forward pass: maps x to its `ClassLosses`.
-        classes: the labels, in the order of the losses.
+    Attributes:
+        samples: the data, of shape (n, dimension), class after class in the order of ``classes``.
+        counts: samples per class.
+        classes: the labels.
         prioritized: the label p of the objective.
-        thresholds: r_j in the order of ``classes`` without p, of shape (m,) or (..., m).
-        penalty: maps x to a value and its gradient.
+        thresholds: r_j, of shape (m,) or (..., m), in the order of ``classes`` without p.
+        reduction: "mean" or "sum" over the samples of a class.
     """
 
-    at: Callable[[Tensor], ClassLosses]
+    samples: Tensor
+    counts: tuple[int, ...]
     classes: tuple[int, ...]
     prioritized: int
     thresholds: Tensor
-    penalty: Callable[[Tensor], tuple[Tensor, Tensor]] = no_penalty
+    reduction: Literal["mean", "sum"] = "mean"
+
+    def __post_init__(self) -> None:
+        if len(self.classes) < 2:
+            raise ValueError(f"classes must name at least two classes, got {self.classes}")
+        if self.prioritized not in self.classes:
+            raise ValueError(f"prioritized must be one of the classes {self.classes}, got {self.prioritized!r}")
+        if self.reduction not in ("mean", "sum"):
+            raise ValueError(f"reduction must be 'mean' or 'sum', got {self.reduction!r}")
+
+    @abstractmethod
+    def scores(self, x: Tensor, samples: Tensor) -> Tensor:
+        """Return the outputs for ``samples``, of shape (..., n, outputs); the largest is the class found."""
+
+    @abstractmethod
+    def _losses_of(self, scores: Tensor, j: int) -> Tensor:
+        """Return the losses of samples of class j from their scores, of shape (..., n)."""
+
+    def _penalty(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x[..., 0])
 
     @property
     def constrained(self) -> list[int]:
         """The places of the constrained classes in ``classes``."""
         return [j for j, label in enumerate(self.classes) if label != self.prioritized]
 
+    @property
     def problem(self) -> Problem:
-        """Return the problem; its constraints are called "class 2" and so on."""
+        """The problem in a flat x, which may have leading axes; its constraints are called "class 2" and so on."""
         names = tuple(f"class {self.classes[j]}" for j in self.constrained)
-        return Problem(self.evaluate, num_constraints=len(names), names=names)
+        return Problem(self._evaluate, num_constraints=len(names), names=names)
 
-    def evaluate(self, x: Tensor) -> Evaluation:
+    def to(self, dtype: torch.dtype) -> Self:
+        """Return the same problem in another precision."""
+        return replace(self, samples=self.samples.to(dtype), thresholds=self.thresholds.to(dtype))
+
+    def _each(self, x: Tensor) -> list[Tensor]:
+        """Return the losses of the classes apart, so that each has its own graph."""
+        parts = torch.split(self.samples, list(self.counts))
+        totals = [self._losses_of(self.scores(x, part), j).sum(-1) for j, part in enumerate(parts)]
+        return [t / n for t, n in zip(totals, self.counts, strict=True)] if self.reduction == "mean" else totals
+
+    def losses(self, x: Tensor) -> Tensor:
+        """Return the loss L_j of every class, in the order of ``classes``."""
+        return torch.stack(self._each(x), dim=-1)
+
+    def _evaluate(self, x: Tensor) -> Evaluation:
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")
-        point = x.detach()
-        now = self.at(point)
-        value, penalty_gradient = self.penalty(point)
+        if x.dtype != self.samples.dtype:
+            raise TypeError(f"x has dtype {x.dtype}, the data {self.samples.dtype}; convert one of them")
+        with torch.enable_grad():
+            point = x.detach().requires_grad_()
+            each, penalty = self._each(point), self._penalty(point)
         p = self.classes.index(self.prioritized)
-        f = now.losses[..., p] + value
-        g = now.losses[..., self.constrained] - self.thresholds
+
+        def gradient_of(value: Tensor) -> Tensor:
+            return torch.autograd.grad(value.sum(), point)[0]
+
+        @cache
+        def gradients() -> tuple[Tensor, Tensor]:
+            """The gradient of every L_j, of shape (..., k, d), and of the penalty."""
+            regular = gradient_of(penalty) if penalty.requires_grad else torch.zeros_like(point)
+            return torch.stack([gradient_of(loss) for loss in each], dim=-2), regular
 
         def pullback(w: Tensor, objective: float | Tensor = 1.0) -> Tensor:
-            scale = torch.as_tensor(objective, dtype=x.dtype, device=x.device).expand(f.shape)[..., None]
+            rows, regular = gradients()
+            scale = torch.as_tensor(objective, dtype=x.dtype, device=x.device).expand(penalty.shape)[..., None]
             v = torch.cat([w[..., :p], scale, w[..., p:]], dim=-1)
-            return torch.einsum("...j,...jd->...d", v, now.gradients) + scale * penalty_gradient
+            return torch.einsum("...j,...jd->...d", v, rows) + scale * regular
 
-        return Evaluation(f, g, pullback, lambda: now.gradients[..., self.constrained, :])
+        values = torch.stack(each, dim=-1).detach()
+        return Evaluation(
+            values[..., p] + penalty.detach(),
+            values[..., self.constrained] - self.thresholds,
+            pullback,
+            lambda: gradients()[0][..., self.constrained, :],
+        )
 
-
-def check_prioritized(prioritized: int, classes: Sequence[int]) -> None:
-    """Raise unless there are two classes or more and ``prioritized`` is one of them."""
-    if len(classes) < 2:
-        raise ValueError(f"classes must name at least two classes, got {tuple(classes)}")
-    if prioritized not in classes:
-        raise ValueError(f"prioritized must be one of the classes {tuple(classes)}, got {prioritized!r}")
-
-
-def check_reduction(reduction: str) -> None:
-    """Raise unless ``reduction`` is "mean" or "sum"."""
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
+    def confusion_of(self, x: Tensor, test: Labeled) -> Any:
+        """Return how samples of each class are classified: row = true class, column = largest output."""
+        found = self.scores(x, test.samples)
+        width = found.shape[-1]
+        parts = torch.split(found.argmax(dim=-1), list(test.counts))
+        return np.array([np.bincount(part.cpu().numpy(), minlength=width) for part in parts])
 
 
 def as_thresholds(
@@ -124,13 +156,7 @@ def as_thresholds(
 
 
 class Labeled(NamedTuple):
-    """Samples grouped by class.
-
-    Attributes:
-        samples: of shape (n, dimension), class after class.
-        counts: samples per class.
-        classes: the labels in that order.
-    """
+    """Samples of shape (n, dimension), class after class; samples per class; the labels in that order."""
 
     samples: torch.Tensor
     counts: tuple[int, ...]
@@ -148,17 +174,10 @@ def select(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> Labeled:
-    """Return the images of the given classes, flat, scaled to [0, 1] if they are bytes, with noise added.
+    """Return the (first) images of the given classes, flat, scaled to [0, 1] if they are bytes, with Gaussian noise.
 
-    Args:
-        images: of shape (n, ...).
-        labels: of shape (n,).
-        classes: the labels wanted, in the order wanted.
-        images_per_class: how many of each class, the first ones; None takes all.
-        noise: standard deviation of independent Gaussian noise on every pixel.
-        seed: of the noise. The draw of a class depends on the seed and the label alone, and the first images of a
-            class get the same noise however many are taken.
-        dtype, device: of the samples.
+    The noise of a class depends on the seed and the label alone, and the first images of a class get the same noise
+    however many are taken.
 
     >>> found = select(np.array([[255, 0], [0, 51]], dtype=np.uint8), np.array([7, 3]), (3, 7))
     >>> found.samples.tolist(), found.counts

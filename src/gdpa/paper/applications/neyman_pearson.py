@@ -12,14 +12,13 @@ import torch
 
 from gdpa.base.checks import check_at_least, check_positive
 from gdpa.base.typing import Array
-from gdpa.core.problem import Problem
-from gdpa.paper.applications.by_class import ByClass, as_thresholds, check_prioritized, check_reduction, select
+from gdpa.paper.applications.by_class import ByClass, as_thresholds, select
 
 Tensor = torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class NeymanPearson:
+class NeymanPearson(ByClass):
     r"""A linear classifier that does best on one class while every other class stays within its budget.
 
     With one vector :math:`x_{(i)}` per class, :math:`W = (x_{(1)}, \dots, x_{(k)})`, and
@@ -35,54 +34,37 @@ class NeymanPearson:
         \min_W\; L_p(W) + \tfrac{\lambda}{2} \sum_i \|x_{(i)}\|^2
         \quad\text{subject to}\quad L_j(W) \le r_j,\; j \ne p .
 
-    One oracle call is one product of the data with W; a pullback is one product of the data with the derivatives.
-    The data of the classes are disjoint, so the pullback keeps one gradient per class: the Jacobian costs what a
-    pullback costs, and a second pullback at the same point costs nothing. x may have leading axes (many W, and
-    thresholds of shape (..., m) with them): they are columns of the same two products.
+    One oracle call is one product of the data with W; a pullback is one product of the data with the derivatives, and
+    keeps one gradient per class (`gdpa.paper.applications.by_class`). x may have leading axes (many W, and thresholds
+    of shape (..., m) with them).
 
     Make one from images with `neyman_pearson`.
 
     Attributes:
-        samples: the data, of shape (n, dimension), class after class in the order of ``classes``.
-        counts: samples per class.
-        classes: the labels.
-        prioritized: the class in the objective.
-        thresholds: r_j, of shape (m,) or (..., m), in the order of ``classes`` without the prioritized one.
         regularizer: lambda.
         norm: "squared" as above, or "plain": (lambda/2) sum_i ||x_(i)||, as the paper prints it, with
             ||x|| smoothed to sqrt(||x||^2 + smoothing^2): the printed one has no gradient at 0.
         smoothing: see ``norm``.
-        reduction: "mean" or "sum" over the samples of a class.
-        noise: the standard deviation of the noise that was added to the samples, repeated on test images.
-        noise_seed: its seed.
+        noise, noise_seed: standard deviation and seed of the noise that was added to the samples.
 
     References:
         The problem of section 5 of Lu, ICML 2022, after Ma, Lin, Yang, ICML 2020, where losses are averaged and W lies
         in a ball instead of being penalized.
     """
 
-    samples: Tensor
-    counts: tuple[int, ...]
-    classes: tuple[int, ...]
-    prioritized: int
-    thresholds: Tensor
     regularizer: float = 1.0
     norm: Literal["squared", "plain"] = "squared"
     smoothing: float = 1e-6
-    reduction: Literal["mean", "sum"] = "mean"
     noise: float = 0.0
     noise_seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.norm not in ("squared", "plain"):
             raise ValueError(f"norm must be 'squared' or 'plain', got {self.norm!r}")
-        check_reduction(self.reduction)
         check_at_least(0, regularizer=self.regularizer, noise=self.noise)
         check_positive(smoothing=self.smoothing)  # the plain norm needs it at 0
-        self._check_thresholds()
-
-    def _check_thresholds(self) -> None:
-        sizes = [1 if self.reduction == "mean" else self.counts[j] for j in self._by_class.constrained]
+        sizes = [1 if self.reduction == "mean" else self.counts[j] for j in self.constrained]
         most = (len(self.classes) - 1) * torch.tensor(sizes, dtype=torch.float64)
         values = self.thresholds.detach().cpu().double()
         if not bool(((values > 0) & (values < most)).all()):
@@ -96,114 +78,43 @@ class NeymanPearson:
         """The number of pixels; x has as many entries per class."""
         return int(self.samples.shape[1])
 
-    @property
-    def _by_class(self) -> ByClass:
-        return ByClass(self._forward, self.classes, self.prioritized, self.thresholds, self._penalty)
-
-    @property
-    def problem(self) -> Problem:
-        """The problem in the flat x of shape (..., k * dimension)."""
-        return self._by_class.problem()
-
     def with_thresholds(self, thresholds: float | Sequence[float] | Tensor) -> NeymanPearson:
         """Return the same data under other thresholds: a number, m numbers, or a batch of shape (..., m)."""
         return replace(self, thresholds=as_thresholds(thresholds, self.classes, self.samples))
-
-    def to(self, dtype: torch.dtype) -> NeymanPearson:
-        """Return the same problem in another precision."""
-        return replace(self, samples=self.samples.to(dtype), thresholds=self.thresholds.to(dtype))
 
     def start(self, seed: int = 0, variance: float = 1e-3) -> Tensor:
         """Return the paper's x_0: independent Gaussian entries of variance 1e-3."""
         draws = np.random.default_rng(seed).standard_normal(len(self.classes) * self.dimension)
         return torch.as_tensor(math.sqrt(variance) * draws, dtype=self.samples.dtype, device=self.samples.device)
 
-    def losses(self, x: Tensor) -> Tensor:
-        """Return the loss L_j of every class, in the order of ``classes``."""
-        return self._forward(x).losses
-
     def confusion(self, x: Tensor, images: Array, labels: Array, noise: float | None = None) -> Any:
         """Return how images of each class are classified: row = true class, column = argmax_i x_(i)^T xi.
 
-        Args:
-            x: one classifier.
-            images, labels: for example the test set; other classes are left out.
-            noise: standard deviation of the noise added to the images; default as in training.
+        Images of other classes are left out; ``noise`` is added to the images, by default as much as in training.
         """
-        test = select(
-            images,
-            labels,
-            self.classes,
-            noise=self.noise if noise is None else noise,
-            seed=self.noise_seed + 1_000_003,  # not the training draw
-            dtype=self.samples.dtype,
-            device=self.samples.device,
-        )
-        scores = test.samples @ self._rows(x).T
-        table = np.zeros((len(self.classes),) * 2, dtype=int)
-        for j, part in enumerate(torch.split(scores.argmax(dim=1), list(test.counts))):
-            table[j] = np.bincount(part.cpu().numpy(), minlength=len(self.classes))
-        return table
+        seed, noise = self.noise_seed + 1_000_003, self.noise if noise is None else noise  # not the training draw
+        like = {"dtype": self.samples.dtype, "device": self.samples.device}
+        return self.confusion_of(x, select(images, labels, self.classes, noise=noise, seed=seed, **like))  # type: ignore[arg-type]
 
     def _rows(self, x: Tensor) -> Tensor:
-        """View x as one row per class and batch member."""
-        if x.dtype != self.samples.dtype:
-            raise TypeError(f"x has dtype {x.dtype}, the data {self.samples.dtype}; convert one of them")
         if x.shape[-1] != len(self.classes) * self.dimension:
             raise ValueError(f"x has {x.shape[-1]} entries, expected {len(self.classes)} x {self.dimension}")
-        return x.reshape(-1, self.dimension)
+        return x.reshape(*x.shape[:-1], -1, self.dimension)
 
-    def _forward(self, x: Tensor) -> _ClassGradients:
-        return _ClassGradients(self, x)
+    def scores(self, x: Tensor, samples: Tensor) -> Tensor:
+        """Return x_(i)^T xi for every sample xi and class i."""
+        rows = self._rows(x)
+        products = torch.nn.functional.linear(samples, rows.reshape(-1, self.dimension))
+        return products.reshape(len(samples), *rows.shape[:-1]).movedim(0, -2)
 
-    def _penalty(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(lambda/2) sum_i ||x_(i)||^2, or with the smoothed plain norm, and its gradient."""
-        half = self.regularizer / 2
-        if self.norm == "squared":
-            return half * (x * x).sum(-1), self.regularizer * x
-        rows = x.reshape(*x.shape[:-1], -1, self.dimension)
-        sizes = ((rows * rows).sum(-1, keepdim=True) + self.smoothing**2).sqrt()
-        return half * sizes.sum(dim=(-2, -1)), half * (rows / sizes).reshape(x.shape)
+    def _losses_of(self, scores: Tensor, j: int) -> Tensor:
+        others = [i for i in range(len(self.classes)) if i != j]
+        return torch.sigmoid(scores[..., others] - scores[..., j : j + 1]).sum(-1)  # phi((x_(j) - x_(i))^T xi)
 
-
-class _ClassGradients:
-    """The losses of every class at one point, and their gradients on demand."""
-
-    def __init__(self, owner: NeymanPearson, x: Tensor) -> None:
-        rows = owner._rows(x)
-        self._owner, self._lead, self._d = owner, x.shape[:-1], x.shape[-1]
-        k = len(owner.classes)
-        scores = (owner.samples @ rows.T).reshape(-1, rows.shape[0] // k, k)  # the first product: x_(i)^T xi
-        parts = torch.split(scores, list(owner.counts))
-        for j, z in enumerate(parts):
-            z.sub_(z[..., j : j + 1].clone())
-        scores.sigmoid_()  # phi((x_(j) - x_(i))^T xi)
-        for j, phi in enumerate(parts):
-            phi[..., j] = 0.0  # only i != j counts
-        self._phi: tuple[Tensor, ...] | None = parts
-        losses = [self._reduce(phi.sum(dim=(0, 2)), j) for j, phi in enumerate(parts)]
-        self.losses = torch.stack(losses, dim=-1).reshape(*self._lead, k)
-        self._gradients: Tensor | None = None
-
-    def _reduce(self, total: Tensor, j: int) -> Tensor:
-        """Average a sum over the samples of class j, if ``reduction`` is "mean"."""
-        return total / self._owner.counts[j] if self._owner.reduction == "mean" else total
-
-    @property
-    def gradients(self) -> Tensor:
-        """The gradient of every L_j, of shape (..., k, k * dimension), by one more product with the data."""
-        if self._gradients is None:
-            assert self._phi is not None
-            gradients = []
-            samples = torch.split(self._owner.samples, list(self._owner.counts))
-            for j, (phi, xi) in enumerate(zip(self._phi, samples, strict=True)):
-                slope = phi * (1 - phi)  # of each term, along x_(i)
-                slope[..., j] = -slope.sum(-1)  # of all terms, along x_(j)
-                product = slope.reshape(len(xi), -1).T @ xi  # the second product
-                gradients.append(self._reduce(product.reshape(-1, self._d), j))
-            self._gradients = torch.stack(gradients, dim=-2).reshape(*self._lead, len(gradients), self._d)
-            self._phi = None  # no longer needed
-        return self._gradients
+    def _penalty(self, x: Tensor) -> Tensor:
+        squares = self._rows(x).square().sum(-1)
+        sizes = squares if self.norm == "squared" else (squares + self.smoothing**2).sqrt()
+        return self.regularizer / 2 * sizes.sum(-1)
 
 
 def neyman_pearson(
@@ -223,20 +134,14 @@ def neyman_pearson(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> NeymanPearson:
-    """Return the paper's mNPC problem on labeled images.
+    """Return the paper's mNPC problem on labeled images; see `NeymanPearson` for the options not listed.
 
     Args:
         images: of shape (n, ...); bytes are scaled to [0, 1], floating-point numbers are taken as they are.
-        labels: of shape (n,).
-        classes: the labels that take part.
-        prioritized: the one in the objective; every other one gets a constraint.
+        labels, classes: of shape (n,), and those that take part.
         thresholds: r_j: one number for all, one each in the order of ``classes``, or a batch of shape (..., m).
-        regularizer: lambda.
-        norm, smoothing, reduction: see `NeymanPearson`.
-        noise: standard deviation of the Gaussian noise added to every pixel, drawn once.
-        seed: of the noise. A class's noise depends on the seed and its label alone.
+        noise, seed: standard deviation and seed of the Gaussian noise added to every pixel, drawn once.
         images_per_class: how many of each class, the first ones; None takes all.
-        dtype, device: of the data and of x.
 
     Example:
         Two pixels, three classes, no noise. At W = 0 every term is phi(0) = 1/2.
@@ -252,17 +157,15 @@ def neyman_pearson(
     data = select(
         images, labels, classes, images_per_class=images_per_class, noise=noise, seed=seed, dtype=dtype, device=device
     )
-    check_prioritized(prioritized, data.classes)
     return NeymanPearson(
-        samples=data.samples,
-        counts=data.counts,
-        classes=data.classes,
-        prioritized=prioritized,
-        thresholds=as_thresholds(thresholds, data.classes, data.samples),
-        regularizer=regularizer,
-        norm=norm,
-        smoothing=smoothing,
-        reduction=reduction,
-        noise=noise,
-        noise_seed=seed,
+        *data[:2],
+        data.classes,
+        prioritized,
+        as_thresholds(thresholds, data.classes, data.samples),
+        reduction,
+        regularizer,
+        norm,
+        smoothing,
+        noise,
+        seed,
     )
