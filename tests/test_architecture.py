@@ -154,3 +154,22 @@ def test_the_rules_would_notice(tmp_path, monkeypatch):
         test_no_public_name_shadows_its_module()
     with pytest.raises(AssertionError):
         test_the_root_holds_no_module_but_the_entry()
+
+
+def uses_private_names(path):
+    """Return whether a file imports an underscored name of the library, or takes one from a module of it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    froms = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gdpa")
+    ]
+    names = [alias for node in froms for alias in node.names]
+    modules = {alias.asname or alias.name for alias in names}
+    taken = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    return any(alias.name.startswith("_") for alias in names) or any(
+        node.value.id in modules and re.match(r"_[a-zA-Z]", node.attr) for node in taken
+    )
+
+
+def test_few_tests_enter_by_private_names():
+    entering = [path.name for path in sorted((REPOSITORY / "tests").rglob("*.py")) if uses_private_names(path)]
+    assert len(entering) <= 10, entering

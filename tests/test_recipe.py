@@ -52,8 +52,8 @@ def test_a_recipe_imports_public_names_only(title):
 @pytest.fixture
 def method(tmp_path, monkeypatch):
     """The module of the method; the registries are put back after the test."""
-    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
-    monkeypatch.setattr(stored, "_registered", dict(stored._registered))
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
+    monkeypatch.setattr(stored, "REGISTERED", dict(stored.REGISTERED))
     return load("A method", tmp_path, monkeypatch)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.faults import damage, forged, long_run, machines, mutated, ranks, signals, success
+from benchmarks.faults import damage, forged, long_run, machines, mutated, ranks, signals, success, workers
 from benchmarks.faults.line import Line, Row
 from benchmarks.provenance import markdown, told
 
@@ -20,6 +20,7 @@ LINES: dict[str, Line] = {
     "long": long_run.LINE,
     "mutants": mutated.LINE,
     "starts": ranks.STARTED,
+    "workers": workers.LINE,
 }
 
 

@@ -211,7 +211,7 @@ def test_a_structure_that_is_too_large_is_refused_on_writing(monkeypatch):
 
 def test_own_classes_are_registered_by_hand(monkeypatch):
     registry.class_called("Own")  # the methods register their classes now, not in the copy
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(registry, "REGISTERED", dict(registry.REGISTERED))
 
     @register
     class Own(NamedTuple):

@@ -18,7 +18,7 @@ from gdpa.methods import registry as table
 @pytest.fixture
 def registry(monkeypatch):
     """The registry, put back after the test."""
-    monkeypatch.setattr(table, "_METHODS", dict(table._METHODS))
+    monkeypatch.setattr(table, "METHODS", dict(table.METHODS))
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ class Halved(gdpa.GDPA):
 
 
 def test_n10_a_registered_method_is_in_the_figures(toy_data, tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))  # other tests see the library's own methods
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))  # other tests see the library's own methods
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

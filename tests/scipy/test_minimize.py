@@ -413,7 +413,7 @@ def test_a_user_who_writes_into_x_does_no_harm():
 
 def test_default_method_and_registry(monkeypatch):
     assert gdpa.methods.default_method() in gdpa.methods.method_names()
-    monkeypatch.setattr("gdpa.methods.registry._METHODS", {"gdpa": "gdpa.methods.gdpa:GDPA"})
+    monkeypatch.setattr("gdpa.methods.registry.METHODS", {"gdpa": "gdpa.methods.gdpa:GDPA"})
     assert gdpa.methods.default_method() == "gdpa"
     assert type(minimize(square, [1.0], options={"maxiter": 1}).result.algorithm).__name__ == "GDPA"
     assert minimize(square, [1.0], method="GDPA", options={"maxiter": 1}).nit == 1

@@ -1,11 +1,14 @@
 """Modules trained on shards of arrays, files and data sets, against the same problem in one piece."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 
 import gdpa
 from gdpa import sharded
+from gdpa.sharded.rows import split
 
 GEN = torch.Generator().manual_seed(0)
 X = torch.randn(210, 3, generator=GEN, dtype=torch.float64)
@@ -78,6 +81,14 @@ def test_every_kind_of_data_set_has_the_same_rows(tmp_path):
         np.testing.assert_allclose(now.objective, right.objective, rtol=1e-12)
         np.testing.assert_allclose(now.constraints, right.constraints, rtol=1e-6)  # limits in float32
         np.testing.assert_allclose(now.pullback(w), right.pullback(w), rtol=1e-11)
+
+
+def test_only_the_rows_of_a_shard_travel(tmp_path):
+    np.save(tmp_path / "x.npy", X.numpy())
+    for data, most in ((X, 1.5 * X.nbytes / 7), (X.numpy(), 1.5 * X.nbytes / 7), (tmp_path / "x.npy", 500)):
+        sent = [pickle.dumps(part) for part in split(data, 7, chunk=100)]
+        assert max(map(len, sent)) < most
+        assert np.array_equal(np.concatenate([x for one in sent for (x,) in pickle.loads(one).chunks()]), X)
 
 
 def test_parquet_files_are_read_by_row_groups(tmp_path):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeVar
 
-_registered: dict[str, type[Any]] = {}
+REGISTERED: dict[str, type[Any]] = {}
 _loaders: list[Callable[[], object]] = []
 C = TypeVar("C", bound=type)
 
@@ -20,10 +20,10 @@ def stored(cls: C) -> C:
     """
     if not _storable(cls):
         raise TypeError(f"{cls!r} cannot be registered; it must be a dataclass, a NamedTuple or an Enum")
-    other = _registered.get(cls.__name__)
+    other = REGISTERED.get(cls.__name__)
     if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(f"the name {cls.__name__} is taken by {other!r}; rename {cls!r}")
-    _registered[cls.__name__] = cls
+    REGISTERED[cls.__name__] = cls
     return cls
 
 
@@ -53,14 +53,14 @@ def _load_all() -> None:
 
 def class_called(name: str) -> type[Any] | None:
     """Return the class that files call ``name``, or None."""
-    if name not in _registered:
+    if name not in REGISTERED:
         _load_all()
-    return _registered.get(name)
+    return REGISTERED.get(name)
 
 
 def is_registered(cls: type[Any]) -> bool:
     """Return whether values of ``cls`` can be stored."""
-    return _registered.get(cls.__name__) is cls
+    return REGISTERED.get(cls.__name__) is cls
 
 
 def stored_fields(cls: type[Any]) -> tuple[str, ...]:

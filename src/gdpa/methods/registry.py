@@ -12,7 +12,7 @@ from gdpa.base.text import suggest
 from gdpa.methods.base import Algorithm
 
 #: name -> "module:Class" or the class itself. The first is the default.
-_METHODS: dict[str, str | type[Any]] = {
+METHODS: dict[str, str | type[Any]] = {
     "adaptive-gdpa": "gdpa.methods.adaptive:AdaptiveGDPA",
     "gdpa": "gdpa.methods.gdpa:GDPA",
     "damped-gdpa": "gdpa.methods.damped_gdpa:DampedGDPA",
@@ -62,7 +62,7 @@ def method_names() -> tuple[str, ...]:
     >>> "gdpa" in method_names()
     True
     """
-    return tuple(_METHODS)
+    return tuple(METHODS)
 
 
 def class_names() -> dict[str, str]:
@@ -71,7 +71,7 @@ def class_names() -> dict[str, str]:
     >>> class_names()["IPPP"]
     'ippp'
     """
-    return {(c if isinstance(c, str) else c.__name__).rpartition(":")[2]: name for name, c in _METHODS.items()}
+    return {(c if isinstance(c, str) else c.__name__).rpartition(":")[2]: name for name, c in METHODS.items()}
 
 
 def default_method() -> str:
@@ -80,7 +80,7 @@ def default_method() -> str:
     >>> default_method()
     'adaptive-gdpa'
     """
-    return next(iter(_METHODS))
+    return next(iter(METHODS))
 
 
 def get_method(name: str) -> type[Any]:
@@ -90,13 +90,13 @@ def get_method(name: str) -> type[Any]:
     0.5
     """
     if not isinstance(name, str):
-        raise TypeError(f"method must be a name, got {name!r}; there are {', '.join(_METHODS)}")
-    found = _METHODS.get(name.lower())
+        raise TypeError(f"method must be a name, got {name!r}; there are {', '.join(METHODS)}")
+    found = METHODS.get(name.lower())
     if found is None:
-        raise ValueError(f"method {name!r} is unknown{suggest(name, _METHODS)}; there are {', '.join(_METHODS)}")
+        raise ValueError(f"method {name!r} is unknown{suggest(name, METHODS)}; there are {', '.join(METHODS)}")
     if isinstance(found, str):
         module, _, attribute = found.partition(":")
-        found = _METHODS[name.lower()] = getattr(import_module(module), attribute)
+        found = METHODS[name.lower()] = getattr(import_module(module), attribute)
     return found
 
 
@@ -116,7 +116,7 @@ def as_algorithm(argument: str, method: Any, parameters: dict[str, Any] | None =
         made: Algorithm[Any] = get_method(method)(**(parameters or {}))
         return made
     if isinstance(method, type) or not isinstance(method, Algorithm):
-        remedy = f"write {method.__name__}()" if isinstance(method, type) else f"the names are {', '.join(_METHODS)}"
+        remedy = f"write {method.__name__}()" if isinstance(method, type) else f"the names are {', '.join(METHODS)}"
         raise TypeError(
             f"{argument} must be the name of a method or have init and update, such as GDPA(), got {method!r}; {remedy}"
         )
@@ -156,10 +156,10 @@ def register(name: str, cls: Any = None) -> Any:
     for field in dataclasses.fields(cls):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise TypeError(f"{cls.__name__}.{field.name} needs a default, so that {name!r} can be made by its name")
-    if name in _METHODS and not _same_class(get_method(name), cls):
+    if name in METHODS and not _same_class(get_method(name), cls):
         raise ValueError(f"the name {name!r} is taken by {get_method(name)!r}; choose another")
     stored.register(cls)
-    _METHODS[name] = cls
+    METHODS[name] = cls
     return cls
 
 

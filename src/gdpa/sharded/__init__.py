@@ -1,17 +1,16 @@
 """Certified full-batch solves over data in shards: in this process, on Ray, or on the ranks of torchrun.
 
-Each engine and `from_module` import their library, Ray or torch, when they are used.
+`Ray`, `Torch` and `from_module` import their library when they are used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gdpa.base.extras import needed_by
-from gdpa.sharded.combine import mean, rate
-from gdpa.sharded.engines import Engine
-from gdpa.sharded.problem import ShardedProblem, problem
-from gdpa.sharded.shard import Shard, ShardError
+from gdpa.sharded.problem import ShardedProblem, mean, problem, rate
+from gdpa.sharded.shard import Engine, Shard, ShardError
 
 if TYPE_CHECKING:
     from gdpa.sharded.module import from_module
@@ -20,14 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["problem", "from_module", "mean", "rate", "Shard", "ShardError", "ShardedProblem", "Engine", "Ray", "Torch"]
 
-#: Names that need another library, with their modules.
-_LATER = {"from_module": "gdpa.sharded.module", "Ray": "gdpa.sharded.ray", "Torch": "gdpa.sharded.torch"}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    module = {"from_module": "module", "Ray": "ray", "Torch": "torch"}.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     with needed_by(f"gdpa.sharded.{name}"):
-        return getattr(import_module(_LATER[name]), name)
+        return getattr(import_module(f"{__name__}.{module}"), name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
+import inspect
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,10 +14,9 @@ from torch.func import functional_call
 from gdpa.base.sets import REALS, ConvexSet
 from gdpa.base.typing import Vector
 from gdpa.oracles.torch import ModuleProblem, split_parameters, trainable
-from gdpa.sharded.combine import rate
-from gdpa.sharded.engines import Engine
-from gdpa.sharded.problem import Regularizer, problem
+from gdpa.sharded.problem import Regularizer, problem, rate
 from gdpa.sharded.rows import Chunk, Rows, split
+from gdpa.sharded.shard import Engine
 
 #: Rows of a chunk by default: a forward and backward pass of 1,000 numbers a row then takes about 0.5 GB in float64.
 CHUNK = 32_768
@@ -93,7 +93,7 @@ class ModuleShard:
     """Numerators and denominators of weighted means of a module's losses over some rows, chunk by chunk."""
 
     def __init__(
-        self, module: torch.nn.Module, loss: Callable[..., Any], limits: int, rows: Rows, device: Any, fingerprint: str
+        self, module: torch.nn.Module, loss: Any, limits: int, rows: Rows, device: Any, fingerprint: str
     ) -> None:
         self._module, self._loss, self._limits, self._rows = module, loss, limits, rows
         self._device, self.fingerprint = device, fingerprint
@@ -117,8 +117,7 @@ class ModuleShard:
             for chunk in self._rows.chunks():
                 value = weights @ self._sums(leaf, chunk)
                 if value.requires_grad:
-                    (gradient,) = torch.autograd.grad(value, leaf)
-                    total += gradient
+                    total += torch.autograd.grad(value, leaf)[0]
         return total.cpu().numpy()
 
     def first_bad_row(self, x: Vector) -> int | None:
@@ -126,14 +125,11 @@ class ModuleShard:
         leaf, at = torch.as_tensor(x).to(self._device), 0
         with torch.no_grad():
             for chunk in self._rows.chunks():
-                rows = _length(chunk)
-                if not self._is_good(leaf, chunk):
-                    good, bad = 0, rows  # the first `good` rows are good, the first `bad` are not
-                    while bad - good > 1:
-                        middle = (good + bad) // 2
-                        good, bad = (middle, bad) if self._is_good(leaf, _head(chunk, middle)) else (good, middle)
-                    return at + good
-                at += rows
+                rows = range(1, 1 + _length(chunk))
+                first = bisect_left(rows, True, key=lambda n, chunk=chunk: not self._is_good(leaf, _head(chunk, n)))
+                if first < len(rows):
+                    return at + first
+                at += len(rows)
         return None
 
     def _is_good(self, leaf: torch.Tensor, chunk: Chunk) -> bool:
@@ -195,14 +191,8 @@ def _check_stateless(module: torch.nn.Module) -> None:
 
 
 def _code(function: Any) -> str:
-    """Return a hash of a function's code; of its class for other callables."""
-    code = getattr(function, "__code__", None)
-    text = type(function).__qualname__ if code is None else repr(_constants(code))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _constants(value: Any) -> Any:
-    """Return code and its constants without addresses, which differ between processes."""
-    if hasattr(value, "co_code"):
-        return value.co_code, value.co_names, [_constants(one) for one in value.co_consts]
-    return sorted(map(repr, value)) if isinstance(value, frozenset) else value
+    """Return the source of a function; the name of its class if there is none."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return type(function).__qualname__

@@ -7,7 +7,8 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import import_module
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,12 +17,45 @@ from gdpa.base.extras import needed_by
 from gdpa.base.sets import REALS, ConvexSet
 from gdpa.base.typing import Array, Vector
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.sharded.combine import Combine, mean
-from gdpa.sharded.engines import Engine
-from gdpa.sharded.shard import Recipe, ShardError
+from gdpa.sharded.shard import Engine, Recipe, ShardError
 from gdpa.version import __version__
 
-Regularizer = float | Callable[[Vector], tuple[float, Vector]]
+Combine: TypeAlias = Callable[[Vector], tuple[Vector, Vector]]
+"""From the sums of all shards, of shape (k,), to f and g, of shape (1 + m,), and their Jacobian (1 + m, k)."""
+
+Regularizer: TypeAlias = float | Callable[[Vector], tuple[float, Vector]]
+
+
+def mean(sums: Vector) -> tuple[Vector, Vector]:
+    """Return means: sums of f and of each g over the rows, then the number of rows.
+
+    >>> values, slopes = mean(np.array([6.0, 3.0, 2.0]))
+    >>> values.tolist(), slopes.tolist()
+    ([3.0, 1.5], [[0.5, 0.0, -1.5], [0.0, 0.5, -0.75]])
+    """
+    n = len(sums) - 1
+    values, slopes = rate(np.append(sums[:-1], np.repeat(sums[-1], n)))
+    return values, np.column_stack([slopes[:, :n], slopes[:, n:].sum(1)])
+
+
+def rate(sums: Vector) -> tuple[Vector, Vector]:
+    """Return ratios: the numerators of f and of each g, then their denominators in the same order.
+
+    >>> values, slopes = rate(np.array([6.0, 3.0, 2.0, 4.0]))
+    >>> values.tolist(), slopes.tolist()
+    ([3.0, 0.75], [[0.5, 0.0, -1.5, 0.0], [0.0, 0.25, 0.0, -0.1875]])
+    """
+    if len(sums) % 2:
+        raise ValueError(
+            f"gdpa.sharded.rate takes numerators and as many denominators, got {len(sums)} sums; return both from sums"
+        )
+    above, below = np.split(sums, 2)
+    if not below.all():
+        empty = int(np.flatnonzero(below == 0)[0])
+        name = "the objective" if empty == 0 else f"g[{empty - 1}]"
+        raise ValueError(f"the denominator of {name} is zero over all shards: no row belongs to it; leave it out")
+    values = above / below
+    return values, np.hstack([np.diag(1 / below), np.diag(-values / below)])
 
 
 @dataclass(frozen=True)
@@ -88,20 +122,18 @@ class Oracle:
     """Maps x to an evaluation by questions to all shards; made by `problem`."""
 
     def __init__(
-        self, recipes: list[Recipe], engine: Engine, combine: Combine, limits: Vector, regularizer: Regularizer
+        self, recipes: list[Recipe], engine: Engine, combine: Combine, limits: Vector, penalty: Regularizer
     ) -> None:
         engine = copy.copy(engine)  # one engine may serve several problems, each with its own shards
         self.engine, self.count = engine, len(recipes)
         self.rank, self.clock = engine.rank, engine.clock
-        self._combine, self._limits, self._regularizer = combine, limits, regularizer
+        self._combine, self._limits = combine, limits
+        self._penalty = penalty if callable(penalty) else lambda x: (0.5 * penalty * float(x @ x), penalty * x)
         engine.agree({"gdpa": __version__, "numpy": np.__version__, "shards": _fingerprint(recipes)})
         engine.start(recipes)
-        described = engine.ask("describe")
-        rows = [one["rows"] for one in described]
-        self.rows = None if None in rows else sum(rows)
-        self._has_rows = all(one["has_rows"] for one in described)
-        self._length = 0
-        self._passes, self._seconds = 0, 0.0
+        rows, gradients = zip(*engine.ask("describe"), strict=True)
+        self.rows, self._has_rows = None if None in rows else sum(rows), all(gradients)
+        self._looked, self._passes, self._seconds = False, 0, 0.0
 
     def note(self) -> str:
         """Return the number of shards and the rows a second so far, for displays."""
@@ -113,7 +145,7 @@ class Oracle:
         point = to_numpy(x)
         if point.ndim != 1:
             raise ValueError(f"x must be one point for a sharded problem, got shape {point.shape}; solve one by one")
-        sums = self._ask("sums", point) if self._length else self._look(point)
+        sums = self._ask("sums", point) if self._looked else self._look(point)
         values, slopes = self._combine(sums)
         penalty, penalty_gradient = self._penalty(point)
         rows: Vector | None = None
@@ -128,7 +160,7 @@ class Oracle:
             rows = self._ask("rows", point) if rows is None else rows
             return from_numpy(slopes[1:] @ rows, x)
 
-        f, g = from_numpy(np.asarray(values[0] + penalty), x), from_numpy(values[1:] - self._limits, x)
+        f, g = from_numpy(np.asarray(values[0] + float(penalty)), x), from_numpy(values[1:] - self._limits, x)
         return Evaluation(f, g, pullback, jacobian if self._has_rows else None)
 
     def _ask(self, question: str, *arguments: Any) -> Vector:
@@ -148,15 +180,8 @@ class Oracle:
                     f"shard {index} returned {length} sums and shard 0 returned {lengths[0]}: the shards disagree in "
                     "the number of constraints; make all of them with the same functions"
                 )
-        self._length = lengths[0]
+        self._looked = True
         return self.engine.total(parts)
-
-    def _penalty(self, x: Vector) -> tuple[float, Any]:
-        r = self._regularizer
-        if callable(r):
-            value, gradient = r(x)
-            return float(value), gradient
-        return (0.5 * r * float(x @ x), r * x) if r else (0.0, 0.0)
 
 
 def _fingerprint(recipes: list[Recipe]) -> str:
@@ -169,15 +194,9 @@ def _as_engine(engine: str | Engine) -> Engine:
     """Return the engine of a name."""
     if isinstance(engine, Engine):
         return engine
-    if engine == "local":
-        return Engine()
+    kinds = {"local": "shard.Engine", "ray": "ray.Ray", "torch": "torch.Torch"}
+    if engine not in kinds:
+        raise ValueError(f"engine must be 'local', 'ray', 'torch' or a gdpa.sharded.Engine, got {engine!r}")
+    module, _, name = kinds[engine].partition(".")
     with needed_by(f"engine={engine!r}"):
-        if engine == "ray":
-            from gdpa.sharded.ray import Ray
-
-            return Ray()
-        if engine == "torch":
-            from gdpa.sharded.torch import Torch
-
-            return Torch()
-    raise ValueError(f"engine must be 'local', 'ray', 'torch' or a gdpa.sharded.Engine, got {engine!r}")
+        return getattr(import_module(f"gdpa.sharded.{module}"), name)()  # type: ignore[no-any-return]

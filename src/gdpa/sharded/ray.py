@@ -11,8 +11,7 @@ import ray
 from ray import exceptions
 
 from gdpa.base.checks import check_count, check_limit
-from gdpa.sharded.engines import Engine
-from gdpa.sharded.shard import Recipe, Shard, ShardError, answer, make
+from gdpa.sharded.shard import Engine, Recipe, Shard, ShardError, answer, make
 
 #: Larger arguments are put into the object store once, instead of into the message to every actor; Ray's own limit.
 LARGE = 100_000

@@ -3,86 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from gdpa.base.extras import needed_by
-from gdpa.base.typing import Vector
 
 Chunk = tuple[Any, ...]
 """The arguments of a loss: one array for each part of the data, with the same number of rows."""
 
 
-class Rows(Protocol):
-    """A range of the rows of a data set; it can be sent to another process, which then reads the rows itself."""
+class Rows:
+    """Some rows of a data set. They can be sent to another process, which then reads the files itself.
 
-    def __len__(self) -> int: ...
+    Args:
+        pieces: the number of rows of each chunk, and the function that reads it.
+    """
+
+    def __init__(self, pieces: Sequence[tuple[int, Callable[[], Chunk]]]) -> None:
+        self._pieces = pieces
+
+    def __len__(self) -> int:
+        return sum(rows for rows, _ in self._pieces)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the rows in order."""
-        ...
-
-
-class ArrayRows:
-    """Rows [begin, end) of arrays with a common first axis. An array may be the path of a ``.npy`` file.
-
-    Files are mapped into memory, so that a chunk is read when it is used, and leaves the memory after it.
-
-    >>> [x.tolist() for x, in ArrayRows((np.arange(5),), 1, 5, chunk=3).chunks()]
-    [[1, 2, 3], [4]]
-    """
-
-    def __init__(self, arrays: Sequence[Any], begin: int, end: int, chunk: int) -> None:
-        # Only rows of arrays in memory travel; a mapped array travels as the path of its file.
-        paths = [_path(array) for array in arrays]
-        self._parts = [a[begin:end] if path is None else path for a, path in zip(arrays, paths, strict=True)]
-        self._begins = [0 if path is None else begin for path in paths]
-        self._rows, self._chunk = end - begin, chunk
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def chunks(self) -> Iterator[Chunk]:
-        for at in range(0, self._rows, self._chunk):
-            until = min(at + self._chunk, self._rows)
-            opened = [np.load(part, mmap_mode="r") if isinstance(part, str) else part for part in self._parts]
-            yield tuple(part[b + at : b + until] for part, b in zip(opened, self._begins, strict=True))
-
-
-class DatasetRows:
-    """Rows [begin, end) of a map-style data set of torch, put together by torch's ``default_collate``."""
-
-    def __init__(self, dataset: Any, begin: int, end: int, chunk: int) -> None:
-        self._dataset, self._begin, self._end, self._chunk = dataset, begin, end, chunk
-
-    def __len__(self) -> int:
-        return self._end - self._begin
-
-    def chunks(self) -> Iterator[Chunk]:
-        from torch.utils.data import default_collate
-
-        for at in range(self._begin, self._end, self._chunk):
-            found = default_collate([self._dataset[i] for i in range(at, min(at + self._chunk, self._end))])
-            yield tuple(found) if isinstance(found, (tuple, list)) else (found,)
-
-
-class ParquetRows:
-    """Row groups of Parquet files. A chunk is one row group: a dictionary from columns to arrays."""
-
-    def __init__(self, groups: Sequence[tuple[str, int, int]]) -> None:
-        self._groups = list(groups)
-
-    def __len__(self) -> int:
-        return sum(rows for _, _, rows in self._groups)
-
-    def chunks(self) -> Iterator[Chunk]:
-        for path, group, _ in self._groups:
-            with _parquet().ParquetFile(path) as file:
-                table = file.read_row_group(group)
-            yield ({name: _column(table[name]) for name in table.column_names},)
+        for _, read in self._pieces:
+            yield read()
 
 
 def split(dataset: Any, shards: int, chunk: int) -> list[Rows]:
@@ -94,78 +43,89 @@ def split(dataset: Any, shards: int, chunk: int) -> list[Rows]:
             row groups stay whole; or a map-style data set of torch.
         shards: how many.
         chunk: how many rows are read at a time.
+
+    >>> [[x.tolist() for x, in part.chunks()] for part in split(np.arange(5), shards=2, chunk=2)]
+    [[[0, 1]], [[2, 3], [4]]]
     """
     if isinstance(dataset, list) and all(_is_path(one) and str(one).endswith(".parquet") for one in dataset):
-        groups = _row_groups([str(one) for one in dataset])
-        ends = list(accumulate(rows for _, _, rows in groups))
-        # A group belongs to the range that its middle row falls in.
-        places = [(end - rows / 2) * shards // ends[-1] for end, (_, _, rows) in zip(ends, groups, strict=True)]
-        parts = [[group for group, at in zip(groups, places, strict=True) if at == s] for s in range(shards)]
-        if not all(parts):
-            raise ValueError(
-                f"the Parquet files have {len(groups)} row groups, too few or too uneven for shards={shards}; use "
-                "fewer shards, or write smaller row groups"
-            )
-        return [ParquetRows(part) for part in parts]
+        return _split_parquet([os.path.abspath(one) for one in dataset], shards)
     if hasattr(dataset, "tensors"):  # torch's TensorDataset: slices are faster than single rows
-        dataset = tuple(dataset.tensors)
-    is_dataset = (
-        hasattr(dataset, "__getitem__") and not isinstance(dataset, (tuple, list, str)) and not _is_array(dataset)
-    )
-    if is_dataset:
-        rows, kind = len(dataset), DatasetRows
-    else:
-        dataset = dataset if isinstance(dataset, (tuple, list)) else (dataset,)
-        lengths = [len(np.load(one, mmap_mode="r") if _is_path(one) else one) for one in dataset]
+        dataset = dataset.tensors
+    elif _is_path(dataset) or hasattr(dataset, "dtype"):
+        dataset = (dataset,)
+    if isinstance(dataset, (tuple, list)):
+        arrays = [np.load(one, mmap_mode="r") if _is_path(one) else one for one in dataset]
+        lengths = [np.shape(array)[0] for array in arrays]
         if len(set(lengths)) != 1:
             raise ValueError(f"the arrays of dataset must have the same number of rows, got {lengths}")
-        rows, kind = lengths[0], ArrayRows  # type: ignore[assignment]
+        rows = lengths[0]
+    else:
+        arrays, rows = None, len(dataset)
     if rows < shards:
         raise ValueError(
             f"dataset has {rows} rows, fewer than shards={shards}: a shard would be empty; use fewer shards"
         )
+
+    def piece(begin: int, end: int) -> tuple[int, Callable[[], Chunk]]:
+        if arrays is None:
+            return end - begin, partial(_read_items, dataset, begin, end)
+        return end - begin, partial(_read_parts, [_part(array, begin, end) for array in arrays])
+
     ends = [rows * (i + 1) // shards for i in range(shards)]
-    return [kind(dataset, begin, end, chunk) for begin, end in zip([0, *ends], ends, strict=False)]
+    return [
+        Rows([piece(at, min(at + chunk, end)) for at in range(begin, end, chunk)])
+        for begin, end in zip([0, *ends], ends, strict=False)
+    ]
+
+
+def _part(array: Any, begin: int, end: int) -> Any:
+    """Return rows of an array, or path, begin and end if the array is mapped from a ``.npy`` file."""
+    whole = isinstance(array, np.memmap) and array.base is not None and not isinstance(array.base, np.ndarray)
+    if whole and str(array.filename).endswith(".npy"):
+        return os.path.abspath(array.filename), begin, end
+    if hasattr(array, "untyped_storage") and array.device.type == "cpu" and "bfloat16" not in str(array.dtype):
+        array = array.detach().numpy()  # a slice of a tensor would travel with all rows
+    return array[begin:end]
+
+
+def _read_parts(parts: Sequence[Any]) -> Chunk:
+    return tuple(
+        np.load(part[0], mmap_mode="r")[part[1] : part[2]] if isinstance(part, tuple) else part for part in parts
+    )
+
+
+def _read_items(dataset: Any, begin: int, end: int) -> Chunk:
+    from torch.utils.data import default_collate
+
+    found = default_collate([dataset[i] for i in range(begin, end)])
+    return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+
+def _split_parquet(paths: list[str], shards: int) -> list[Rows]:
+    """Deal the row groups of Parquet files. A chunk is one row group: a dictionary from columns to arrays."""
+    with needed_by("a Parquet file"):
+        from pyarrow.dataset import dataset
+    groups = [group for file in dataset(paths).get_fragments() for group in file.split_by_row_group()]
+    counts = [group.count_rows() for group in groups]
+    # A group belongs to the range that its middle row falls in.
+    places = (np.cumsum(counts) - np.divide(counts, 2)) * shards // max(sum(counts), 1)
+    parts = [
+        [(counts[i], partial(_read_row_group, groups[i])) for i in np.flatnonzero(places == s)] for s in range(shards)
+    ]
+    if not all(parts):
+        raise ValueError(
+            f"the Parquet files have {len(groups)} row groups, too few or too uneven for shards={shards}; use "
+            "fewer shards, or write smaller row groups"
+        )
+    return [Rows(part) for part in parts]
+
+
+def _read_row_group(group: Any) -> Chunk:
+    """Read a row group; a column of lists of one length is a matrix."""
+    table = group.to_table()
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    return ({name: np.stack(one) if one.dtype == object else one for name, one in columns.items()},)
 
 
 def _is_path(value: Any) -> bool:
     return isinstance(value, (str, os.PathLike))
-
-
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "shape") and hasattr(value, "dtype")
-
-
-def _path(array: Any) -> str | None:
-    """Return the file of a path or of a mapped ``.npy`` array; None for an array in memory."""
-    if _is_path(array):
-        return str(os.path.abspath(array))
-    whole = isinstance(array, np.memmap) and array.base is not None and not isinstance(array.base, np.ndarray)
-    name = str(array.filename) if whole else ""
-    return name if name.endswith(".npy") else None
-
-
-def _column(column: Any) -> Vector:
-    """Return a column as an array; a column of lists of one length as a matrix."""
-    if hasattr(column.type, "value_type"):
-        return np.stack(column.to_numpy())
-    return np.asarray(column.to_numpy())
-
-
-def _parquet() -> Any:
-    with needed_by("a Parquet file"):
-        import pyarrow.parquet
-
-    return pyarrow.parquet
-
-
-def _row_groups(paths: list[str]) -> list[tuple[str, int, int]]:
-    """Return path, number and rows of every row group."""
-    found = []
-    for path in paths:
-        with _parquet().ParquetFile(path) as file:
-            meta = file.metadata
-            found += [(os.path.abspath(path), i, meta.row_group(i).num_rows) for i in range(meta.num_row_groups)]
-    if not found:
-        raise ValueError(f"the Parquet files have no rows: {paths}")
-    return found

@@ -1,7 +1,8 @@
-"""One part of the data: two stateless questions, and errors that name the part."""
+"""Shards, the questions they answer, and the engine that asks them in this process."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -54,27 +55,22 @@ def make(recipe: Recipe, index: int) -> Shard:
 def answer(shard: Any, index: int, question: str, *arguments: Any) -> Any:
     """Ask a shard and check the answer; raise a `ShardError` that names the shard.
 
-    Besides the methods of a shard there are the questions "describe", without arguments, and "look": the sums at the
-    first point, which must be finite.
+    Besides the methods of a shard there are the questions "describe", without arguments (the number of rows or None,
+    and whether the shard has ``rows``), and "look": the sums at the first point, which must be finite.
     """
     if question == "describe":
-        sized, has_rows = hasattr(shard, "__len__"), callable(getattr(shard, "rows", None))
-        return {"rows": len(shard) if sized else None, "has_rows": has_rows}
+        return len(shard) if hasattr(shard, "__len__") else None, callable(getattr(shard, "rows", None))
     x, method = arguments[0], "sums" if question == "look" else question
     try:
         found = np.asarray(getattr(shard, method)(*arguments), dtype=np.float64 if method == "sums" else x.dtype)
     except Exception as error:
         raise ShardError(f"shard {index} failed in {method}{_bad_row(shard, x)}: {_reason(error)}") from error
-    d = len(x)
-    expected, right = {
-        "sums": ("(k,)", found.ndim == 1),
-        "pullback": (f"({d},)", found.shape == (d,)),
-        "rows": (f"(k, {d})", found.shape[1:] == (d,)),
-    }[method]
-    if not right:
+    k = found.shape[:1]
+    expected = {"sums": k, "pullback": x.shape, "rows": (*k, *x.shape)}[method]
+    if found.shape != expected:
         raise ShardError(
-            f"shard {index} returned shape {found.shape} from {method}, expected {expected}: x has {d} parameters; "
-            "give every shard the same model"
+            f"shard {index} returned shape {found.shape} from {method}, expected {expected}: x has {len(x)} "
+            "parameters; give every shard the same model"
         )
     if question == "look" and not np.isfinite(found).all():
         raise ShardError(
@@ -98,6 +94,42 @@ def add(parts: Sequence[Vector]) -> Vector:
         return parts[0]
     half = len(parts) // 2
     return add(parts[:half]) + add(parts[half:])
+
+
+class Engine:
+    """Holds the shards in this process and asks one after the other; the base of the other engines.
+
+    Attributes:
+        rank: the place of this process among those that run the same solve; the first one writes files and displays.
+        name: how messages and displays call it.
+    """
+
+    rank = 0
+    name = "local"
+    _first = 0  # the number of the first shard in this process
+
+    def start(self, recipes: Sequence[Recipe]) -> None:
+        """Make the shards, each where it is going to stay."""
+        self._shards = [make(recipe, index) for index, recipe in enumerate(recipes)]
+
+    def ask(self, question: str, *arguments: Any) -> list[Any]:
+        """Return the answer of every shard, in their order."""
+        return [answer(shard, index, question, *arguments) for index, shard in enumerate(self._shards, self._first)]
+
+    def total(self, answers: Sequence[Vector]) -> Vector:
+        """Return the sum of the answers of all shards, added in the engine's order."""
+        return add(answers)
+
+    def add(self, question: str, *arguments: Any) -> Vector:
+        """Return the sum of the answers of all shards."""
+        return self.total(self.ask(question, *arguments))
+
+    def agree(self, facts: Any) -> None:
+        """Raise unless all processes of the job have the same facts."""
+
+    def clock(self) -> float:
+        """Return seconds, the same in all processes of the job."""
+        return time.perf_counter()
 
 
 def _bad_row(shard: Any, x: Vector) -> str:

@@ -23,8 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 from gdpa.base.checks import check_limit
 from gdpa.base.signals import StopRequest
 from gdpa.base.typing import Vector
-from gdpa.sharded.engines import Engine
-from gdpa.sharded.shard import Recipe, ShardError, add, make
+from gdpa.sharded.shard import Engine, Recipe, ShardError, add, make
 
 #: The numbers before the sums in a message: failed, seconds, signal, checksum of x.
 HEADER = 4
@@ -80,12 +79,12 @@ class Torch(Engine):
     def add(self, question: str, *arguments: Any) -> Vector:
         if self.world == 1:
             return super().add(question, *arguments)
-        x = arguments[0]
-        if question == "sums":
-            return self._add_sums(x, *_attempt(lambda: self._own(question, (self._length,), *arguments)))
-        shape = x.shape if question == "pullback" else (self._length, *x.shape)
+        x, k = arguments[0], self._length
+        shape = {"sums": (k,), "pullback": x.shape, "rows": (k, *x.shape)}[question]
         found, error = _attempt(lambda: self._own(question, shape, *arguments))
-        return self._add_large(np.zeros(shape, x.dtype) if found is None else found, error)
+        if found is None:
+            found = np.zeros(shape, x.dtype)
+        return self._add_sums(x, found, error) if question == "sums" else self._add_large(found, error)
 
     def agree(self, facts: Any) -> None:
         for rank, other in enumerate(self._together(lambda: facts)):
@@ -106,13 +105,10 @@ class Torch(Engine):
             raise ShardError(f"shard {self._first} returned shape {found.shape} from {question}, expected {shape}")
         return found
 
-    def _add_sums(self, x: Vector, found: Vector | None, error: ShardError | None) -> Vector:
+    def _add_sums(self, x: Vector, found: Vector, error: ShardError | None) -> Vector:
         """Gather the sums of all ranks, with the clock, signals and a checksum of x, and add them in order."""
-        message = np.zeros(HEADER + self._length)
         seconds = time.perf_counter() - self._begin
-        message[:HEADER] = error is not None, seconds, StopRequest.noted(), _checksum(x)
-        message[HEADER:] = 0.0 if found is None else found
-        gathered = self._gather(message)
+        gathered = self._gather(np.append([error is not None, seconds, StopRequest.noted(), _checksum(x)], found))
         failed, clocks, signals, checksums = gathered[:, :HEADER].T
         if failed.any():
             self._together(error)
@@ -129,9 +125,8 @@ class Torch(Engine):
     def _add_large(self, found: Vector, error: ShardError | None) -> Vector:
         """Add arrays of all ranks in order: each rank adds one piece of them, then the pieces are gathered."""
         size = -(-found.size // self.world)
-        padded = np.zeros(self.world * size, found.dtype)
-        padded[: found.size] = found.ravel()
-        message = np.column_stack([np.full(self.world, error is not None, found.dtype), padded.reshape(self.world, -1)])
+        padded = np.pad(found.ravel(), (0, self.world * size - found.size)).reshape(self.world, -1)
+        message = np.column_stack([np.full(self.world, error is not None, found.dtype), padded])
         sent = torch.from_numpy(message).to(self._device)
         received = torch.empty_like(sent)
         self._call(dist.all_to_all_single, received, sent)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.sharded.engines import Engine
 from gdpa.sharded.problem import problem as sharded_problem
-from gdpa.sharded.rows import ArrayRows
+from gdpa.sharded.rows import Rows, split
+from gdpa.sharded.shard import Engine
 from gdpa.sklearn.oracle import Loss, Matrix, Network, RateProblem
 
 #: Samples that a shard evaluates at a time.
@@ -24,7 +23,7 @@ CHUNK = 65_536
 class RateShard:
     """Sums of weighted losses over the samples (X, target, weight, cell) of each cell, chunk by chunk."""
 
-    def __init__(self, network: Network, loss: Loss, samples: ArrayRows, cells: int) -> None:
+    def __init__(self, network: Network, loss: Loss, samples: Rows, cells: int) -> None:
         self._network, self._loss, self._samples, self._cells = network, loss, samples, cells
 
     def __len__(self) -> int:
@@ -93,11 +92,9 @@ def in_shards(rates: RateProblem, X: Matrix, engine: str | Engine, shards: int) 
     labels = np.repeat(np.arange(count), [part.stop - part.start for part in cells.parts])
     back = np.argsort(cells.order)
     samples = (X, cells.targets[back], cells.weights[back], labels[back])
-    ends = [len(back) * i // shards for i in range(shards + 1)]
-    parts = [ArrayRows(samples, begin, end, CHUNK) for begin, end in pairwise(ends)]
     matrix = np.vstack([rates.objective, rates.combination])
     whole = sharded_problem(
-        [RateShard(rates.network, rates.loss, part, count) for part in parts],
+        [RateShard(rates.network, rates.loss, part, count) for part in split(samples, shards, CHUNK)],
         engine,
         partial(_combine, matrix),
         regularizer=rates.penalty,
