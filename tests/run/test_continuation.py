@@ -142,7 +142,7 @@ def test_an_interrupt_between_two_looks_changes_nothing(name: str) -> None:
     check_interrupts(name, (1, 4, 9, 16, 39), check_every=7)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("check_every", [1, 7])
 @pytest.mark.parametrize("name", method_names())
 def test_an_interrupt_in_any_pass_changes_nothing(name: str, check_every: int) -> None:
