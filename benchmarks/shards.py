@@ -1,10 +1,10 @@
-"""Certified solves over shards: agreement with one process, overhead, break-even, large files.
+"""Certified solves over shards: agreement with one process, overhead, time against workers, large files.
 
 Three problems, each on 1, 2 and 4 shards and on three engines (this process, Ray, ranks of torchrun), against the same
 problem in one piece: Neyman-Pearson classification with two limits, a logistic regression with limits on 12 groups, and
 a network with two limits.
 
-    python -m benchmarks.shards [agree | overhead | break-even | large] [--gigabytes G]
+    python -m benchmarks.shards [agree | overhead | workers | large] [--draw] [--gigabytes G]
 
 Each part prints a table; without a name, all of them run. The module starts ``torchrun`` by itself.
 """
@@ -30,7 +30,9 @@ import numpy as np
 import torch
 
 import gdpa
+from benchmarks.provenance import ROOT, Study, markdown, told
 from gdpa import sharded
+from gdpa.paper.records.file import Row
 from gdpa.sharded.module import ModuleShard
 
 ENGINES = ("local", "ray", "torch")
@@ -38,6 +40,12 @@ SHARDS = (1, 2, 4)
 TOLERANCE = 1e-11
 #: Parameters of the test of overhead: 1 MB of x in float64.
 WIDE = 131_072
+#: Rows of 31 numbers, engines and workers of the comparison of times.
+ROWS = 100_000
+RUNS = (("local", 1), *((engine, workers) for engine in ("ray", "torch") for workers in SHARDS))
+NAMES = {"local": "one process", "ray": "actors of Ray", "torch": "ranks of torchrun"}
+STUDY = Study("benchmarks.shards", "shards")
+PICTURE = ROOT / "docs" / "assets" / "shards-workers.png"
 #: Seconds after which a job of ranks is taken for lost.
 LIMIT = 600
 
@@ -243,15 +251,43 @@ def print_overhead() -> None:
     print_table("A step of 4 shards without work, 1 MB of x: values and a pullback", ["engine", "ms", "least ms"], rows)
 
 
-def print_break_even() -> None:
-    rows = []
-    for size in (4_000, 40_000, 400_000):
-        found = {engine: ask(engine, "break-even", size, 1 if engine == "local" else 2) for engine in ENGINES}
-        assert all(one["success"] for one in found.values())
-        seconds = [f"{found[engine]['seconds']:.2f}" for engine in ENGINES]
-        rows.append([f"{size:,} x 31", found["local"]["forwards"], *seconds])
-    head = ["rows", "evaluations", "one process, s", "2 actors, s", "2 ranks, s"]
-    print_table("Time of a solve, after the data has arrived", head, rows)
+def compare_workers(draw_only: bool) -> None:
+    """Solve with 1, 2 and 4 workers of each engine, three times in turn, and draw the least seconds."""
+    for _ in range(0 if draw_only else 3):
+        for engine, workers in RUNS:
+            found = ask(engine, "break-even", ROWS, workers, ranks=workers)
+            assert found["success"]
+            STUDY.add({"engine": engine, "workers": workers, **found})
+    rows = STUDY.rows()
+    text = workers_table(rows)
+    STUDY.write(text)
+    print(text)
+    draw_workers(rows)
+
+
+def least_seconds(rows: list[Row]) -> dict[tuple[str, int], float]:
+    return {run: min(row["seconds"] for row in rows if (row["engine"], row["workers"]) == run) for run in RUNS}
+
+
+def workers_table(rows: list[Row]) -> str:
+    least = least_seconds(rows)
+    body = [[NAMES[engine], workers, f"{seconds:.1f}"] for (engine, workers), seconds in least.items()]
+    return f"{markdown(['engine', 'workers', 'least s of three solves'], body)}\n\n{told(rows)}".rstrip()
+
+
+def draw_workers(rows: list[Row]) -> None:
+    import matplotlib.pyplot as plt
+
+    least = least_seconds(rows)
+    figure, ax = plt.subplots(figsize=(5.2, 3.2), layout="constrained")
+    ax.axhline(least["local", 1], color="0.5", linestyle="--", linewidth=1, label=NAMES["local"])
+    for engine, mark in (("ray", "o-"), ("torch", "s-")):
+        points = [(workers, seconds) for (name, workers), seconds in least.items() if name == engine]
+        ax.plot(*zip(*points, strict=True), mark, label=NAMES[engine])
+    ax.set(xlabel="workers", ylabel="seconds of a solve", xticks=SHARDS, ylim=(0, None))
+    ax.legend(frameon=False)
+    figure.savefig(PICTURE, dpi=110, metadata={"Software": None})
+    plt.close(figure)
 
 
 class Watched(ModuleShard):
@@ -313,14 +349,16 @@ def watched(net: torch.nn.Module, rows: Any, log: str) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parts = {"agree": print_agreement, "overhead": print_overhead, "break-even": print_break_even}
-    parser.add_argument("parts", nargs="*", choices=[*parts, "large", []])
+    parts: dict[str, Callable[[], None]] = {"agree": print_agreement, "overhead": print_overhead}
+    parser.add_argument("parts", nargs="*", choices=[*parts, "workers", "large", []])
     parser.add_argument("--gigabytes", type=float, default=2.0)
+    parser.add_argument("--draw", action="store_true", help="draw the saved records of workers, compute nothing")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank:
         run_rank(given.rank)
         return
+    parts["workers"] = lambda: compare_workers(given.draw)
     parts["large"] = lambda: print_large(given.gigabytes)
     for part in given.parts or parts:
         parts[part]()

@@ -16,7 +16,7 @@ STOP = gdpa.MaxSteps(30)
 
 
 @functools.cache
-def undisturbed() -> list[float]:
+def undisturbed() -> Any:
     return gdpa.solve(shards.cases()["12 groups"].in_shards(2, "local"), None, "GDPA", stop=STOP).x.tolist()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -126,17 +127,18 @@ class ModuleShard:
         with torch.no_grad():
             for chunk in self._rows.chunks():
                 rows = range(1, 1 + _length(chunk))
-                first = bisect_left(rows, True, key=lambda n, chunk=chunk: not self._is_good(leaf, _head(chunk, n)))
+                first = bisect_left(rows, True, key=partial(self._is_bad, leaf, chunk))
                 if first < len(rows):
                     return at + first
                 at += len(rows)
         return None
 
-    def _is_good(self, leaf: torch.Tensor, chunk: Chunk) -> bool:
+    def _is_bad(self, leaf: torch.Tensor, chunk: Chunk, rows: int) -> bool:
+        """Return whether one of the first rows of a chunk is bad."""
         try:
-            return bool(torch.isfinite(self._sums(leaf, chunk)).all())
+            return not torch.isfinite(self._sums(leaf, _head(chunk, rows))).all()
         except Exception:
-            return False
+            return True
 
     def _sums(self, leaf: torch.Tensor, chunk: Chunk) -> torch.Tensor:
         """Return numerators and denominators, in float64."""
