@@ -50,9 +50,11 @@ def test_file_and_folder_are_flushed_before_and_after_the_rename(tmp_path, monke
     events = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(
-        os, "fsync", lambda handle: (events.append(os.readlink(f"/proc/self/fd/{handle}")), fsync(handle))
+        os,
+        "fsync",
+        lambda handle: (events.append(os.readlink(f"/proc/self/fd/{handle}")), fsync(handle)),  # type: ignore[func-returns-value]
     )
-    monkeypatch.setattr(os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))  # type: ignore[func-returns-value]
     write_whole(tmp_path / "file", b"data")
     first, rename, last = events
     assert files._TEMPORARY.fullmatch(os.path.basename(first))

@@ -135,7 +135,7 @@ def test_the_independent_certificate_tells_right_from_wrong():
     ones = np.ones(len(drawn.start))
     assert not success.is_kkt(drawn, drawn.start, ones)
     free = success.Drawn(
-        "square", lambda x: x @ x, lambda x: 2 * x, lambda x: x[:1] - 1, lambda x: np.eye(1, 2), 0,
+        "square", lambda x: x @ x, lambda x: 2 * x, lambda x: x[:1] - 1, lambda x: np.eye(1, 2), 0,  # type: ignore[return-value]
         np.ones(2), np.full(2, -np.inf), np.full(2, np.inf),
     )  # fmt: skip
     assert success.is_kkt(free, np.zeros(2), np.ones(2))

@@ -34,7 +34,7 @@ class Disc(Case):
 
 
 def kkt(*x, tolerance):
-    case, x = Disc(), np.array(x)
+    case, x = Disc(), np.array(x)  # type: ignore[assignment]
     return is_kkt(case, x, tolerance, case.values(x), case.gradient(x), case.jacobian(x))
 
 

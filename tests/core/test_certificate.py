@@ -109,11 +109,12 @@ def test_measures_of_a_batch_are_those_of_its_members(library, rng):
     x, gradient = rng.normal(size=(2, 3, 4))
     g, lam = rng.normal(size=(2, 3, 2))
     lam = np.abs(lam)
-    w, c, a, r = rng.uniform(0.5, 3.0, size=(3, 4)), *rng.uniform(0.5, 3.0, size=(3, 3, 2))
+    w = rng.uniform(0.5, 3.0, size=(3, 4))
+    c, a, r = rng.uniform(0.5, 3.0, size=(3, 3, 2))
     e = np.full((3, 2), 0.1)
     parts = [library.array(a) for a in (x, gradient, g, lam)]
     units = Units(*(library.array(part) for part in (w, c, a, e, r)))
-    whole = relative_residuals(NonNegative(), *parts, units, num_equalities=1)
+    whole = relative_residuals(NonNegative(), *parts, units, num_equalities=1)  # type: ignore[call-arg]
     absolute = absolute_residuals(NonNegative(), *parts, num_equalities=1)
     for i in range(3):
         member = (x[i], gradient[i], g[i], lam[i])
@@ -390,7 +391,7 @@ def test_a_problem_that_has_its_jacobian_is_asked_for_it():
             asked.append(x)
             return now.jacobian()
 
-        return Evaluation(*now, rows)
+        return Evaluation(*now, rows)  # type: ignore[call-arg]
 
     oracle = CountingOracle(Problem(evaluate))
     certificate = certify(oracle.problem, own.solution)

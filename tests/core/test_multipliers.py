@@ -92,7 +92,7 @@ def test_many_coordinates_lose_no_digit(correlation, p, library):
     slack = np.array([0.0, 0.0, 0.3, 0.0])
     units = [np.ones(d), np.ones(4), np.ones(4), np.zeros(4), np.ones(4)]
     given = [library.array(a) for a in (np.zeros(d), gradient, J, -slack)]
-    found = fit(REALS, *given, p, Units(*(library.array(weight) for weight in units)))
+    found = fit(REALS, *given, p, Units(*(library.array(weight) for weight in units)))  # type: ignore[call-arg]
     A = np.vstack([J.T, np.diag(slack)])
     scale = np.linalg.norm(A, axis=0)
     split = np.hstack([A, -A[:, 4 - p :]]) / np.append(scale, scale[4 - p :])

@@ -194,7 +194,7 @@ def test_what_holds_itself_is_refused_and_what_is_deep_enough_is_not():
         encode(loop)
     deep = None
     for _ in range(DEEPEST):
-        deep = (deep,)
+        deep = (deep,)  # type: ignore[assignment]
     assert back(deep) == deep
     with pytest.raises(ValueError, match="nested deeper"):
         encode([deep])
@@ -236,7 +236,7 @@ def test_own_classes_are_registered_by_hand(monkeypatch):
         with pytest.raises(TypeError, match="must be a dataclass, a NamedTuple or an Enum"):
             register(wrong)
     with pytest.raises(ValueError, match="the name State is taken"):
-        register(NamedTuple("State", []))
+        register(NamedTuple("State", []))  # type: ignore[type-var]
 
 
 # Files of gdpa 0.1.0, written by its encode: GDPA() before it had the field lipschitz, and the start of a run, whose

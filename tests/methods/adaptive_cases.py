@@ -76,7 +76,7 @@ INFEASIBLE = [
     Case("outside the ball", lambda x: (x @ x, [2 - x[0]]), [0.0, 0.5], Ball(1.0)),
     Case("off the simplex", lambda x: (x @ x, [2 - x[0] - x[1]]), [0.2, 0.3, 0.5], Simplex()),
     Case("eight half-spaces", lambda x: (x @ x, A8 @ x - B8), [0.0] * 5),
-    Case("six balls", lambda x: (x.sum(), torch.sum((x - CENTERS) ** 2, dim=1) - 1), [0.0] * 4),
+    Case("six balls", lambda x: (x.sum(), torch.sum((x - CENTERS) ** 2, dim=1) - 1), [0.0] * 4),  # type: ignore[return-value]
     Case("fifty half-spaces", lambda x: (x @ x, A50 @ x - B50), [0.0] * 10),
     Case("large units", lambda x: (x[0], [1e4 * (x[0] ** 2 + 1)]), [3.0]),
     Case("small gap", lambda x: (x[0] ** 2 + x[1], [x @ x + 1e-2]), [1.0, 2.0]),

@@ -27,7 +27,7 @@ def _linear(
     problem = from_functions(
         f, lambda x: A @ x - b, gradient=gradient, jacobian=lambda x: A, num_equalities=len(b), domain=domain
     )
-    return problems.TestProblem(name, problem, *(np.array(v, dtype=float) for v in (x0, solution, multipliers)), why)
+    return problems.TestProblem(name, problem, *(np.array(v, dtype=float) for v in (x0, solution, multipliers)), why)  # type: ignore[call-arg]
 
 
 def _constructed() -> problems.TestProblem:

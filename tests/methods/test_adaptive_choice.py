@@ -45,7 +45,7 @@ def test_a_given_jacobian_costs_two_backwards_a_point():
             calls.append(x)
             return np.stack([now.pullback(row, objective=0.0) for row in np.eye(3)])
 
-        return Evaluation(*now, jacobian)
+        return Evaluation(*now, jacobian)  # type: ignore[call-arg]
 
     oracle = CountingOracle(dataclasses.replace(case.problem, evaluate=evaluate))
     states = walk(AdaptiveGDPA(), oracle.problem, case.x0, 10)

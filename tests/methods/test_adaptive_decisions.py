@@ -135,7 +135,7 @@ def test_an_objective_without_a_lower_bound_is_named():
 
 def test_the_phase_is_chosen_only_if_that_is_left_to_the_method(monkeypatch):
     chosen = []
-    monkeypatch.setattr(AdaptiveGDPA, "_choose", lambda self, problem, state: chosen.append(1) or state)
+    monkeypatch.setattr(AdaptiveGDPA, "_choose", lambda self, problem, state: chosen.append(1) or state)  # type: ignore[func-returns-value]
     problem = line()
     state = at(problem)
     for step, count in (("pullback", 0), ("auto", 1)):

@@ -83,7 +83,7 @@ def test_every_library_takes_the_same_step(library):
     expected = model_step(memory, c, J, r, beta, 1, bounds)
     own = memory._replace(rows=padded(library.array(memory.rows)), matrix=None)
     arrays = [library.array(a) for a in (c, J, r)]
-    step = model_step(own, *arrays, beta, 1, tuple(library.array(b) for b in bounds))
+    step = model_step(own, *arrays, beta, 1, tuple(library.array(b) for b in bounds))  # type: ignore[call-arg]
     np.testing.assert_allclose(to_numpy(step.direction), expected.direction, atol=1e-10)
     np.testing.assert_allclose(to_numpy(step.multipliers), expected.multipliers, atol=1e-8)
 

@@ -148,7 +148,7 @@ def test_differences_are_central_if_third_derivatives_matter(grid, sides):
     """f = sum exp(x / h) h^2: its second derivatives exp(x / h) change by the share 1e-7 / h over a difference."""
     n, calls = 60, []
     problem = from_functions(
-        lambda x: calls.append(x) or grid**2 * np.sum(np.exp(x / grid)),
+        lambda x: calls.append(x) or grid**2 * np.sum(np.exp(x / grid)),  # type: ignore[func-returns-value]
         gradient=lambda x: grid * np.exp(x / grid),
         hessian_sparsity=eye_array(n, format="csr"),
     )

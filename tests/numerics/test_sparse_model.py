@@ -120,7 +120,7 @@ def test_factorizations_agree_with_dense_algebra(widest, monkeypatch):
     rng = np.random.default_rng(3)
     d, m = 30, 12
     H = diags_array([rng.standard_normal(d - 1), 4 + rng.random(d)], offsets=[-1, 0])
-    H = read((H + H.T).tocsr())
+    H = read((H + H.T).tocsr())  # type: ignore[assignment]
     J = read(csr_array(random_array((m, d), density=0.1, rng=rng)))
     a, b = rng.random(d), rng.random(m) + 0.1
     whole = np.block([[H.toarray() + np.diag(a), J.toarray().T], [J.toarray(), -np.diag(b)]])

@@ -175,7 +175,7 @@ def test_differences_stay_in_the_box_and_around_holes():
     visited = []
     box = Box(np.array([0.25, 0.0]), np.array([0.25, 1.0]))
     problem = root(0.5, box)
-    watched = replace(problem, evaluate=lambda x: visited.append(x) or problem.evaluate(x))
+    watched = replace(problem, evaluate=lambda x: visited.append(x) or problem.evaluate(x))  # type: ignore[func-returns-value]
     report = check_derivatives(watched, np.array([0.25, 1.0]))
     assert report.ok
     assert report.unclear == (("f", 0),)  # no room along a fixed variable

@@ -51,7 +51,7 @@ def test_n7_one_off_work_is_done_before_the_clock_starts(toy_data, monkeypatch, 
     unit = next(u for u in MNPC.units(Settings(steps=3, preset="printed")) if u.method == method)
     order = []
     monkeypatch.setattr("gdpa.paper.comparison.warm_up", lambda *arguments: order.append("warm-up"))
-    monkeypatch.setattr("gdpa.paper.comparison.Clock.watch", lambda self, m: order.append("clock") or m)
+    monkeypatch.setattr("gdpa.paper.comparison.Clock.watch", lambda self, m: order.append("clock") or m)  # type: ignore[func-returns-value]
     record(MNPC, unit)
     assert order == ["warm-up", "clock"]
 

@@ -97,7 +97,7 @@ def test_bounded_coordinates_are_drawn_between_their_bounds_and_others_around_th
 
 
 def test_starts_go_with_the_unit_of_x():
-    plain = Problem(lambda x: None)
+    plain = Problem(lambda x: None)  # type: ignore[return-value]
     one = list(starts(plain, np.array([1.0, -3.0]), 4))
     other = list(starts(plain, np.array([1e6, -3e6]), 4))
     assert np.array(other) == pytest.approx(1e6 * np.array(one))
@@ -107,7 +107,7 @@ def test_starts_go_with_the_unit_of_x():
 
 def test_starts_lie_in_the_set():
     domain = Ball(2.0)
-    for x in starts(Problem(lambda x: None, domain=domain), np.array([1.0, 1.0]), 20):
+    for x in starts(Problem(lambda x: None, domain=domain), np.array([1.0, 1.0]), 20):  # type: ignore[return-value]
         assert np.linalg.norm(x) <= 2 + 1e-12
 
 

@@ -91,7 +91,7 @@ def test_a_derivative_that_both_ask_for_is_charged_to_the_method(jacobian, backw
 
 
 def test_what_is_no_evaluation_is_refused():
-    oracle = CountingOracle(Problem(lambda x: (x @ x, x)))
+    oracle = CountingOracle(Problem(lambda x: (x @ x, x)))  # type: ignore[return-value]
     with pytest.raises(TypeError, match="evaluate must return an Evaluation, got tuple"):
         oracle.problem.evaluate(np.ones(2))
 

@@ -147,7 +147,7 @@ def test_a_hessian_that_does_not_change_is_asked_for_once():
         lambda x: A @ x - 0.1,
         gradient=lambda x: x - t,
         jacobian=lambda x: A,
-        hessian=lambda x, w: calls.append(x) or eye_array(n, format="csr"),
+        hessian=lambda x, w: calls.append(x) or eye_array(n, format="csr"),  # type: ignore[func-returns-value]
     )
     result = gdpa.solve(problem, np.zeros(n), tolerance=1e-8, record=0)
     assert result.success

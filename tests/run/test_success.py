@@ -266,7 +266,7 @@ def test_values_in_single_precision_differenced_by_minimize():
     def objective(x):
         return float(np.float32((x[0] - 2) ** 2 + x[1] ** 2))
 
-    constraint = NonlinearConstraint(lambda x: float(np.float32(x @ x)), -np.inf, 1.0)
+    constraint = NonlinearConstraint(lambda x: float(np.float32(x @ x)), -np.inf, 1.0)  # type: ignore[return-value]
     for start in ([0.5, 0.5], [-0.7, 0.2], [3.0, 2.0]):
         assert_honest(minimize(objective, start, constraints=constraint), np.array([1.0, 0.0]))
 

@@ -244,7 +244,7 @@ def test_user_functions_are_never_called_twice_at_one_point(through_scipy, bound
     seen: list[float] = []
     options = {**STEPS, "maxiter": 400}
     if through_scipy:
-        options["method"] = "gdpa"
+        options["method"] = "gdpa"  # type: ignore[assignment]
     found = run(
         fun,
         [0, 0],
@@ -397,7 +397,7 @@ def test_x0_is_converted_and_left_alone():
     assert start.tolist() == [3, 1]
     assert found.x.dtype == np.float64
     seen = []
-    minimize(lambda x: seen.append(x) or x @ x, [3, 1], jac=twice, bounds=[(0, 1)] * 2, options={"maxiter": 1})
+    minimize(lambda x: seen.append(x) or x @ x, [3, 1], jac=twice, bounds=[(0, 1)] * 2, options={"maxiter": 1})  # type: ignore[func-returns-value]
     assert seen[0].tolist() == [1.0, 1.0]  # projected before the first call
 
 
@@ -650,7 +650,7 @@ def test_a_callback_of_two_arguments_gets_the_state_and_may_say_stop():
     assert (found.nit, found.niter, found.nhev, found.status) == (2, 2, 0, 99)
     assert found.message.startswith("`callback` raised `StopIteration` or returned True. ")
     minimize(square, [3.0], callback=lambda xk, *rest, scale=1: seen.append(rest))
-    assert seen[-1] == ()
+    assert seen[-1] == ()  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.parametrize(
@@ -727,7 +727,7 @@ def test_fixed_variables_are_taken_out_and_put_back(jac, form):
 
 
 def test_every_variable_fixed():
-    bounds, low = [(1, 1), (2, 2)], NonlinearConstraint(lambda x: np.sum(x), -np.inf, 0)
+    bounds, low = [(1, 1), (2, 2)], NonlinearConstraint(lambda x: np.sum(x), -np.inf, 0)  # type: ignore[return-value]
     fun = Counted(lambda x: float(np.sum(x)))
     found = minimize(fun, [5.0, 5.0], bounds=bounds)
     assert (found.success, found.nfev, found.fun, found.x.tolist()) == (True, 1, 3.0, [1.0, 2.0])

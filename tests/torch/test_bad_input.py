@@ -58,9 +58,9 @@ def test_construction(kwargs, error, message):
 
 def test_unknown_options_and_empty_parameters():
     with pytest.raises(TypeError, match="unexpected keyword"):
-        gdpa.torch.GDPA([param()], 1, momentum=0.9)
+        gdpa.torch.GDPA([param()], 1, momentum=0.9)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword"):
-        gdpa.torch.constrain(torch.optim.SGD([param()], lr=0.1), 1, beta=1.0)
+        gdpa.torch.constrain(torch.optim.SGD([param()], lr=0.1), 1, beta=1.0)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="empty parameter list"):
         gdpa.torch.GDPA([], 1)
     x = param()

@@ -107,7 +107,7 @@ def test_certify_pools_terms_exactly_whatever_the_batches(size):
         ends.append(test.proportion_ci(1 - level / 2))
     assert new["gap"].upper == pytest.approx(ends[0].high - ends[1].low, rel=1e-6)
     p = torch.sigmoid(scores)
-    wanted = empirical_bernstein(p.mean().item(), p.var().item(), 600, 1.0, level)
+    wanted = empirical_bernstein(p.mean().item(), p.var().item(), 600, 1.0, level)  # type: ignore[assignment]
     assert new["loss"].upper == pytest.approx(wanted, rel=1e-9)
     assert new["norm"].upper == pytest.approx(found.report["norm"].value)  # weights are the same on new data
     assert new.shown
@@ -207,7 +207,7 @@ def test_a_tightened_limit_is_tighter_in_training_only():
     assert limits.violations(values)["recall"].item() == pytest.approx(0, abs=1e-7)
     assert limits.violations(values)["gap (upper)"].item() == 0
     assert limits.judged().violations(values)["fpr"].item() == pytest.approx(-0.2)
-    assert limits.value("fpr", 0.0) == (pytest.approx(0.04), pytest.approx(0.04))
+    assert limits.value("fpr", 0.0) == (pytest.approx(0.04), pytest.approx(0.04))  # type: ignore[comparison-overlap]
     assert "<= 0.05  " in repr(limits)
     assert "tightened by 0.01 in training" in repr(limits)
     with pytest.raises(ValueError, match=r"leaves no room for a margin of 0\.1"):

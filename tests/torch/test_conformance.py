@@ -121,7 +121,7 @@ def test_plateau_scheduler_and_tensor_lr(scheduler):
     plan = lr_scheduler.ReduceLROnPlateau(opt, patience=0) if scheduler else gdpa.torch.PowerLR(opt)
     for i in range(4):
         train(net, opt, 1, start=i)
-        plan.step(1.0) if scheduler else plan.step()
+        plan.step(1.0) if scheduler else plan.step()  # type: ignore[call-arg]
     assert float(opt.param_groups[0]["lr"]) < 0.05
 
 

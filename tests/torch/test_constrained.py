@@ -252,7 +252,7 @@ class TestMissingGroups:
             opt.lagrangian(x.square().sum(), {"a": a, "b": x[1]}, counts=counts).backward()
             trail.append((absent, opt.multipliers.clone(), x.grad.clone(), x.detach().clone()))
             opt.step()
-            trail[-1] += (opt.multipliers.clone(),)
+            trail[-1] += (opt.multipliers.clone(),)  # type: ignore[assignment]
         return trail
 
     @pytest.mark.parametrize("mode", ["counts", "nan", "mask"])

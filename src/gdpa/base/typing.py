@@ -8,7 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = Any
-"""A NumPy, torch or JAX array. The array-API namespace is found at run time, see `gdpa.base.arrays`."""
+"""A NumPy, torch or JAX array. The array-API namespace is found at run time, see `gdpa.base.arrays`.
+
+It is not a protocol: ``np.sin(result.x)`` and ``Problem(evaluate)`` with ``evaluate(x: np.ndarray)`` would be errors in the
+typed programs of users, because a protocol is neither accepted as an ndarray nor may a callback ask for more than it.
+"""
 
 Vector: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array, for code that is NumPy only."""

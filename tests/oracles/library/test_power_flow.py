@@ -45,8 +45,8 @@ def problem():
         Y[k, i] -= y
     demand = torch.zeros(BUSES, dtype=torch.complex128)
     for bus, (p, q) in DEMAND.items():
-        demand[bus] = complex(p, q) / BASE
-    Y, series, shunt = (torch.tensor(values) for values in (Y, series, shunt))
+        demand[bus] = complex(p, q) / BASE  # type: ignore[assignment]
+    Y, series, shunt = (torch.tensor(values) for values in (Y, series, shunt))  # type: ignore[assignment]
     limits, cost = tensor(BRANCHES[:, 5] / BASE), tensor(COST)
     embed = torch.eye(BUSES, 3, dtype=torch.complex128)  # the generators are at the first three buses
 
