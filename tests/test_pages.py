@@ -27,7 +27,7 @@ def test_the_front_page_and_the_tutorials_have_code():
 def test_the_code_of_a_page_runs_and_solves_its_problems(page, capsys):
     plt = pytest.importorskip("matplotlib.pyplot")
     plt.switch_backend("Agg")
-    names = {}
+    names: dict = {}
     for block in blocks(page):
         if block.startswith(">>>"):
             test = doctest.DocTestParser().get_doctest(block, names, page, page, 0)

@@ -195,7 +195,7 @@ BAD = [
     (lambda: Simplex(rows=1.5), ValueError, r"rows must be a positive integer, got 1\.5"),
     (lambda: Product([]), ValueError, "at least one"),
     (lambda: Product([(0, REALS)]), ValueError, r"each block must be \(positive size, ConvexSet\), got \(0, "),
-    (lambda: Product([(1, "box")]), ValueError, r"each block must be .*'box'"),
+    (lambda: Product([(1, "box")]), ValueError, r"each block must be .*'box'"),  # type: ignore[list-item]
     (lambda: Product([(3, Simplex(rows=2))]), ValueError, "rows must divide it"),
     (lambda: Box([0.0, 0.0], 1.0).check_dimension(3), ValueError, "the box has 2 bounds but x has 3 coordinates"),
     (lambda: Ball(1.0, [0.0, 0.0]).check_dimension(3), ValueError, "center has 2 coordinates but x has 3"),

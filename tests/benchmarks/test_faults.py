@@ -77,7 +77,7 @@ def mutate(monkeypatch, module, name, old, new):
     function = inspect.unwrap(getattr(getattr(module, owners[0]) if owners else module, last))
     source = textwrap.dedent(inspect.getsource(function))
     assert source.count(old) >= 1, f"{name} has no {old!r} any more: choose another mutation of the same check"
-    names = {}
+    names: dict = {}
     exec("from __future__ import annotations\n" + source.replace(old, new), module.__dict__, names)
     monkeypatch.setattr(function, "__code__", inspect.unwrap(names[last]).__code__)
 
@@ -203,7 +203,7 @@ print("ended")
 
 
 def test_a_start_that_hangs_is_reported_and_repeated(tmp_path):
-    said = []
+    said: list = []
     command = [sys.executable, "-c", HANGS_ONCE, str(tmp_path / "marker")]
     assert ranks.output_with_retry(command, 3.0, said.append) == "ended\n"
     assert "did not end within 3 s; it is started once more" in said[0]

@@ -210,7 +210,7 @@ class Here:
         return None
 
     def submit(self, function, *arguments):
-        future = Future()
+        future = Future()  # type: ignore[var-annotated]
         future.set_result(function(*arguments))
         return future
 

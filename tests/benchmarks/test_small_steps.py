@@ -16,7 +16,7 @@ class Disc:
     m_linear_eq, m_nonlinear_eq, aeq, beq = 0, 0, None, None
 
     def __init__(self):
-        self.calls = Counter()
+        self.calls = Counter()  # type: ignore[var-annotated]
 
     def fun(self, x):
         self.calls["fun"] += 1

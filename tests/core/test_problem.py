@@ -90,13 +90,13 @@ def test_an_evaluation_unpacks_as_its_three_parts(library):
 
 
 def test_the_jacobian_is_pulled_back_row_by_row(library):
-    calls = []
+    calls: list = []
     assert to_numpy(linear(library, calls).jacobian()).tolist() == A.tolist()
     assert calls == [([1.0, 0.0], 0.0), ([0.0, 1.0], 0.0)]
 
 
 def test_the_jacobian_in_one_piece_is_asked_for_if_there_is_one(library):
-    calls = []
+    calls: list = []
     now = linear(library, calls, cheap=True)
     assert now.has_cheap_jacobian
     assert not linear(library, []).has_cheap_jacobian
@@ -105,14 +105,14 @@ def test_the_jacobian_in_one_piece_is_asked_for_if_there_is_one(library):
 
 
 def test_the_gradient_is_pulled_back_without_the_constraints(library):
-    calls = []
+    calls: list = []
     assert to_numpy(linear(library, calls).gradient()).tolist() == C.tolist()
     assert calls == [([0.0, 0.0], 1.0)]
 
 
 @pytest.mark.parametrize("cheap", [False, True])
 def test_each_derivative_is_computed_at_most_once(library, cheap):
-    calls = []
+    calls: list = []
     now = linear(library, calls, cheap)
     assert not now.knows_derivatives
     now.gradient()
@@ -161,7 +161,7 @@ def test_unit_vectors_have_the_type_and_the_leading_axes_of_the_constraints(libr
 
 
 def test_row_by_row_hides_the_jacobian_in_one_piece_and_nothing_else(library):
-    calls = []
+    calls: list = []
     problem = Problem(lambda x: linear(library, calls, cheap=True), num_constraints=2, num_equalities=1, x_scale=2.0)
     other = row_by_row(problem)
     assert to_numpy(other.evaluate(None).jacobian()).tolist() == A.tolist()

@@ -142,7 +142,7 @@ def test_temporary_files_of_killed_writers_go(tmp_path, look):
 def test_a_file_that_another_process_removes_meanwhile_is_no_error(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path, keep=1)
     first = checkpoints.save(1, 1)
-    calls = []
+    calls: list = []
 
     def load_after_another_save(path):
         if not calls:

@@ -188,7 +188,7 @@ def test_what_cannot_be_stored_is_named_with_its_place():
 
 
 def test_what_holds_itself_is_refused_and_what_is_deep_enough_is_not():
-    loop = []
+    loop: list = []
     loop.append(loop)
     with pytest.raises(ValueError, match="nested deeper than 50 levels, or holds itself"):
         encode(loop)

@@ -70,7 +70,7 @@ def test_limited_memory_bfgs_is_a_sparse_matrix_and_a_low_rank(pairs):
 def test_an_indefinite_matrix_is_shifted_until_the_step_descends():
     rng = np.random.default_rng(0)
     d = 60
-    B = diags_array([np.full(d - 1, 2.0), rng.uniform(-3, 3, d), np.full(d - 1, 2.0)], offsets=[-1, 0, 1])
+    B = diags_array([np.full(d - 1, 2.0), rng.uniform(-3, 3, d), np.full(d - 1, 2.0)], offsets=[-1, 0, 1])  # type: ignore[list-item]
     c = rng.standard_normal(d)
     J = read(csr_array(random_array((20, d), density=0.05, rng=rng)))
     step = sparse_model_step(Quadratic(read(B.tocsr())), c, J, -np.ones(20), 10.0, 0, (np.full(d, -1.0), np.ones(d)))
@@ -119,7 +119,7 @@ def test_factorizations_agree_with_dense_algebra(widest, monkeypatch):
     monkeypatch.setattr(factor, "WIDEST_BAND", widest)
     rng = np.random.default_rng(3)
     d, m = 30, 12
-    H = diags_array([rng.standard_normal(d - 1), 4 + rng.random(d)], offsets=[-1, 0])
+    H = diags_array([rng.standard_normal(d - 1), 4 + rng.random(d)], offsets=[-1, 0])  # type: ignore[list-item]
     H = read((H + H.T).tocsr())  # type: ignore[assignment]
     J = read(csr_array(random_array((m, d), density=0.1, rng=rng)))
     a, b = rng.random(d), rng.random(m) + 0.1

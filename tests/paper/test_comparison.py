@@ -211,7 +211,7 @@ def test_a_lost_record_comes_back_the_same(toy, tmp_path):
     folder = Folder(tmp_path)
 
     def run():
-        events = []
+        events: list = []
         with folder.lock():
             folder.begin("mnpc", Settings(), units)
             assert run_units(folder, units, events.append) == []

@@ -38,7 +38,7 @@ def test_n7_waiting_is_not_on_the_clock():
 
     slow = type(disc.problem)(evaluate, num_constraints=1)
     method = clock.watch(GDPA(tau=0.5))
-    result = solve(slow, disc.x0, method, stop=MaxSteps(10), observers=[lambda progress: sum(range(100_000))])
+    result = solve(slow, disc.x0, method, stop=MaxSteps(10), observers=[lambda progress: sum(range(100_000))])  # type: ignore[list-item]
     assert result.seconds > 0.1  # on the wall
     assert 0 < clock.seconds < 0.05  # neither the waiting nor the observer
     assert isinstance(method, GDPA)

@@ -129,7 +129,7 @@ def edited(**changes):
     ],
 )
 def test_a_whole_line_that_makes_no_sense_is_named_and_the_others_are_read(tmp_path, edit, reason):
-    told = []
+    told: list = []
     other = Unit("toy", "m", "s", 1)
     write(Folder(tmp_path))
     write(Folder(tmp_path), other)
@@ -145,7 +145,7 @@ def test_a_whole_line_that_makes_no_sense_is_named_and_the_others_are_read(tmp_p
 
 
 def test_a_line_cut_by_a_kill_is_named_and_the_unit_is_run_again(tmp_path):
-    told = []
+    told: list = []
     write(Folder(tmp_path))
     path = tmp_path / "toy" / "records.jsonl"
     path.write_bytes(path.read_bytes()[:-30])

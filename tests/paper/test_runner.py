@@ -22,7 +22,7 @@ def toys(*whats):
 
 
 def test_units_run_in_order_and_tell_what_happens(toy, tmp_path):
-    units, events = toy.units(Settings()), []
+    units, events = toy.units(Settings()), []  # type: ignore[var-annotated]
     folder = begin(tmp_path, units)
     assert run_units(folder, units, events.append) == []
     kinds = [(event.kind, event.unit) for event in events if event.kind != "progress"]
@@ -36,7 +36,7 @@ def test_finished_units_are_skipped_unless_fresh(toy, tmp_path):
     units = toy.units(Settings())
     folder = begin(tmp_path, units)
     run_units(folder, units[:2], lambda event: None)
-    events = []
+    events: list = []
     run_units(folder, units, events.append)
     assert [event.unit for event in events if event.kind == "skipped"] == units[:2]
     assert [event.unit for event in events if event.kind == "finished"] == units[2:]
@@ -47,7 +47,7 @@ def test_finished_units_are_skipped_unless_fresh(toy, tmp_path):
 
 def test_a_failing_unit_leaves_the_others_alone_and_a_complaint_behind(toy, tmp_path):
     units = toys(None, "raise", "columns", None)
-    folder, events = begin(tmp_path, units), []
+    folder, events = begin(tmp_path, units), []  # type: ignore[var-annotated]
     assert run_units(folder, units, events.append) == units[1:3]
     assert [folder.finished(unit) for unit in units] == [True, False, False, True]
     notes = [event.note for event in events if event.kind == "failed"]
@@ -80,7 +80,7 @@ def one(folder, note, unit):
 
 def test_a_unit_fails_with_the_one_it_needs(toy, tmp_path):
     second, first = pair("raise")
-    folder, events = begin(tmp_path, [second, first]), []
+    folder, events = begin(tmp_path, [second, first]), []  # type: ignore[var-annotated]
     assert run_units(folder, [second, first], events.append) == [first, second]
     assert events[-1].note == f"it requires the record {first.name}, which does not exist"
     mended = pair()  # another configuration, another record
@@ -112,7 +112,7 @@ def test_processes_give_the_same_records_as_one(tmp_path):
     units = [unit for unit in rate.units(Settings(steps=20)) if unit.setting == "disc-product"]
     broken = Unit("rate", "GDPA", "no such problem", 0, {**units[0].config})
     one, many = begin(tmp_path / "one", units), begin(tmp_path / "many", [*units, broken])
-    events = []
+    events: list = []
     run_units(one, units, lambda event: None, jobs=1)
     assert run_units(many, [*units, broken], events.append, jobs=2) == [broken]
     assert [event.kind for event in events].count("finished") == len(units)
@@ -131,7 +131,7 @@ def die(*arguments):
 def test_a_killed_process_is_a_failed_unit(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_work", die)
     units = toys(None, None)
-    folder, events = begin(tmp_path, units), []
+    folder, events = begin(tmp_path, units), []  # type: ignore[var-annotated]
     assert sorted(unit.name for unit in run_units(folder, units, events.append, jobs=2)) == sorted(
         unit.name for unit in units
     )

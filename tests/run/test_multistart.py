@@ -187,7 +187,7 @@ def test_what_makes_no_sense_is_refused(tmp_path):
 
 
 def test_stop_rules_and_observers_may_be_iterators():
-    seen = []
+    seen: list = []
     rules = iter([MaxSteps(2)])
     result = solve(
         Calls().problem, np.array([1.0]), AdaptiveGDPA(), best_of=3, stop=rules, observers=iter([seen.append])

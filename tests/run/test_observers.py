@@ -234,4 +234,4 @@ def test_one_observer_needs_no_list_and_a_wrong_one_is_named():
     solve(hs.problem, hs.x0, stop=MaxSteps(3), observers=lambda progress: seen.append(progress.step))
     assert seen == [1, 2, 3]
     with pytest.raises(TypeError, match=r"observers must be functions of the Progress of a run, got \(3,\)"):
-        solve(hs.problem, hs.x0, observers=[3])
+        solve(hs.problem, hs.x0, observers=[3])  # type: ignore[list-item]

@@ -101,7 +101,7 @@ def test_minimize_keeps_constraints_sparse(differences, never_dense):
 
     keywords = {"jac": "2-point", "finite_diff_jac_sparsity": pattern} if differences else {"jac": jacobian}
     links = NonlinearConstraint(lambda x: x[:-1] ** 2 + x[1:] ** 2, -np.inf, 1, **keywords)
-    band = LinearConstraint(diags_array([np.ones(n - 1), -np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n)), -0.5, 0.5)
+    band = LinearConstraint(diags_array([np.ones(n - 1), -np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n)), -0.5, 0.5)  # type: ignore[list-item]
     found = gdpa.minimize(
         lambda x: np.sum((x - a) ** 2),
         np.zeros(n),

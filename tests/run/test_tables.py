@@ -123,7 +123,7 @@ class Cells(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.cells, self._open = [], [], []
+        self.tags, self.cells, self._open = [], [], []  # type: ignore[var-annotated]
         self.feed(text)
         assert self._open == []
 

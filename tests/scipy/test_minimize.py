@@ -78,7 +78,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], list[float], list[list[float]]]
     "two sides, the upper one active, and a bound": (
         lambda x: (x[0] - 3) ** 2 + (x[1] + 1) ** 2,
         [0, 1],
-        {"constraints": LinearConstraint([1, 1], 1, 2), "bounds": [(None, None), (0, None)]},
+        {"constraints": LinearConstraint([1, 1], 1, 2), "bounds": [(None, None), (0, None)]},  # type: ignore[list-item]
         [2, 0],
         [[2.0], [0.0, -4.0]],
     ),
@@ -329,7 +329,7 @@ def test_callback_by_signature_gets_copies():
         xk[:] = np.nan
 
     limits = {"alpha": 0.1, "maxiter": 4}
-    constraint = LinearConstraint([1, 1], 3, np.inf)
+    constraint = LinearConstraint([1, 1], 3, np.inf)  # type: ignore[list-item]
     for callback in (by_name, by_position):
         minimize(square, [3, 1], jac=twice, method="gdpa", callback=callback, options=limits, constraints=constraint)
     assert [s.nit for s in states] == [1, 2, 3, 4]
@@ -579,7 +579,7 @@ def test_maxfev_is_never_passed(limit):
     assert found.fun == fun.function(found.x) <= fun.function(np.array([3.0, 2.0, 5.0]))
 
 
-@pytest.mark.parametrize("keywords", [{}, {"jac": twice}, {"constraints": LinearConstraint([1.0, 0.0], 0, 1)}])
+@pytest.mark.parametrize("keywords", [{}, {"jac": twice}, {"constraints": LinearConstraint([1.0, 0.0], 0, 1)}])  # type: ignore[list-item]
 def test_a_start_without_a_finite_value_is_a_result_without_success(keywords):
     found = minimize(lambda x: np.nan, [1.0, 2.0], **keywords)
     assert (found.success, found.status, found.nit) == (False, STATUS_CODES[Status.INVALID_NUMBER], 0)

@@ -45,7 +45,7 @@ def test_the_code_of_the_page_runs_and_meets_its_limits(capsys):
     page = (EXAMPLES.parent / "docs" / "sklearn.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 3
-    names = {}
+    names: dict = {}
     for block in blocks:
         exec(compile(block, "sklearn.md", "exec"), names)
         assert names["result"].unmet_ == [], block

@@ -53,7 +53,7 @@ def test_take_step():
             assert torch.equal(mine, theirs)
 
         both(1.0)
-        calls = []
+        calls: list = []
         handle = ours.register_step_pre_hook(lambda *_, calls=calls: calls.append("hook"))
         both(2.0)
         handle.remove()

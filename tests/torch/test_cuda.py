@@ -113,7 +113,7 @@ def test_calibrated_captured_steps_are_eager_steps():
 
 def test_calibration_reads_host_arrays_alone(monkeypatch):
     """On a CUDA device NumPy cannot read a tensor; this shows on any machine that calibration is given none."""
-    seen, original = [], calibration.measure
+    seen, original = [], calibration.measure  # type: ignore[var-annotated]
 
     def measure(roster, dual, values, present, *rest):
         seen.extend(entry for entry in (*dual.values(), values, present) if isinstance(entry, torch.Tensor))

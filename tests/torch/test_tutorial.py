@@ -19,7 +19,7 @@ def blocks():
 def test_n1_the_page_shows_what_its_code_prints(capsys):
     pytest.importorskip("sklearn")
     plt = pytest.importorskip("matplotlib.pyplot")
-    names, printed, shown = {}, "", 0
+    names, printed, shown = {}, "", 0  # type: ignore[var-annotated]
     for kind, text in blocks():
         if kind == "python":
             exec(compile(text, str(PAGE), "exec"), names)

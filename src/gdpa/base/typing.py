@@ -10,8 +10,8 @@ import numpy as np
 Array: TypeAlias = Any
 """A NumPy, torch or JAX array. The array-API namespace is found at run time, see `gdpa.base.arrays`.
 
-It is not a protocol: ``np.sin(result.x)`` and ``Problem(evaluate)`` with ``evaluate(x: np.ndarray)`` would be errors in the
-typed programs of users, because a protocol is neither accepted as an ndarray nor may a callback ask for more than it.
+It is not a protocol: ``np.sin(result.x)``, and ``Problem(evaluate)`` with ``evaluate(x: np.ndarray)``, would be errors
+in the typed programs of users. A protocol is not accepted as an ndarray, and a callback may not require more than it.
 """
 
 Vector: TypeAlias = np.ndarray[Any, np.dtype[Any]]

@@ -59,7 +59,7 @@ def problem():
             flow = v[a] * (series * (v[a] - v[b]) + shunt * v[a]).conj()
             flows.append(flow.real**2 + flow.imag**2 - limits**2)
         f = (cost[:, 0] * (BASE * p) ** 2 + cost[:, 1] * BASE * p + cost[:, 2]).sum()
-        return f, torch.cat([*flows, balance.real, balance.imag])
+        return f, torch.cat([*flows, balance.real, balance.imag])  # type: ignore[list-item]
 
     lower = [0.9] * BUSES + [0.0] + [-np.pi] * (BUSES - 1) + [0.1] * 3 + [-3.0] * 3
     upper = [1.1] * BUSES + [0.0] + [np.pi] * (BUSES - 1) + [2.5, 3.0, 2.7] + [3.0] * 3

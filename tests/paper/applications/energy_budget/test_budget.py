@@ -135,7 +135,7 @@ def test_compressing_leaves_the_network_alone_and_is_inside_the_budget():
     train(net, data, epochs=20, lr=1e-2)
     before = copy.deepcopy(net.state_dict())
     meter = CountedEnergy(torch.zeros(1, 3, dtype=torch.float64))
-    heard = []
+    heard: list = []
     found = compress(
         net, data, meter, 0.3 * meter(net), epochs=20, fine_tune=20, lr=1e-2, fine_tune_lr=1e-2, watch=heard.append
     )
