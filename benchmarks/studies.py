@@ -227,9 +227,9 @@ STUDIES: dict[str, Declared] = {
         (
             "src/gdpa/core/lagrangian.py",
             "src/gdpa/methods/gdpa.py",
-            "src/gdpa/methods/baselines/ppl.py",
+            "src/gdpa/methods/baselines/proximal.py",
             "src/gdpa/methods/baselines/prox_linear.py",
-            "src/gdpa/methods/baselines/switching_subgradient.py",
+            "src/gdpa/methods/baselines/switching.py",
             "benchmarks/disc.py",
         ),
         disc,

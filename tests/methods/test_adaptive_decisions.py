@@ -476,7 +476,7 @@ def test_the_first_plateau_is_left_to_the_objective():
 def test_a_row_of_zeros_has_the_multiplier_of_its_violation():
     problem = ScaledProblem(line(), Scaling(1.0, np.ones(3)))
     F, J = AugmentedLagrangian(np.zeros(3), 4.0), np.array([[1.0], [0.0], [0.0]])
-    step = model_at(problem, at(line()), np.ones(1), J, np.array([-9.0, 0.5, -0.5]), 0.5).minimize(F)
+    step = model_at(problem, np.zeros(1), at(line()), np.ones(1), J, np.array([-9.0, 0.5, -0.5]), 0.5).minimize(F)
     assert step.multipliers == pytest.approx([0.0, 2.0, 0.0])
     assert step.direction == pytest.approx([-1.0])
 

@@ -19,16 +19,16 @@ METHODS: dict[str, str | type[Any]] = {
     "ialm-sahin": "gdpa.methods.baselines.ialm:IALMSahin",
     "ialm-li": "gdpa.methods.baselines.ialm:IALMLi",
     "ippp": "gdpa.methods.baselines.penalty:IPPP",
-    "iqrc": "gdpa.methods.baselines.iqrc:IQRC",
-    "proximal-admm": "gdpa.methods.baselines.proximal_admm:ProximalADMM",
+    "iqrc": "gdpa.methods.baselines.switching:IQRC",
+    "proximal-admm": "gdpa.methods.baselines.proximal:ProximalADMM",
     "pdd": "gdpa.methods.baselines.penalty:PDD",
     "gda": "gdpa.methods.baselines.minmax:GDA",
     "hibsa": "gdpa.methods.baselines.minmax:HiBSA",
     "smoothed-gda": "gdpa.methods.baselines.minmax:SmoothedGDA",
     "penalty": "gdpa.methods.gdpa:Penalty",
     "linearized-alm": "gdpa.methods.gdpa:LinearizedALM",
-    "ppl": "gdpa.methods.baselines.ppl:PPL",
-    "switching-subgradient": "gdpa.methods.baselines.switching_subgradient:SwitchingSubgradient",
+    "ppl": "gdpa.methods.baselines.proximal:PPL",
+    "switching-subgradient": "gdpa.methods.baselines.switching:SwitchingSubgradient",
     "lipal": "gdpa.methods.baselines.prox_linear:LIPAL",
     "directional-decomposition": "gdpa.methods.baselines.prox_linear:DirectionalDecomposition",
 }
@@ -37,17 +37,17 @@ if TYPE_CHECKING:  # the types of gdpa.GDA, gdpa.IPPP, ... for type checkers and
     from gdpa.methods.adaptive import AdaptiveGDPA as AdaptiveGDPA
     from gdpa.methods.baselines.ialm import IALMLi as IALMLi
     from gdpa.methods.baselines.ialm import IALMSahin as IALMSahin
-    from gdpa.methods.baselines.iqrc import IQRC as IQRC
     from gdpa.methods.baselines.minmax import GDA as GDA
     from gdpa.methods.baselines.minmax import HiBSA as HiBSA
     from gdpa.methods.baselines.minmax import SmoothedGDA as SmoothedGDA
     from gdpa.methods.baselines.penalty import IPPP as IPPP
     from gdpa.methods.baselines.penalty import PDD as PDD
-    from gdpa.methods.baselines.ppl import PPL as PPL
     from gdpa.methods.baselines.prox_linear import LIPAL as LIPAL
     from gdpa.methods.baselines.prox_linear import DirectionalDecomposition as DirectionalDecomposition
-    from gdpa.methods.baselines.proximal_admm import ProximalADMM as ProximalADMM
-    from gdpa.methods.baselines.switching_subgradient import SwitchingSubgradient as SwitchingSubgradient
+    from gdpa.methods.baselines.proximal import PPL as PPL
+    from gdpa.methods.baselines.proximal import ProximalADMM as ProximalADMM
+    from gdpa.methods.baselines.switching import IQRC as IQRC
+    from gdpa.methods.baselines.switching import SwitchingSubgradient as SwitchingSubgradient
     from gdpa.methods.damped_gdpa import DampedGDPA as DampedGDPA
     from gdpa.methods.gdpa import GDPA as GDPA
     from gdpa.methods.gdpa import LinearizedALM as LinearizedALM

@@ -19,7 +19,7 @@ from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, violation
 from gdpa.core.problem import Problem
 from gdpa.methods.base import State
-from gdpa.methods.baselines.iqrc import IQRCState
+from gdpa.methods.baselines.switching import IQRCState
 from gdpa.paper.base import Log, Section, Settings, Unit, Verdict
 from gdpa.paper.clock import Clock, warm_up
 from gdpa.paper.contestants import METHODS, SEARCH, UNTUNED, build, certify_from, grid, printed, search

@@ -111,7 +111,7 @@ class AdaptiveGDPA(Settings, Method):
             scaling=scaling,
             lagrangian=F,
             curvature=LBFGS(limit=self.memory),
-            reference=Reference(call.objective[None], call.constraints[None, :]),
+            reference=Reference.at(call),
             gradient=c,
             trial=Trial(0 * c, 0.0),
             monitor=Monitor(),
@@ -129,8 +129,7 @@ class AdaptiveGDPA(Settings, Method):
         """Return the first state with other multipliers than zero."""
         F = state.lagrangian.with_multipliers(state.scaling.scale(multipliers))
         scaled = ScaledProblem(problem, state.scaling)
-        state = state.replaced(lagrangian=F, multipliers=multipliers, hessian=None)
-        state = state.phase.renew(scaled, state)
+        state = state.phase.renew(scaled, state.replaced(lagrangian=F, multipliers=multipliers, hessian=None))
         return state.phase.plan(self, scaled, state)
 
     def carry(self, problem: Problem, x0: Array, before: AdaptiveState) -> AdaptiveState:
@@ -147,17 +146,10 @@ class AdaptiveGDPA(Settings, Method):
             )
         if before.phase.restores or type(before.phase) is not type(state.phase):
             return self.with_multipliers(problem, state, before.multipliers)
-        now, scaled = state.evaluation or problem.evaluate(state.x), ScaledProblem(problem, before.scaling)
-        F = before.lagrangian
-        call = ScaledEvaluation(now, before.scaling, state.x)
-        state = state.replaced(
-            scaling=before.scaling,
-            lagrangian=F._replace(beta=min(F.beta, float(self.beta))),
-            multipliers=before.multipliers,
-            curvature=before.curvature,
-            hessian=None,
-            reference=Reference(call.objective[None], call.constraints[None, :]),
-        )
+        scaled, F = ScaledProblem(problem, before.scaling), before.lagrangian
+        F = F._replace(beta=min(F.beta, float(self.beta)))
+        state = state.replaced(scaling=before.scaling, lagrangian=F, multipliers=before.multipliers, hessian=None)
+        state = state.replaced(reference=Reference.at(state.call(scaled)))
         state = state.phase.renew(scaled, state).replaced(curvature=before.curvature)
         return state.phase.plan(self, scaled, state)
 
@@ -274,12 +266,8 @@ class AdaptiveGDPA(Settings, Method):
     def _restart(self, problem: Problem, state: AdaptiveState, now: Evaluation, D: Array | None) -> AdaptiveState:
         """Return the state of a run that begins again at x in the lengths D, with its multipliers and its penalty."""
         again = self._start(problem, state.x, now, D)
-        again = again.replaced(
-            lagrangian=again.lagrangian._replace(beta=state.lagrangian.beta),
-            step=state.step,
-            phase_since=state.step,
-            monitor=state.monitor,
-        )
+        F = again.lagrangian._replace(beta=state.lagrangian.beta)
+        again = again.replaced(lagrangian=F, step=state.step, phase_since=state.step, monitor=state.monitor)
         return self.with_multipliers(problem, again, state.multipliers).replaced(probe=state.probe)
 
 

@@ -86,16 +86,16 @@ class SQP(Phase):
     def plan(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state with its next trial: units, penalty and multipliers that suit x, and the model's step."""
         rules, c, J = method.rules, self.gradient, self.jacobian
-        sizes = row_sizes(J)
-        change = drift(state.scaling, state.reference.objectives[-1], state.constraints, c, J, sizes, rules)
+        f, g = state.reference.objectives[-1], state.reference.constraints[-1]
+        change = drift(state.scaling, f, g, c, J, row_sizes(J), rules)
         if change is not None:
             phase = self.rescaled(*change, 1.0)
             state = state.rescaled(*change, state.scaling.lengths).replaced(monitor=state.monitor.reset())
-            c, J = phase.gradient, phase.jacobian
+            c, J, g = phase.gradient, phase.jacobian, state.constraints
         now, z = state.call(problem), state.z
         if state.hessian is None and now.original.has_hessian and isinstance(c, np.ndarray):
             state = state.replaced(hessian=now.hessian(state.lagrangian.multipliers))
-        model = model_at(problem, state, c, J, state.constraints, state.violation)
+        model = model_at(problem, z, state, c, J, g, state.violation)
         F, step = model.penalize(state.lagrangian, rules)
         estimate, lagrangian_gradient, share = _fit_multipliers(problem, z, model, step.multipliers)
         if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
@@ -121,7 +121,7 @@ class SQP(Phase):
         if not largest_violation(constraints, p) > state.violation:
             return None
         g = constraints - self.jacobian @ state.trial.direction
-        model = model_at(problem, state, self.gradient, self.jacobian, g, largest_violation(g, p))
+        model = model_at(problem, state.z, state, self.gradient, self.jacobian, g, largest_violation(g, p))
         return model.step(state.lagrangian, rules).direction
 
     def renew(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
@@ -327,9 +327,11 @@ class SparseModel(Model):
         return STIFFER * F.beta if F.beta >= rules.largest_beta else rules.largest_beta
 
 
-def model_at(problem: ScaledProblem, state: AdaptiveState, c: Array, J: Array, g: Array, violation: float) -> Model:
-    """Return the model at the x of the state; a row of zeros was not evaluated and takes no part in it."""
-    bounds = problem.step_bounds(state.z)
+def model_at(
+    problem: ScaledProblem, z: Array, state: AdaptiveState, c: Array, J: Array, g: Array, violation: float
+) -> Model:
+    """Return the model at z, where the state is; a row of zeros was not evaluated and takes no part in it."""
+    bounds = problem.step_bounds(z)
     if state.hessian is None and not is_sparse(J):
         return DenseModel(c, J, g, violation, bounds, state.curvature)
     J = J if is_sparse(J) else filled(J)

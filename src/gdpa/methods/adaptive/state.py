@@ -157,6 +157,11 @@ class Reference(NamedTuple):
     objectives: Array
     constraints: Array
 
+    @classmethod
+    def at(cls, now: ScaledEvaluation) -> Reference:
+        """Return the record of one point."""
+        return cls(now.objective[None], now.constraints[None, :])
+
     def push(self, objective: Array, constraints: Array) -> Reference:
         """Return the record with one more point."""
         xp = namespace(constraints)
@@ -215,7 +220,7 @@ class AdaptiveState(State):
         """The largest violation of a scaled constraint at x."""
         return largest_violation(self.reference.constraints[-1], self.lagrangian.num_equalities)
 
-    @property
+    @cached_property
     def is_violated(self) -> bool:
         """Whether a scaled constraint is violated by more than rounding."""
         return self.violation > sqrt_eps(self.x)
@@ -231,6 +236,7 @@ class AdaptiveState(State):
         known.update(vars(self), **changes)
         if "reference" in changes:
             known.pop("violation", None)
+            known.pop("is_violated", None)
         return state
 
     def rescaled(self, a: float = 1.0, b: Array | float = 1.0, lengths: Array | None = None) -> AdaptiveState:
