@@ -40,12 +40,6 @@ def with_hessian(problem: Problem, sparsity: Any = None) -> Problem:
     ``sparsity`` is a sparse array of shape (d, d), nonzero where the second derivative of f or of a constraint may be,
     in both triangles. None takes the pattern of J'J: which variables occur together in a constraint. It is right for a
     separable objective, and checked at the first point; if it is not, there is no Hessian.
-
-    >>> from gdpa import from_functions
-    >>> problem = from_functions(lambda x: x @ x * x[0], gradient=lambda x: 2 * x * x[0] + np.r_[x @ x, 0.0])
-    >>> H = with_hessian(problem, np.ones((2, 2))).evaluate(np.array([1.0, 2.0])).hessian(np.zeros(0))
-    >>> H.toarray().round(6).tolist()
-    [[6.0, 4.0], [4.0, 2.0]]
     """
     differences = HessianDifferences(problem.evaluate, problem.domain, sparsity)
 

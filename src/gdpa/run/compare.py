@@ -23,11 +23,7 @@ from gdpa.run.stopping import KKTBelow
 
 @dataclass(frozen=True)
 class MaxPasses:
-    """Stop after ``limit`` passes, forward and backward together: the budget all methods of a comparison share.
-
-    >>> MaxPasses(100)
-    MaxPasses(limit=100)
-    """
+    """Stop after ``limit`` passes, forward and backward together: the budget all methods of a comparison share."""
 
     limit: int
 
@@ -108,11 +104,7 @@ def _labeled(entry: str | Algorithm[Any] | tuple[str, Algorithm[Any]]) -> tuple[
 
 
 def tuned(name: str) -> Algorithm[Any]:
-    """Return the method called ``name`` with its tuned constants.
-
-    >>> tuned("gdpa").tau
-    0.01
-    """
+    """Return the method called ``name`` with its tuned constants."""
     method = get_method(name)
     found: Algorithm[Any] = getattr(method, "tuned", method)()
     return found

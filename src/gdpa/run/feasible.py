@@ -52,14 +52,7 @@ class Restored(NamedTuple):
 
 
 def restored(problem: Problem, result: Result) -> Result:
-    """Return the result at a point feasible to rounding, judged there again; success requires that it was reached.
-
-    >>> from gdpa import problems, solve
-    >>> hs = problems.get("HS12")
-    >>> result = solve(hs.problem, hs.x0, feasible=True)
-    >>> result.success, bool(result.constraints[0] <= 0), result.restored.reached
-    (True, True, True)
-    """
+    """Return the result at a point feasible to rounding, judged there again; success requires that it was reached."""
     certificate, done = restore(problem, result.certificate)
     success = result.success and done.reached and certificate.holds(result.tolerance)
     status = Status.STALLED if result.success and not success else result.status

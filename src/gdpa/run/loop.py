@@ -136,11 +136,6 @@ class Shortened(ConvexSet):
 
     Every method moves by projecting on X, so this cuts the step of each of them, and the new point is in X because X
     is convex.
-
-    >>> import numpy as np
-    >>> from gdpa import Box
-    >>> Shortened(Box(0.0, 1.0), anchor=np.array([0.5]), share=0.1).project(np.array([7.0])).tolist()
-    [0.55]
     """
 
     whole: ConvexSet

@@ -28,11 +28,6 @@ def starts(problem: Problem, x0: Array, count: int, seed: Any = 0, x_scale: Any 
     A coordinate with two finite bounds is drawn uniformly between them. The others are drawn around x0 from a normal
     distribution whose deviation is their length (``x_scale``, or by `gdpa.core.units.lengths_of`), and the
     point is projected on X.
-
-    >>> from gdpa import problems
-    >>> disc = problems.get("disc-product")
-    >>> [len(x) for x in starts(disc.problem, disc.x0, 3)]
-    [2, 2, 2]
     """
     rng = np.random.default_rng(seed)
     here = np.asarray(to_numpy(x0), dtype=np.float64)

@@ -61,11 +61,7 @@ def finish(observers: Iterable[Any]) -> None:
 
 
 def read_disp(disp: Any) -> tuple[Callable[[Progress], None], ...]:
-    """Return the observers that ``disp`` of `gdpa.solve` asks for.
-
-    >>> read_disp(False), type(read_disp("bar")[0]).__name__
-    ((), 'ProgressDisplay')
-    """
+    """Return the observers that ``disp`` of `gdpa.solve` asks for."""
     if isinstance(disp, str) and disp not in ("lines", "bar"):
         raise ValueError(f"disp must be True, False, 'lines' or 'bar', got {disp!r}")
     if not disp:

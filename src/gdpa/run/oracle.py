@@ -54,11 +54,7 @@ class Alone:
 
 
 def job_of(problem: Any) -> Job:
-    """Return the job of a problem.
-
-    >>> job_of(None).rank
-    0
-    """
+    """Return the job of a problem."""
     return getattr(problem, "job", None) or Alone()
 
 
@@ -76,16 +72,6 @@ class CountingOracle:
 
     Calls are charged to the method, or, inside ``with oracle.off_account():``, to measuring. A derivative that both ask
     for is charged to the method, so that its account does not depend on the measurements.
-
-    >>> import numpy as np
-    >>> problem = Problem(lambda x: Evaluation(x @ x, x[:1], lambda w, objective=1.0: 2 * objective * x))
-    >>> oracle = CountingOracle(problem)
-    >>> now = oracle.problem.evaluate(np.ones(2))
-    >>> _ = now.pullback(np.zeros(1))
-    >>> with oracle.off_account():
-    ...     _ = now.gradient()
-    >>> oracle.method, oracle.measuring
-    (Counts(forwards=1, backwards=1), Counts(forwards=0, backwards=1))
     """
 
     def __init__(self, problem: Problem) -> None:

@@ -214,12 +214,6 @@ def constraint_rows(certificate: Certificate, tolerance: float) -> tuple[Row, ..
 
     A constraint is violated or active in its own unit, as the certificate judges it (`gdpa.core.units.Units`). A batch
     has no rows.
-
-    >>> from gdpa import certify, problems
-    >>> disc = problems.get("disc-product")
-    >>> (row,) = constraint_rows(certify(disc.problem, disc.solution), 1e-6)
-    >>> row.name, round(row.multiplier, 6), row.mark
-    ('g[0]', 0.5, 'active')
     """
     g, multipliers = to_numpy(certificate.constraints), to_numpy(certificate.multipliers)
     if g.ndim != 1:
@@ -249,12 +243,7 @@ def most_violated(certificate: Certificate, tolerance: float, count: int = 3) ->
 
 
 def text_table(rows: Sequence[Row]) -> list[str]:
-    r"""Return the lines of the table, the rows in their own order unless there are more than `MOST_ROWS`.
-
-    >>> print("\n".join(text_table([Row(0, "disc", 0.0, 0.0, 0.5, "active")])))
-    constraint  value  violation  multiplier
-    disc            0          0         0.5  active
-    """
+    r"""Return the lines of the table, the rows in their own order unless there are more than `MOST_ROWS`."""
     if not rows:
         return []
     cells = [HEAD, *(_cells(row) for row in _shown(rows))]
@@ -302,11 +291,6 @@ def advise(
 
     The problem is evaluated at a few points if its derivatives are in doubt; ``now`` is the oracle call at ``x``, if it
     is known.
-
-    >>> from gdpa import GDPA, problems
-    >>> disc = problems.get("disc-product")
-    >>> advise(Status.DIVERGING, GDPA(alpha=0.1), disc.problem, disc.x0, disc.multipliers, None, 9)
-    'Or the step is too long: reduce alpha or beta'
     """
     adapts = type(algorithm).__name__ == "AdaptiveGDPA"
     if status is Status.DIVERGING:

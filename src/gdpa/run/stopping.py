@@ -20,11 +20,7 @@ class StopRule(Protocol):
 
 @dataclass(frozen=True)
 class MaxSteps:
-    """Stop after ``limit`` updates.
-
-    >>> MaxSteps(100)
-    MaxSteps(limit=100)
-    """
+    """Stop after ``limit`` updates."""
 
     limit: int
 

@@ -32,11 +32,7 @@ _MEMORY = 2**23
 
 
 def read_bounds(bounds: Any, dimension: int) -> ConvexSet:
-    """Return the box of a SciPy ``Bounds`` or of a sequence of (low, high) pairs with None for no bound.
-
-    >>> read_bounds([(0, None), (None, 1)], 2).project(np.array([-1.0, 2.0])).tolist()
-    [0.0, 1.0]
-    """
+    """Return the box of a SciPy ``Bounds`` or of a sequence of (low, high) pairs with None for no bound."""
     if bounds is None:
         return REALS
     if hasattr(bounds, "lb") and hasattr(bounds, "ub"):
@@ -76,12 +72,7 @@ def _side(value: Any, default: float) -> float:
 
 
 def read_constraints(constraints: Any, dimension: int) -> list[Function]:
-    """Return one function for each SciPy constraint: ``NonlinearConstraint``, ``LinearConstraint`` or a dict.
-
-    >>> functions = read_constraints({"type": "ineq", "fun": lambda x: x[0]}, 1)
-    >>> functions[0].lower, functions[0].upper
-    (0.0, inf)
-    """
+    """Return one function for each SciPy constraint: ``NonlinearConstraint``, ``LinearConstraint`` or a dict."""
     if constraints is None:
         return []
     if isinstance(constraints, Mapping) or hasattr(constraints, "keep_feasible") or callable(constraints):

@@ -62,13 +62,7 @@ COMMON = tuple(entry.name for entry in fields(Options))[4:]
 
 
 def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) -> Options:
-    """Return the options of a run from ``given`` and ``tol``; warn about unknown ones, as SciPy does.
-
-    >>> from gdpa import GDPA
-    >>> options = read_options(GDPA, {"ftol": 1e-9, "maxfun": 50, "tau": 0.1}, None)
-    >>> options.tolerance, options.maxfev, options.parameters
-    (1e-09, 50, {'tau': 0.1})
-    """
+    """Return the options of a run from ``given`` and ``tol``; warn about unknown ones, as SciPy does."""
     options = {OTHER_NAMES.get(name, name): value for name, value in given.items()}
     own = [entry.name for entry in fields(algorithm_class) if entry.init] if is_dataclass(algorithm_class) else []
     known = {*COMMON, *SAVING, *ACCURACIES, *VIOLATIONS, *own}

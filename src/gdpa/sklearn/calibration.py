@@ -23,11 +23,7 @@ ROUNDING = 1e-12
 
 
 def excesses(scores: Vector, label: int, priority: int) -> Vector:
-    """Return T for samples of class ``label``.
-
-    >>> excesses(np.array([[1.0, 3.0, 0.0], [1.0, 0.0, 2.0]]), label=0, priority=1).tolist()
-    [2.0, inf]
-    """
+    """Return T for samples of class ``label``."""
     rivals = scores.copy()
     rivals[:, priority] = -np.inf
     best = rivals.argmax(axis=1) == label
@@ -35,11 +31,7 @@ def excesses(scores: Vector, label: int, priority: int) -> Vector:
 
 
 def apply_cuts(scores: Vector, priority: int, cuts: Vector) -> Vector:
-    """Return decision values whose largest entry is the prediction of the rule: s_p - t_c instead of s_p.
-
-    >>> apply_cuts(np.array([[1.0, 3.0, 0.0]]), 1, np.array([2.5, 0.0, 0.0])).tolist()
-    [[1.0, 0.5, 0.0]]
-    """
+    """Return decision values whose largest entry is the prediction of the rule: s_p - t_c instead of s_p."""
     values = scores.copy()
     values[:, priority] = -np.inf
     values[:, priority] = scores[:, priority] - cuts[values.argmax(axis=1)]
@@ -51,9 +43,6 @@ def training_cut(excess: Vector, weights: Vector, limit: float) -> float:
 
     If confusions among the constrained classes alone exceed the limit, no cut meets it; the cut returned then adds no
     further error.
-
-    >>> training_cut(np.array([1.0, 2.0, 3.0, 4.0]), np.full(4, 0.25), 0.3)
-    3.5
     """
     order = np.argsort(excess, kind="stable")
     ordered, sums = excess[order], np.cumsum(weights[order])
@@ -94,11 +83,7 @@ def held_out_cut(excess: Vector, limit: float, delta: float) -> tuple[float, boo
 
 
 def samples_needed(limit: float, delta: float) -> int:
-    """Return the fewest held-out samples for which a valid order statistic exists: (1 - limit)^n <= delta.
-
-    >>> samples_needed(0.05, 0.05)
-    59
-    """
+    """Return the fewest held-out samples for which a valid order statistic exists: (1 - limit)^n <= delta."""
     return math.ceil(math.log(delta) / math.log1p(-limit))
 
 

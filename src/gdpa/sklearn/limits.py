@@ -41,11 +41,7 @@ class Limit:
 
 
 def demographic_parity(bound: float) -> Limit:
-    """Every group's selection rate P(positive | group) is within ``bound`` of the selection rate of all.
-
-    >>> demographic_parity(0.02).sense
-    'parity'
-    """
+    """Every group's selection rate P(positive | group) is within ``bound`` of the selection rate of all."""
     return Limit(("selection rate",), "parity", bound, "each")
 
 
@@ -78,13 +74,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(limits: Sequence[Limit], labels: Sequence[Any], cells: tuple[Vector, Vector], masses: Vector) -> Rows:
-    """Return the limits as rows over the cells, given by the group (its place in ``labels``) and target of each.
-
-    >>> halves = np.array([0.5, 0.5])  # one group, the two targets
-    >>> rows = rows_of([recall_at_least(0.8)], ["all"], (np.zeros(2, int), np.array([0, 1])), halves)
-    >>> rows.names, rows.combination.tolist(), rows.bounds.tolist()
-    (('recall of all >= 0.8',), [[-0.0, -1.0]], [-0.8])
-    """
+    """Return the limits as rows over the cells, given by the group (its place in ``labels``) and target of each."""
     group, target = cells
     found: dict[str, tuple[Vector, float]] = {}
 

@@ -25,10 +25,6 @@ class Network:
 
     The parameters are one flat vector x: layer after layer, W_l row by row, then b_l. ``widths`` are the number of
     features, the hidden widths and the number of scores; without hidden layers the network is linear.
-
-    >>> network = Network((2, 1))
-    >>> network.size, network.scores(np.array([1.0, 2.0, 0.5]), np.array([[1.0, 1.0]])).tolist()
-    (3, [[3.5]])
     """
 
     widths: tuple[int, ...]
@@ -91,12 +87,7 @@ def sigmoid(z: Vector) -> Vector:
 
 
 def pairwise_sigmoid(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
-    """The loss of Neyman-Pearson classification: sum_(i != j) sigmoid(s_i - s_j) for a sample of class j.
-
-    >>> value, slope = pairwise_sigmoid(np.zeros((1, 3)), np.array([1]))
-    >>> value.tolist(), slope.tolist()
-    ([1.0], [[0.25, -0.5, 0.25]])
-    """
+    """The loss of Neyman-Pearson classification: sum_(i != j) sigmoid(s_i - s_j) for a sample of class j."""
     every = np.arange(len(scores))
     terms = sigmoid(scores - scores[every, targets][:, None])
     terms[every, targets] = 0.0
@@ -106,12 +97,7 @@ def pairwise_sigmoid(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
 
 
 def logistic(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
-    """The logistic loss log(1 + exp(-s)) for target 1 and log(1 + exp(s)) for target 0, of one score s.
-
-    >>> value, slope = logistic(np.zeros((1, 1)), np.array([1]))
-    >>> value.round(4).tolist(), slope.tolist()
-    ([0.6931], [[-0.5]])
-    """
+    """The logistic loss log(1 + exp(-s)) for target 1 and log(1 + exp(s)) for target 0, of one score s."""
     sign = 1 - 2 * targets
     margin = scores[:, 0] * sign
     return np.logaddexp(0, margin), (sign * sigmoid(margin))[:, None]
@@ -119,12 +105,7 @@ def logistic(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
 
 @dataclass(frozen=True)
 class SoftDecision:
-    """The smooth stand-in sigmoid(s / temperature) of the decision 1[s > 0], of one score s.
-
-    >>> value, slope = SoftDecision(0.5)(np.zeros((1, 1)), np.array([1]))
-    >>> value.tolist(), slope.tolist()
-    ([0.5], [[0.5]])
-    """
+    """The smooth stand-in sigmoid(s / temperature) of the decision 1[s > 0], of one score s."""
 
     temperature: float
 
