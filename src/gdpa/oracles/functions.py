@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -116,19 +116,18 @@ def from_functions(
         if "sparse" not in found and jacobian is not None and g.shape[0] * x.shape[0] > DENSE_LIMIT:
             jacobian_of_g()  # as a dense matrix it would be too large to ask for later
         whole = None if constraints is None else jacobian_of_g
-        second = None if hessian is None else partial(_hessian_of, hessian, x)
+
+        def second(w: Vector, objective: float = 1.0) -> Any:  # from the Hessian of f + w'g
+            assert hessian is not None
+            return objective * read(hessian(x, w / objective), "hessian", (x.shape[0], x.shape[0]))
+
         sparse = grouped is not None or found.get("sparse", False)
-        return Evaluation(f_x, g_x, pullback, whole, hessian=second, sparse=sparse)
+        return Evaluation(f_x, g_x, pullback, whole, hessian=None if hessian is None else second, sparse=sparse)
 
     problem = Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names)
     if hessian is not None or (constraints is None and hessian_sparsity is None):
         return problem
     return with_hessian(problem, hessian_sparsity)
-
-
-def _hessian_of(hessian: Callable[[Vector, Vector], Any], x: Vector, w: Vector, objective: float = 1.0) -> Any:
-    """Return the Hessian of objective * f + w'g from the Hessian of f + w'g."""
-    return objective * read(hessian(x, w / objective), "hessian", (x.shape[0], x.shape[0]))
 
 
 def _grouped(

@@ -28,7 +28,7 @@ def on_device(oracle: Callable[[torch.Tensor], Evaluation], device: Any) -> Call
 
     def evaluate(x: Array) -> Evaluation:
         if isinstance(x, np.ndarray):
-            back: Callable[[torch.Tensor], Array] = _to_numpy
+            back: Callable[[torch.Tensor], Array] = lambda values: values.cpu().numpy()  # noqa: E731
         elif isinstance(x, torch.Tensor) and x.device.type == "cpu":
             back = torch.Tensor.cpu
         else:
@@ -71,7 +71,3 @@ def _captured(now: CapturedEvaluation, back: Callable[[torch.Tensor], Array]) ->
 
     values = back(now.values)
     return Evaluation(values[0], values[1:], pullback, lambda: derivatives()[1:], now.passes)
-
-
-def _to_numpy(values: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
-    return values.cpu().numpy()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -31,7 +29,9 @@ class Rows:
         if len(units) < LEAST or self._block == 1:
             return torch.stack([_pull(g, leaf, unit) for unit in units])
         try:
-            with _errors_for_slow_batching():
+            with warnings.catch_warnings():
+                # A warning that an operation has no batching rule, and so is looped over slowly.
+                warnings.filterwarnings("error", message=".*batching rule.*")
                 blocks = torch.split(units, self._block)
                 return torch.cat([_pull(g, leaf, block, batched=True) for block in blocks])
         except torch.OutOfMemoryError:
@@ -46,11 +46,3 @@ def _pull(g: torch.Tensor, leaf: torch.Tensor, weights: torch.Tensor, batched: b
         g, leaf, weights, retain_graph=True, allow_unused=True, is_grads_batched=batched, materialize_grads=True
     )
     return rows
-
-
-@contextmanager
-def _errors_for_slow_batching() -> Iterator[None]:
-    """Turn torch's warning that an operation has no batching rule, and so is looped over slowly, into an error."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*batching rule.*")
-        yield

@@ -87,7 +87,10 @@ def compare(
     """
     rows = []
     for entry in method_names() if methods is None else methods:
-        name, algorithm = _labeled(entry)
+        if isinstance(entry, str):
+            name, algorithm = entry, tuned(entry)
+        else:
+            name, algorithm = entry if isinstance(entry, tuple) else (type(entry).__name__, entry)
         try:
             result = solve(problem, x0, algorithm, stop=(KKTBelow(tolerance), MaxPasses(passes)), tolerance=tolerance)
         except UnsupportedProblemError as refusal:
@@ -95,12 +98,6 @@ def compare(
         else:
             rows.append(Comparison(name, result))
     return rows
-
-
-def _labeled(entry: str | Algorithm[Any] | tuple[str, Algorithm[Any]]) -> tuple[str, Algorithm[Any]]:
-    if isinstance(entry, str):
-        return entry, tuned(entry)
-    return entry if isinstance(entry, tuple) else (type(entry).__name__, entry)
 
 
 def tuned(name: str) -> Algorithm[Any]:

@@ -151,19 +151,15 @@ def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool)
     sizes = np.where(sizes > 0, sizes, 1.0)
     aim = np.where(np.arange(len(g)) < len(g) - p, MARGIN * e, 0.0)
     rows, offset = rows / sizes[:, None], (g + aim) / sizes
-    size = _size(offset, p)
+    # Divided by the largest violation, a violation of a few roundings is not rounding to a QP solver.
+    split = len(offset) - p
+    size = float(max(offset[:split].max(initial=0.0), abs(offset[split:]).max(initial=0.0))) or 1.0
     if sparse:
         B = Quadratic(SparseMatrix(diagonal(len(z)), np.ones(len(z))))
         step = sparse_model_step(B, np.zeros_like(z), rows, offset / size, PENALTY, p)
     else:
         step = model_step(LBFGS(), np.zeros_like(z), rows, offset / size, PENALTY, p)
     return domain.snap(from_numpy(z + size * lengths * step.direction, x), _snap(x))
-
-
-def _size(offset: Array, num_equalities: int) -> float:
-    """Return the largest violation: divided by it, a violation of a few roundings is not rounding to a QP solver."""
-    split = len(offset) - num_equalities
-    return float(max(offset[:split].max(initial=0.0), abs(offset[split:]).max(initial=0.0))) or 1.0
 
 
 def _snap(x: Array) -> float:

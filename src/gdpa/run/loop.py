@@ -61,7 +61,10 @@ def run_loop(
                 status = _ask(rules, progress) or status
         while status is None and not stop:
             clock, updating, before = oracle.job.clock(), True, run.state
-            state = run.algorithm.update(_shorten(run.caution, problem, before), before)
+            shorter = problem  # for this update, if it is repeated
+            if run.caution.share != 1.0:
+                shorter = replace(problem, domain=Shortened(problem.domain, before.x, run.caution.share))
+            state = run.algorithm.update(shorter, before)
             updating, unmeasured = False, vars(run).copy()
             progress.count(state, oracle.job.clock() - clock)
             due = state.step % check_every == 0 or state.verdict is not None
@@ -151,13 +154,6 @@ class Shortened(ConvexSet):
 
     def tangent(self, x: Array, v: Array) -> Array:
         return self.whole.tangent(x, v)
-
-
-def _shorten(caution: Caution, problem: Problem, state: State) -> Problem:
-    """Return the problem for the next update: with a shorter step if one is repeated."""
-    if caution.share == 1.0:
-        return problem
-    return replace(problem, domain=Shortened(problem.domain, state.x, caution.share))
 
 
 def trust(caution: Caution, algorithm: object, before: State, looked: int = 0) -> Caution:

@@ -145,27 +145,23 @@ class CountingOracle:
                 f"the jacobian has shape {tuple(J.shape)}, expected {shape}: "
                 "one row for each constraint, one column for each component of x"
             )
-        return self._align_jacobian(J, has_hessian) if isinstance(J, SparseMatrix) else J
-
-    def _hessian(self, hessian: Callable[..., Any], d: int, w: Array, objective: float = 1.0) -> SparseMatrix | None:
-        H = _call(hessian, w, objective)
-        return None if H is None else self._align_hessian(read(H, "the hessian", (d, d)))
-
-    def _align_jacobian(self, J: SparseMatrix, has_hessian: bool) -> Any:
-        """Return J in the pattern of the first one, or dense if that one was small or full."""
-        rows, columns = J.shape
-        if self._decided is None:
+        if not isinstance(J, SparseMatrix):
+            return J
+        if self._decided is None:  # dense if the first one is small or full, else always in its pattern
+            rows, columns = J.shape
             full = len(J.data) > FULL * rows * columns
             few = columns <= FEW_COLUMNS or (rows <= FEW_ROWS and not has_hessian)
-            self._decided = not (few or full)
-            self._pattern = J.pattern
+            self._decided, self._pattern = not (few or full), J.pattern
         if not self._decided or self._pattern is None:
             return J.toarray()
         return J.within(self._pattern, "the jacobian")
 
-    def _align_hessian(self, H: SparseMatrix) -> SparseMatrix:
+    def _hessian(self, hessian: Callable[..., Any], d: int, w: Array, objective: float = 1.0) -> SparseMatrix | None:
         """Return H in a pattern that grows if it must: sums of sparse arrays have no entries that cancel."""
-        seen = self._hessian_pattern
+        found = _call(hessian, w, objective)
+        if found is None:
+            return None
+        H, seen = read(found, "the hessian", (d, d)), self._hessian_pattern
         if seen is None or (not seen.is_same(H.pattern) and (seen.places(H.pattern) < 0).any()):
             seen = self._hessian_pattern = union(H.pattern) if seen is None else union(seen, H.pattern)
         return H.within(seen, "the hessian")

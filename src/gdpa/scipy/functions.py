@@ -25,18 +25,14 @@ class Function:
 
     Attributes:
         name: the argument it came from, for messages.
-        fun: ``fun(x, *args)``.
         jac: ``jac(x, *args)``, a scheme of finite differences, or True if ``fun`` returns (value, derivative).
-        args: further arguments of both.
         lower, upper: the sides; None for the objective, which must be one number.
         matrix: A of ``fun(x) = A x``, which is neither called nor counted; None for other functions.
-        relative_step, absolute_step: of finite differences; None for the default.
         sparsity: which entries of the Jacobian may be nonzero; then finite differences find several columns with one
             call, and the Jacobian is sparse.
         hess: ``hess(x, v, *args)``, the Hessian of v'c; None if not given.
-        limit: the most calls of ``fun``; None for no limit.
+        limit: the most calls of ``fun``, differences included (``nfev``); None for no limit.
         size: how many values ``fun`` returns, known after the first call.
-        nfev, njev: calls of ``fun`` (including finite differences) and derivatives computed.
         precision: the eps of the numbers that ``fun`` returns.
     """
 

@@ -140,7 +140,10 @@ def minimize(
         raise TypeError(f"callback must be callable, got {callback!r}")
     if hessp is not None:
         warn_user("gdpa.minimize does not use Hessian information (hessp)", RuntimeWarning)
-    before = None if after is None else _read_native(after)
+    before = getattr(after, "result", after)
+    if after is not None and not isinstance(before, Result):
+        kind_of_after = type(after).__name__
+        raise TypeError(f"after must be a result of gdpa.minimize that made a step, got {kind_of_after}; leave it out")
     start = _read_start(after.x if x0 is None and after is not None else x0)
     domain = read_bounds(bounds, start.shape[0])
     constraint_functions = read_constraints(constraints, start.shape[0])
@@ -226,16 +229,6 @@ def _restore(canonical: Canonical, result: Result, tolerance: float) -> Result:
         return result
     moved = {"x": certificate.x, "multipliers": certificate.multipliers, "certificate": certificate}
     return replace(result, **moved, message=f"{result.message} {done}", restored=done)
-
-
-def _read_native(after: Any) -> Result:
-    """Return the native result of a result of `minimize`."""
-    native = getattr(after, "result", after)
-    if not isinstance(native, Result):
-        raise TypeError(
-            f"after must be a result of gdpa.minimize that made a step, got {type(after).__name__}; leave it out"
-        )
-    return native
 
 
 def _read_start(x0: Any) -> Vector:
