@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 OUT ?= out
 # Extra arguments of `gdpa reproduce` and of benchmarks, e.g. make reproduce ARGS="--jobs 4".
 ARGS ?=
-# Lines and branches that tests must run, in per cent.
+# Lines and branches that the tests that are not slow must run, in per cent.
 COVERAGE ?= 95
 # Every module of benchmarks/ that can be run, by the name after "python -m benchmarks.".
 BENCHMARKS := $(sort $(subst /,.,$(patsubst benchmarks/%.py,%,$(patsubst %/__main__.py,%.py,$(shell \
