@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from gdpa.paper import EXPERIMENTS, get
-from gdpa.paper.base import OutputError, Section, Table, UsageError, Verdict
+from gdpa.paper.base import OutputError, Section, UsageError
 from gdpa.paper.figures.chart import Chart
 from gdpa.paper.figures.interactive import head, to_html
 from gdpa.paper.figures.static import save
@@ -100,10 +100,16 @@ def _claims(sections: Mapping[str, Section]) -> str:
             if verdict.ours == ours
         ]
         if rows:
-            head = "<thead><tr><th>claim</th><th>experiment</th><th>verdict</th></tr></thead>"
-            body = f"<tbody>{''.join(rows)}</tbody>"
-            parts.append(f'<h2>{title}</h2><div class="scroll"><table class="claims">{head}{body}</table></div>')
+            parts.append(f"<h2>{title}</h2>{_html_table(('claim', 'experiment', 'verdict'), rows, ' class=claims')}")
     return "\n".join(parts)
+
+
+def _html_table(head: Sequence[str], rows: Sequence[str], attributes: str = "") -> str:
+    cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    return (
+        f'<div class="scroll"><table{attributes}><thead><tr>{cells}</tr></thead>'
+        f"<tbody>{chr(10).join(rows)}</tbody></table></div>"
+    )
 
 
 def _contents(sections: Mapping[str, Section]) -> str:
@@ -132,19 +138,23 @@ def _heading(experiment: str, title: str) -> str:
 
 
 def _experiment(folder: Folder, name: str, records: list[Record], section: Section) -> str:
-    experiment, run = get(name), folder.run(name)
-    missing = len(run["units"]) - len(records)
-    parts = [f'<section id="{name}"><h2>{escape(experiment.title)}</h2>', f"<p>{escape(section.introduction)}</p>"]
+    run, origin = folder.run(name), _origin(records)
+    missing, total = len(run["units"]) - len(records), len(run["units"])
+    parts = [f'<section id="{name}"><h2>{escape(get(name).title)}</h2>', f"<p>{escape(section.introduction)}</p>"]
     if missing:
         parts.append(
-            f"<p><b>Incomplete:</b> {missing} of {len(run['units'])} units have no record yet; "
-            "the command below runs them.</p>"
+            f"<p><b>Incomplete:</b> {missing} of {total} units have no record yet; the command below runs them.</p>"
         )
     parts.append(f"<p>Command: <code>{escape(run['command'])}</code></p>")
     parts += [_chart(folder, name, chart) for chart in section.charts if chart.panels]
-    parts += [_table(name, table) for table in section.tables if table.rows]
-    parts += _verdicts(name, section)
-    origin = _origin(records)
+    for table in section.tables:
+        if table.rows:
+            rows = [f"<tr>{''.join(f'<td>{escape(show(cell))}</td>' for cell in row)}</tr>" for row in table.rows]
+            parts.append(_heading(name, table.caption) + _html_table(table.head, rows))
+    parts += [_heading(name, "Verdict")] if section.verdicts else []
+    for verdict in section.verdicts:
+        head = escape(f"{WORDS[verdict.holds]}: {verdict.claim}")
+        parts.append(f'<div class="verdict {KINDS[verdict.holds]}"><b>{head}</b>{escape(verdict.words)}</div>')
     parts += [f'<p class="caption">{escape(origin)}</p>', "</section>"]
     folder.write_text(Path(name) / "summary.md", to_markdown(section, run["command"], origin))
     return "\n".join(parts)
@@ -168,32 +178,11 @@ def _chart(folder: Folder, name: str, chart: Chart) -> str:
     )
 
 
-def _table(experiment: str, table: Table) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.head)
-    rows = "\n".join(f"<tr>{''.join(f'<td>{escape(show(cell))}</td>' for cell in row)}</tr>" for row in table.rows)
-    return (
-        f'{_heading(experiment, table.caption)}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _verdicts(experiment: str, section: Section) -> list[str]:
-    if not section.verdicts:
-        return []
-    return [_heading(experiment, "Verdict"), *(_verdict(verdict) for verdict in section.verdicts)]
-
-
-def _verdict(verdict: Verdict) -> str:
-    head = f"{WORDS[verdict.holds]}: {verdict.claim}"
-    return f'<div class="verdict {KINDS[verdict.holds]}"><b>{escape(head)}</b>{escape(verdict.words)}</div>'
-
-
 def _origin(records: list[Record]) -> str:
-    """Say where the records were made."""
+    """Name the commits, versions and the machine of the records."""
     if not records:
         return ""
-    commits = sorted({commit_named(record.about) for record in records})
-    about = records[-1].about
+    commits, about = sorted({commit_named(record.about) for record in records}), records[-1].about
     seconds = sum(record.about["seconds"] for record in records)
     machine = f"{about['machine']['system']}, {about['machine']['cores']} cores"
     return (
@@ -241,6 +230,7 @@ def code(text: str) -> str:
 def to_markdown(section: Section, command: str, origin: str) -> str:
     """Return the section's words, tables and verdicts, with the command that makes them.
 
+    >>> from gdpa.paper.base import Table
     >>> print(to_markdown(Section("Two runs.", (), (Table("T", ("a", "b"), ((1, 0.5),)),), ()), "gdpa x", "Linux"))
     Two runs.
     <BLANKLINE>
@@ -256,18 +246,13 @@ def to_markdown(section: Section, command: str, origin: str) -> str:
     blocks = [escape_markdown(section.introduction), f"Command: {code(command)}. {escape_markdown(origin)}".rstrip()]
     for table in section.tables:
         if table.rows:
-            blocks += [f"**{escape_markdown(table.caption)}**", _markdown_table(table)]
-    blocks += [_markdown_verdict(verdict) for verdict in section.verdicts]
+            cells = [
+                [escape_markdown(show(cell)).replace("|", "\\|") for cell in row] for row in (table.head, *table.rows)
+            ]
+            head, *rows = [f"| {' | '.join(row)} |" for row in cells]
+            lines = "\n".join([head, "|" + "---|" * len(table.head), *rows])
+            blocks += [f"**{escape_markdown(table.caption)}**", lines]
+    for verdict in section.verdicts:
+        claim = escape_markdown(f"{WORDS[verdict.holds]}: {verdict.claim}")
+        blocks.append(f"**{claim}** {escape_markdown(verdict.words)}")
     return "\n\n".join(blocks) + "\n"
-
-
-def _markdown_table(table: Table) -> str:
-    rows = [table.head, ["---"] * len(table.head), *table.rows]
-    cells = [[escape_markdown(show(cell)).replace("|", "\\|") for cell in row] for row in rows]
-    lines = [f"| {' | '.join(row)} |" for row in cells]
-    lines[1] = "|" + "---|" * len(table.head)
-    return "\n".join(lines)
-
-
-def _markdown_verdict(verdict: Verdict) -> str:
-    return f"**{WORDS[verdict.holds]}: {escape_markdown(verdict.claim)}** {escape_markdown(verdict.words)}"
