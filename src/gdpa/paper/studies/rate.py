@@ -23,6 +23,7 @@ from gdpa.paper.clock import Clock
 from gdpa.paper.figures.chart import Chart, Panel, Series, look
 from gdpa.paper.records.folder import Record
 from gdpa.run.progress import Progress
+from gdpa.run.result import Result
 from gdpa.run.solve import solve
 from gdpa.run.stopping import MaxSteps, StopRule
 
@@ -66,21 +67,10 @@ def units(settings: Settings) -> list[Unit]:
     """One unit per problem with an active inequality, tau and seed; seed 0 starts where the source says."""
     chosen = [problems.get(name) for name in problems.names("solvable")]
     steps = STEPS if settings.steps is None else settings.steps
+    shared = {"steps": steps, "pilot_steps": min(PILOT_STEPS, steps), "budget": settings.budget}
+    grid = {"alphas": list(ALPHAS), "betas": list(BETAS)}
     return [
-        Unit(
-            NAME,
-            f"GDPA tau={tau}",
-            problem.name,
-            seed,
-            {
-                "tau": tau,
-                "steps": steps,
-                "pilot_steps": min(PILOT_STEPS, steps),
-                "budget": settings.budget,
-                "alphas": list(ALPHAS),
-                "betas": list(BETAS),
-            },
-        )
+        Unit(NAME, f"GDPA tau={tau}", problem.name, seed, {"tau": tau, **shared, **grid})
         for problem in chosen
         if problem.problem.num_equalities == 0 and active(problem)
         for tau in TAUS
@@ -121,35 +111,17 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         g, predicted = now.constraints[rows], AugmentedLagrangian(expected, beta, config["tau"]).residual_violation()
         units = units_at(lengths_of(None, state.x, now), progress.start, state.x, now)
         relative = relative_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam, units)
-        last.update(
-            step=state.step,
-            ratios=(g / predicted).tolist(),
-            settled=bool(relative.stationarity <= SETTLED),
-            **dict(zip(RESIDUALS, map(float, residuals), strict=True)),
-        )
-        log.row(
-            step=state.step,
-            seconds=round(clock.seconds, 6),
-            beta=beta,
-            measured=float(norm(violation(g))),
-            predicted=float(norm(predicted)),
-            **dict(zip(RESIDUALS, map(float, residuals), strict=True)),
-        )
+        found = dict(zip(RESIDUALS, map(float, residuals), strict=True))
+        settled = bool(relative.stationarity <= SETTLED)
+        last.update(step=state.step, ratios=(g / predicted).tolist(), settled=settled, **found)
+        sizes = {"measured": float(norm(violation(g))), "predicted": float(norm(predicted))}
+        log.row(step=state.step, seconds=round(clock.seconds, 6), beta=beta, **sizes, **found)
         log.progress(0.3 + 0.7 * state.step / config["steps"], f"step {state.step}")
 
     stop: list[StopRule] = [MaxSteps(config["steps"])]
     if config["budget"] is not None:
         stop.append(clock.stop_at(config["budget"]))
-    with np.errstate(all="ignore"):
-        result = solve(
-            problem.problem,
-            x0,
-            clock.watch(algorithm),
-            stop=stop,
-            observers=[measure],
-            record=0,
-            check_every=_look_every(config["steps"]),
-        )
+    result = _solve(problem, x0, clock.watch(algorithm), config["steps"], stop, measure)
     return {
         "alpha": best["alpha"],
         "beta": best["beta"],
@@ -161,8 +133,10 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
     }
 
 
-def _look_every(steps: int) -> int:
-    return LOOK_EVERY if steps % LOOK_EVERY == 0 else 1
+def _solve(problem: TestProblem, x0: Any, method: Any, steps: int, stop: Any, watch: Any) -> Result:
+    every = LOOK_EVERY if steps % LOOK_EVERY == 0 else 1
+    with np.errstate(all="ignore"):
+        return solve(problem.problem, x0, method, stop=stop, observers=[watch], record=0, check_every=every)
 
 
 def _pilot(problem: TestProblem, x0: Any, alpha: float, beta: float, config: Mapping[str, Any]) -> float:
@@ -176,17 +150,9 @@ def _pilot(problem: TestProblem, x0: Any, alpha: float, beta: float, config: Map
         if progress.step > 0.8 * config["pilot_steps"]:
             seen.append(progress.kkt)
 
-    with np.errstate(all="ignore"):
-        result = solve(
-            problem.problem,
-            x0,
-            GDPA(alpha=alpha, beta=beta, tau=config["tau"]),
-            stop=MaxSteps(config["pilot_steps"]),
-            observers=[watch],
-            record=0,
-            check_every=_look_every(config["pilot_steps"]),
-        )
-    return max(seen) if result.steps == config["pilot_steps"] and np.isfinite(seen).all() else float("inf")
+    steps, method = config["pilot_steps"], GDPA(alpha=alpha, beta=beta, tau=config["tau"])
+    result = _solve(problem, x0, method, steps, MaxSteps(steps), watch)
+    return max(seen) if result.steps == steps and np.isfinite(seen).all() else float("inf")
 
 
 def slope(record: Record, name: str) -> float:
@@ -224,14 +190,9 @@ def section(records: Sequence[Record]) -> Section:
 
 def _table_row(record: Record) -> list[Any]:
     s = record.summary
+    unit, settled = record.unit, "yes" if s.get("settled") else "no"
     return [
-        record.unit.setting,
-        record.unit.config["tau"],
-        record.unit.seed,
-        s["alpha"],
-        s["beta"],
-        s.get("step"),
-        "yes" if s.get("settled") else "no",
+        *(unit.setting, unit.config["tau"], unit.seed, s["alpha"], s["beta"], s.get("step"), settled),
         ", ".join(f"{ratio:.3f}" for ratio in s.get("ratios", ())),
         *(round(slope(record, name), 3) for name in RESIDUALS),
         *(s.get(name) for name in RESIDUALS),
