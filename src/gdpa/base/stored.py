@@ -18,7 +18,8 @@ def stored(cls: C) -> C:
     A dataclass field with ``metadata={"stored": False}`` is not written and comes back as None. Registering a class
     again under the same module and name replaces it.
     """
-    if not _storable(cls):
+    is_dataclass = dataclasses.is_dataclass(cls) and all(field.init for field in dataclasses.fields(cls))
+    if not (is_dataclass or issubclass(cls, Enum) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))):
         raise TypeError(f"{cls!r} cannot be registered; it must be a dataclass, a NamedTuple or an Enum")
     other = REGISTERED.get(cls.__name__)
     if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
@@ -85,9 +86,3 @@ def build(cls: type[Any], values: dict[str, Any]) -> Any:
     """Return an object of a dataclass or NamedTuple from its stored fields; fields that are never stored are None."""
     never = () if not dataclasses.is_dataclass(cls) else (f.name for f in dataclasses.fields(cls))
     return cls(**values, **{name: None for name in never if name not in stored_fields(cls)})
-
-
-def _storable(cls: type[Any]) -> bool:
-    if dataclasses.is_dataclass(cls):
-        return all(field.init for field in dataclasses.fields(cls))
-    return issubclass(cls, Enum) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))

@@ -26,11 +26,7 @@ def number(value: Any, digits: int = 6) -> str:
 
 
 def vector(values: Array, digits: int = 6) -> str:
-    """Return a vector on one line, cut short if it is long; a number that is rounding beside the largest is 0.
-
-    >>> vector(np.array([1e-20, 1.0, -2 / 3])), vector(np.arange(1000.0))
-    ('[0, 1, -0.666667]', '[0, 1, 2, ..., 997, 998, 999]')
-    """
+    """Return a vector on one line, cut short if it is long; a number that is rounding beside the largest is 0."""
     host = to_numpy(values)
     if host.ndim == 0:
         return number(host, digits)
@@ -39,14 +35,12 @@ def vector(values: Array, digits: int = 6) -> str:
             return str(host).replace("\n", " ")
     finite = np.abs(host[np.isfinite(host)])
     rounding = float(np.finfo(host.dtype).eps) * float(finite.max(initial=0.0))
-    shown = [number(0.0 if abs(v) < rounding else v, digits) for v in host[_ends(len(host))].tolist()]
-    if len(host) > LONGEST:
+    is_long = len(host) > LONGEST
+    kept = np.r_[host[:ENDS], host[-ENDS:]] if is_long else host
+    shown = [number(0.0 if abs(v) < rounding else v, digits) for v in kept.tolist()]
+    if is_long:
         shown.insert(ENDS, "...")
     return f"[{', '.join(shown)}]"
-
-
-def _ends(length: int) -> Any:
-    return np.arange(length) if length <= LONGEST else np.r_[:ENDS, length - ENDS : length]
 
 
 def suggest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:

@@ -140,13 +140,7 @@ class SparseMatrix:
         return self * (1 / np.asarray(divisor))
 
     def within(self, pattern: Pattern, name: str) -> SparseMatrix:
-        """Return the same matrix with the entries of ``pattern``; raise if it has others.
-
-        >>> read([[1.0, 0.0]]).within(read([[0.0, 1.0]]).pattern, "the jacobian")
-        Traceback (most recent call last):
-            ...
-        ValueError: the jacobian has the entry (0, 0), which it did not have at the first point; ...
-        """
+        """Return the same matrix with the entries of ``pattern``; raise if it has others."""
         if self.pattern.is_same(pattern):
             return self if self.pattern is pattern else SparseMatrix(pattern, self.data)
         places = pattern.places(self.pattern)
