@@ -81,10 +81,11 @@ def gradients_read(task: Task) -> Step:
     return read
 
 
-def ours(task: Task, how: str = "plain") -> Step:
+def ours(task: Task, how: str = "plain", rule: str = "feedback") -> Step:
     """A step of `constrain` around SGD: plain, with counts, or with one of the groups absent (count 0, or NaN)."""
-    opt = gdpa.torch.constrain(task.sgd(), ["a", "b"], nan="absent" if how == "nan" else "skip")
-    opt.calibrate(task.values() for _ in range(8))
+    opt = gdpa.torch.constrain(task.sgd(), ["a", "b"], rule=rule, nan="absent" if how == "nan" else "skip")
+    if rule == "feedback":
+        opt.calibrate(task.values() for _ in range(8))
     counts = {"plain": None, "nan": None, "counts": [64, 32], "absent": [64, 0]}[how]
 
     def step() -> None:
@@ -138,7 +139,7 @@ def cooper_steps(task: Task, scheme: str, formulation: str) -> Step:
 def hct_steps(task: Task, name: str, **kwargs: Any) -> Step:
     from humancompatible.train import dual_optim
 
-    dual, opt = getattr(dual_optim, name)(m=2, is_ineq=True, **kwargs), task.sgd()
+    dual, opt = getattr(dual_optim, name)(m=2, **kwargs), task.sgd()
 
     def step() -> None:
         opt.zero_grad()
@@ -161,9 +162,12 @@ METHODS: dict[str, Callable[[Task], Step]] = {
     "gdpa constrain, counts": lambda task: ours(task, "counts"),
     "gdpa constrain, one group absent": lambda task: ours(task, "absent"),
     "gdpa constrain, one group NaN": lambda task: ours(task, "nan"),
-    "hct ALM": lambda task: hct_steps(task, "ALM"),
-    "hct ALM hpr": lambda task: hct_steps(task, "ALM", penalty=1.0, augmentation="hpr"),
-    "hct nuPI": lambda task: hct_steps(task, "nuPI"),
+    "gdpa constrain, rule spbm": lambda task: ours(task, rule="spbm"),
+    "gdpa constrain, rule ssl-alm": lambda task: ours(task, rule="ssl-alm"),
+    "hct PBM (SPBM)": lambda task: hct_steps(task, "PBM", epoch_length=100),
+    "hct ALM": lambda task: hct_steps(task, "ALM", is_ineq=True),
+    "hct ALM hpr (SSL-ALM)": lambda task: hct_steps(task, "ALM", is_ineq=True, penalty=1.0, augmentation="hpr"),
+    "hct nuPI": lambda task: hct_steps(task, "nuPI", is_ineq=True),
     "Cooper Lagrangian, simultaneous": lambda task: cooper_steps(task, "SimultaneousOptimizer", "Lagrangian"),
     "Cooper Lagrangian, dual first": lambda task: cooper_steps(task, "AlternatingDualPrimalOptimizer", "Lagrangian"),
     "Cooper augmented, dual first": lambda task: cooper_steps(

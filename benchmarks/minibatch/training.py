@@ -71,7 +71,7 @@ CONSTANTS = {
     for name, values in {
         "INTEGRAL": (0.01, 0.04), "PROPORTIONAL": (0.1, 1.0), "SMOOTHING": (0.05, 0.2), "LARGEST_DRIVE": (0.25, 1.0),
         "LARGEST_ERROR": (1.0, 10.0), "DEVIATIONS": (1.0, 4.0), "RAREST": (1.0, 100.0), "NEWEST_VARIANCE": (0.01, 0.05),
-        "NEWEST_SQUARE": (0.001, 0.01), "LEAST_SQUARE": (1e-5, 1e-2), "BATCHES": (4, 16), "MOST_AT_ONCE": (16, 64),
+        "NEWEST_SQUARE": (0.005, 0.02), "LEAST_SQUARE": (1e-6, 1e-3), "BATCHES": (4, 16), "MOST_AT_ONCE": (16, 64),
         "MOST_IN_ALL": (256, 1024), "AGAIN_FROM": (16, 10**9), "AGAIN_BATCHES": (2, 8), "MOST_AGAIN": (4, 16),
     }.items()
     for value in values

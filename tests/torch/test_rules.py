@@ -252,14 +252,14 @@ class TestFeedback:
         assert large["integral"] == small["integral"]
 
     def test_running_means_forget(self):
-        # after many batches a new one has a share of .005 in the square and of .02 in the variance
+        # after many batches a new one has a share of .01 in the square and of .02 in the variance
         _, dual = run(Feedback(), [1.0] * 1000 + [3.0], ratio=1.0, limit=1.0)
-        assert dual["square"] == pytest.approx([1 + 0.005 * (9 - 1)])
+        assert dual["square"] == pytest.approx([1 + 0.01 * (9 - 1)])
         assert dual["variance"] == pytest.approx([0.02 * 0.5 * (3 - 1) ** 2])
-        # a square of 1e4 in the first batch: a ten-thousandth of it stays, however small g is later
+        # a square of 1e4 in the first batch: 1e-5 of it stays, however small g is later
         _, dual = run(Feedback(), [100.0] + [0.01] * 1999, ratio=1.0, limit=float("inf"))
         assert dual["square"][0] < 5
-        assert dual["smoothed"] == pytest.approx([0.01], rel=1e-3)
+        assert dual["smoothed"] == pytest.approx([0.01 / 0.1**0.5], rel=1e-3)
 
     def test_changes_of_sign_lower_the_gain(self):
         gs = [1.0, 1.0, 1.0, -1.5, -1.5, -1.5, -1.5, 2.0, 2.0, 2.0, 2.0, 0.1]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+README = Path(__file__).parents[2] / "README.md"
 PAGE = Path(__file__).parents[2] / "docs" / "five-minutes.md"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -34,6 +35,15 @@ def test_n1_the_page_shows_what_its_code_prints(capsys):
     assert "1 of 1 limits met\n" in str(names["done"])
     assert names["opt"].report().advice == ()
     plt.close("all")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, *(pytest.param(s, marks=pytest.mark.campaign) for s in (0, 1, *range(3, 10)))])
+def test_n1_the_readme_meets_its_limit(seed, capsys):
+    """To the tolerance that it prints."""
+    (code,) = (text for kind, text in BLOCK.findall(README.read_text(encoding="utf-8")) if "constrain(" in text)
+    exec(code.replace("manual_seed(0)", f"manual_seed({seed})"), {})
+    assert "1 of 1 limits met (a violation of up to 1 % of the limit counts as met)" in capsys.readouterr().out
 
 
 @pytest.mark.slow

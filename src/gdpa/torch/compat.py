@@ -78,6 +78,11 @@ def is_unshared(value: torch.Tensor) -> bool:
     return bool(value._use_count() == 1)  # type: ignore[attr-defined]
 
 
+#: The node of a division in a graph, and of a parameter, which ends it.
+_DIVISION = type((torch.ones((), requires_grad=True) / torch.ones(())).grad_fn)
+_END = torch._C._functions.AccumulateGrad
+
+
 def cut_divisions_by_zero(value: torch.Tensor, nodes: int = 1000) -> None:
     """Let no gradient pass through divisions by zero among the first ``nodes`` nodes of the graph behind ``value``.
 
@@ -89,10 +94,10 @@ def cut_divisions_by_zero(value: torch.Tensor, nodes: int = 1000) -> None:
     pending = deque([value.grad_fn])
     while pending and len(seen) < nodes:
         node: Any = pending.popleft()
-        if node is None or node in seen:
+        if node is None or type(node) is _END or node in seen:
             continue
         seen.add(node)
-        if node.name() == "DivBackward0":
+        if type(node) is _DIVISION:
             zero = torch.as_tensor(node._saved_other) == 0
             if not zero.is_cpu or bool(zero.any()):
                 node.register_hook(partial(_cut, zero))

@@ -188,7 +188,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def _leave_out(self, g: Any, vector: torch.Tensor, present: Any) -> torch.Tensor:
         """Return the vector with 0 for absent constraints, out of its graph: a mean over no samples is 0 / 0."""
         if vector.is_cpu and not self._capturable:
-            if math.isfinite(vector.detach().sum().item()):
+            if type(present) is not list and math.isfinite(vector.detach().sum().item()):
                 return vector  # the weight 0 is enough
             if isinstance(g, torch.Tensor):
                 compat.cut_divisions_by_zero(vector)
