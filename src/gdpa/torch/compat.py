@@ -79,8 +79,8 @@ def is_unshared(value: torch.Tensor) -> bool:
 
 
 #: The node of a division in a graph, and of a parameter, which ends it.
-_DIVISION = type((torch.ones((), requires_grad=True) / torch.ones(())).grad_fn)
-_END = torch._C._functions.AccumulateGrad
+_DIVISION: Any = type((torch.ones((), requires_grad=True) / torch.ones(())).grad_fn)
+_END: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
 
 def cut_divisions_by_zero(value: torch.Tensor, nodes: int = 1000) -> None:
