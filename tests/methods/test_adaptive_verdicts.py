@@ -72,7 +72,7 @@ NO_MULTIPLIERS = ("a double root", "a triple root", "a fourfold root")
 @pytest.mark.parametrize("step", STEPS)
 @each(AWKWARD)
 def test_awkward_problems_raise_no_false_alarm(case, step):
-    result = run(case, step, tolerance=1e-4)
+    result = run(case, step, tolerance=1e-4, calls=400)
     assert result.status not in (Status.LOCALLY_INFEASIBLE, Status.DIVERGING, Status.INVALID_NUMBER)
     if result.success:
         assert violation(case, result.x) <= 1e-4

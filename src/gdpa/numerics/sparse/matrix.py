@@ -158,7 +158,7 @@ class SparseMatrix:
 
 def is_sparse(value: Any) -> bool:
     """Return whether ``value`` is a sparse matrix of ours or of SciPy."""
-    return isinstance(value, SparseMatrix) or hasattr(value, "tocsr")
+    return type(value) is not np.ndarray and (isinstance(value, SparseMatrix) or hasattr(value, "tocsr"))
 
 
 def read(value: Any, name: str = "the matrix", shape: tuple[int, int] | None = None) -> SparseMatrix:
