@@ -117,3 +117,12 @@ def test_products_of_the_rows_are_kept_up_to_date():
     scaled = memory.rescaled(0.5)
     np.testing.assert_allclose(scaled.gram, scaled.rows @ scaled.rows.T, rtol=1e-12)
     np.testing.assert_allclose(scaled.product(np.ones(60)), 0.5 * memory.product(np.ones(60)), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("moderate", "sigma"), [(False, 80.2), (True, np.sqrt(16.04))])
+def test_a_damped_pair_of_a_lagrangian_leaves_a_moderate_sigma(moderate, sigma):
+    # B = I, s = e_1, y = (-0.6, 8): theta = 0.8 / 1.6, so the damped y is (0.2, 4).
+    memory = LBFGS().updated(np.array([1.0, 0.0]), np.array([-0.6, 8.0]), moderate=moderate)
+    np.testing.assert_allclose(memory.changes[0], [0.2, 4.0], rtol=1e-12)
+    assert memory.sigma == pytest.approx(sigma)
+    np.testing.assert_allclose(memory.product(np.array([1.0, 0.0])), [0.2, 4.0], rtol=1e-10)  # the secant equation

@@ -69,12 +69,19 @@ class LBFGS(NamedTuple):
         return [self.rows[self.pairs + i] for i in range(self.pairs)]  # type: ignore[index]
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses non-finite numbers
-    def updated(self, s: Array, y: Array) -> LBFGS:
+    def updated(self, s: Array, y: Array, moderate: bool = False) -> LBFGS:
         """Return the matrix with one more pair and sigma = y'y / s'y.
 
         If s'y < 0.2 s'Bs, Powell's damping replaces y by the point between y and B s with s'y = 0.2 s'Bs, so B stays
         positive definite. Without curvature B would collapse along s. That is allowed only while the steps do not
         shrink (the function has no lower bound there, or is nearly flat); otherwise the pair is skipped.
+
+        Args:
+            s: the step.
+            y: the change of the gradient along it.
+            moderate: sigma = ||y|| / ||s|| if the pair is damped. Its s'y is not measured and may be far smaller than
+                ||s|| ||y||. The multipliers of an SQP step grow with sigma, and the curvature of their Lagrangian grows
+                with them: with y'y / s'y both reached 1e9 on ORTHREGA.
 
         References:
             M. J. D. Powell, "A fast algorithm for nonlinearly constrained optimization calculations" (1978);
@@ -89,11 +96,14 @@ class LBFGS(NamedTuple):
         model = dot(s, Bs)
         if curvature <= FLAT * model and size < self.length:
             return self._replace(length=size)
-        if curvature < POWELL * model:
+        damped = curvature < POWELL * model
+        if damped:
             theta = (1 - POWELL) * model / (model - curvature)
             y = theta * y + (1 - theta) * Bs
             curvature = dot(s, y)
-        sigma = dot(y, y) / curvature if curvature > 0 else float("inf")
+        if not curvature > 0:
+            return self
+        sigma = dot(y, y) ** 0.5 if damped and moderate else dot(y, y) / curvature
         if not 0 < sigma < float("inf"):
             return self
         rows, gram = self._joined(s, y)

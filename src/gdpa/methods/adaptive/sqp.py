@@ -73,10 +73,12 @@ class SQP(Phase):
             F = F.relaxed(rules.beta_factor, method.beta)
         c, J = now.gradient(), needed_rows(state, now, F)
         s, y = state.z - old.z, c + matmul(dual, J) - (self.gradient + matmul(dual, self.jacobian))
+        # A multiplier of an equality has either sign. Without an objective B only damps the steps, and may do so much.
+        moderate = problem.num_equalities > 0 and float(max_norm(c)) > 0
         return state.replaced(
             lagrangian=F,
             multipliers=state.scaling.unscale(dual),
-            curvature=state.curvature.updated(s, y) if H is None else state.curvature.spectral(s, y),
+            curvature=state.curvature.updated(s, y, moderate=moderate) if H is None else state.curvature.spectral(s, y),
             hessian=H if H is not None and predicts(H, s, y) else None,
             monitor=state.monitor.counted(1),
             phase=SQP(c, J, self.multipliers),
