@@ -75,14 +75,9 @@ def absolute_residuals(
     >>> [float(v) for v in absolute_residuals(REALS, one, 2 * one, -3 * one, one)]
     [2.0, 0.0, 3.0]
     """
-    slack = namespace(constraints).abs(multipliers * constraints)
-    if num_equalities:
-        slack = slack[..., : constraints.shape[-1] - num_equalities]
-    return Residuals(
-        _plain(norm(domain.tangent(x, -gradient))),
-        _plain(norm(violation(constraints, num_equalities))),
-        _plain(total(slack)),
-    )
+    slack = namespace(constraints).abs(multipliers * constraints)[..., : constraints.shape[-1] - num_equalities]
+    sizes = norm(domain.tangent(x, -gradient)), norm(violation(constraints, num_equalities)), total(slack)
+    return Residuals(*map(_plain, sizes))
 
 
 def relative_residuals(
