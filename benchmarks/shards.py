@@ -252,7 +252,7 @@ def print_overhead() -> None:
 
 
 def compare_workers(draw_only: bool) -> None:
-    """Solve with 1, 2 and 4 workers of each engine, three times in turn, and draw the least seconds."""
+    """Solve with 1, 2 and 4 workers of each engine, in turn, and draw the least seconds."""
     for _ in range(0 if draw_only else 3):
         for engine, workers in RUNS:
             found = ask(engine, "break-even", ROWS, workers, ranks=workers)
@@ -272,7 +272,8 @@ def least_seconds(rows: list[Row]) -> dict[tuple[str, int], float]:
 def workers_table(rows: list[Row]) -> str:
     least = least_seconds(rows)
     body = [[NAMES[engine], workers, f"{seconds:.1f}"] for (engine, workers), seconds in least.items()]
-    return f"{markdown(['engine', 'workers', 'least s of three solves'], body)}\n\n{told(rows)}".rstrip()
+    head = ["engine", "workers", f"least s of {len(rows) // len(RUNS)} solves"]
+    return f"{markdown(head, body)}\n\n{told(rows)}".rstrip()
 
 
 def draw_workers(rows: list[Row]) -> None:
