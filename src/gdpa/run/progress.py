@@ -70,21 +70,14 @@ class Run:
         start: x0 with grad f and g there, the reference for the residuals of the loop.
         shape: (d, m, p): how many coordinates, constraints and equalities the problem has.
         tolerance: the relative KKT tolerance that ``success`` is judged by; None in files of gdpa 0.1.
-        values: f and g at the state's point, by which another problem is recognized; None if they were not evaluated.
         forwards, backwards, seconds: oracle calls and time of the method.
         measuring: (forwards, backwards) made for residuals and certificates.
         residuals, kkt: the relative residuals of the last probe and the largest of them (over the batch, too).
-        units: the weights they were measured with; None before the first.
         best, best_kkt: the probe with the smallest relative residuals, and these.
         best_feasible, best_objective: the probe with the lowest objective among those feasible to the tolerance, and
             this; None if there is none.
-        last: the last finite probe.
         average, total_weight: the weighted average of the probes' points (the paper's Theorem 1).
-        next_units, next_certificate, next_attempt: the steps at which units and certificates are due.
-        attempts: whether a certificate is to be attempted at this step, whatever the residuals are.
-        caution: how the run goes back from a value that is not finite.
         history: the recorded columns.
-        device: the device that the problem runs on, if the arrays of the run are on the host instead.
     """
 
     algorithm: Any
@@ -92,28 +85,28 @@ class Run:
     start: ReferencePoint
     shape: tuple[int, int, int]
     tolerance: float | None = None
-    values: tuple[Array, Array] | None = None
+    values: tuple[Array, Array] | None = None  # f and g at the point, by which another problem is recognized
     forwards: int = 0
     backwards: int = 0
     seconds: float = 0.0
     measuring: tuple[int, int] = (0, 0)
     residuals: Residuals | None = None
     kkt: float = float("inf")
-    units: Units | None = None
+    units: Units | None = None  # that the residuals were measured with
     best: Probe | None = None
     best_kkt: Any = None
     best_feasible: Probe | None = None
     best_objective: Any = None
-    last: Probe | None = None
+    last: Probe | None = None  # the last finite one
     average: Array | None = None
     total_weight: float = 0.0
-    next_units: int = 1
+    next_units: int = 1  # the steps at which units and certificates are due
     next_certificate: int = 0
     next_attempt: int = FIRST_ATTEMPT
-    attempts: bool = True
+    attempts: bool = True  # whether a certificate is due at this step, whatever the residuals are
     caution: Caution = NO_TROUBLE
     history: History = field(default_factory=History, repr=False)
-    device: str | None = None
+    device: str | None = None  # that the problem runs on, if the arrays of the run are on the host instead
 
     @property
     def step(self) -> int:
