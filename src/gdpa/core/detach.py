@@ -64,7 +64,11 @@ def map_arrays(value: T, leaf: Callable[[Any], Any]) -> T:
         elif array_api_compat.is_torch_array(value):
             new = leaf(value)
         if rebuild is not None:
-            items = [part if type(part) in _PLAIN else walk(part) for part in parts]
+            items = []
+            for part in parts:
+                if type(part) is np.ndarray and id(part) not in known:  # most are plain or arrays: no walk for these
+                    known[id(part)] = (part, leaf(part))
+                items.append(part if type(part) in _PLAIN else known[id(part)][1] if id(part) in known else walk(part))
             if not all(map(operator.is_, items, parts)):
                 new = rebuild(items)
         known[id(value)] = (value, new)
