@@ -33,9 +33,9 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         loss.backward()
         opt.step()                      # commits them with the step
 
-    A step that never happens (an overflow under GradScaler, an exception, a skipped batch) leaves the multipliers as
-    they were. A step with nothing staged leaves them as they are. A step whose objective, constraints or gradients are
-    not finite is skipped, with a `NonFiniteWarning` that names them.
+    A step that never happens (an overflow under GradScaler, an exception, a skipped batch) and a step with nothing
+    staged leave the multipliers as they are. A step whose objective, constraints or gradients are not finite is
+    skipped, with a `NonFiniteWarning` that names them.
     """
 
     _roster: Roster
@@ -247,7 +247,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         compiling = is_compiling()
         if stage is None:
             self._descend(None, None, compiling)
-            self._project()
+            project_groups_(self.param_groups, self._domains)
             self._after(None)
             return loss
         groups = self.param_groups
@@ -268,7 +268,8 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             self._gradients.warn(groups, stage.batch, self._roster)
             return loss
         self._descend(stage, skip if stage.guarded else None, compiling)
-        self._project()
+        if self._domains.count(None) < len(self._domains):
+            project_groups_(groups, self._domains)
         self._after(stage)
         if stage.guarded:
             (compat.uncompiled(dual.commit_guarded) if compiling else dual.commit_guarded)(stage)
@@ -319,10 +320,6 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self.discard()
         ran = phase in (Phase.READY, Phase.MIXED)
         return ran and any(p.grad is not None for group in self.param_groups for p in group["params"])
-
-    def _project(self) -> None:
-        if self._domains.count(None) < len(self._domains):
-            project_groups_(self.param_groups, self._domains)
 
     def domain_of(self, params: Sequence[torch.Tensor]) -> ConvexSet:
         """Return the set X that the vector of ``params`` lies in."""

@@ -115,12 +115,8 @@ class DualState:
     ``Stateful`` it saves and loads the entries beside the optimizer, e.g. ``dcp.save({"duals": opt.dual_state})``:
     copied both ways, matched by constraint name, checked by value.
 
-    Args:
-        owner: the optimizer that has the parameter groups.
-        rule: the dual rule.
-        roster: the constraints.
-        weights: keep the weights of the last step in the state (micro-batches in the stale mode).
-        capturable: every entry that changes is a tensor on the device, written in place.
+    ``owner`` has the parameter groups. With ``weights`` the state holds the weights of the last step (micro-batches in
+    the stale mode); if ``capturable``, every entry that changes is a tensor on the device, written in place.
     """
 
     def __init__(
@@ -418,12 +414,9 @@ def _check_vector(roster: Roster, key: str, vector: Vector, value: Any) -> None:
     if value.dtype is torch.bool:
         return
     signed = key in ("multipliers", "stale_weights")  # of equalities they have either sign
-    first = roster.size - roster.num_equalities if signed else roster.size
-    bad = ~(value <= vector.high)
-    bad |= value < -vector.high
-    bad[:first] |= value[:first] < vector.low
-    if bool(bad.any()):
-        i = int(torch.nonzero(bad)[0])
+    low = torch.full_like(value, vector.low)
+    low[roster.size - roster.num_equalities if signed else roster.size :] = -vector.high
+    for i in torch.nonzero(~((value >= low) & (value <= vector.high))).flatten().tolist()[:1]:
         raise ValueError(
             f"the state's {key} of {roster.name(i)!r} is {value[i].item()!r}, which must be a finite number in "
             f"[{vector.low:g}, {vector.high:g}]; the checkpoint is damaged or was edited"
@@ -433,12 +426,10 @@ def _check_vector(roster: Roster, key: str, vector: Vector, value: Any) -> None:
 def _check_scalar(key: str, scalar: Scalar, value: Any) -> None:
     number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
     whole = isinstance(scalar.start, int)
-    ok = is_number(number) and math.isfinite(number)
-    ok = ok and (number > scalar.low if scalar.open_low else number >= scalar.low) and number <= scalar.high
-    if not ok or (whole and number != int(number)):
-        left = "(" if scalar.open_low else "["
-        kind = "whole number" if whole else "finite number"
+    ok = is_number(number) and math.isfinite(number) and scalar.low <= number <= scalar.high
+    if not ok or (scalar.open_low and number == scalar.low) or (whole and number != int(number)):
+        kind, left = "whole" if whole else "finite", "(" if scalar.open_low else "["
         raise ValueError(
-            f"the state's {key} is {value!r}, which must be a {kind} in {left}{scalar.low:g}, {scalar.high:g}]; the "
-            "checkpoint is damaged or was edited"
+            f"the state's {key} is {value!r}, which must be a {kind} number in {left}{scalar.low:g}, {scalar.high:g}]; "
+            "the checkpoint is damaged or was edited"
         )

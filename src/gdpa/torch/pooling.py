@@ -43,12 +43,7 @@ class Group:
 
 
 class Pool:
-    """Sums of f and g over the parts of a step.
-
-    Args:
-        mode: None (one call of ``lagrangian`` a step), "exact" or "stale".
-        group: the ranks that train together.
-    """
+    """Sums of f and g over the parts of a step; ``mode`` None has one call of ``lagrangian`` a step."""
 
     def __init__(self, mode: str | None, group: Group) -> None:
         self.mode, self.group = mode, group

@@ -114,8 +114,7 @@ class Report:
     """The constraints with advice; ``print`` it.
 
     Attributes:
-        snapshot: the rows. In `opt.report()` values are means over the last ``window`` steps; `certify` judges the
-            whole data.
+        snapshot: the rows. In `opt.report()` values are means over the last steps; `certify` judges the whole data.
         skipped: steps skipped for numbers that were not finite.
         tolerance: the violation that still counts as met: a share of the size of the limit, if that is known.
         advice: a sentence for each thing that looks wrong.

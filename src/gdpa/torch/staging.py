@@ -50,13 +50,11 @@ class Stage:
     """A step that `lagrangian` has prepared and `step` will take.
 
     Attributes:
-        batch: the constraints, means over all samples of the step.
-        objective: f, likewise.
+        batch, objective: g and f, means over all samples of the step.
         check: a number that is finite exactly if f and g are; if ``guarded``, whether it is, as a tensor on the device.
         updates: the entries that `step` writes into the dual state.
         loss: the answer of `lagrangian`; it keeps its gradient, which shows that a backward pass went through it.
-        weights: w of grad f + J^T w, for further micro-batches.
-        calls: calls of ``lagrangian`` so far.
+        weights, calls: w of grad f + J^T w for further micro-batches, and how many there were.
         later: `step` applies the dual rule, whose weights do not depend on it.
         guarded: the host does not look at ``check``; if it is False, the kernels of the step change nothing.
     """
