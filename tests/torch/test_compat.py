@@ -74,15 +74,15 @@ def test_restore_hooks():
     assert not opt._optimizer_step_post_hooks
 
 
-def test_is_unshared():
+def test_count_uses():
     value = torch.ones(2)
-    assert compat.is_unshared(value)
+    assert compat.count_uses(value) == 1
     graph = torch.dot(torch.ones(2, requires_grad=True), value)
-    assert not compat.is_unshared(value)
+    assert compat.count_uses(value) > 1
     graph.backward(retain_graph=True)
-    assert not compat.is_unshared(value)
+    assert compat.count_uses(value) > 1
     graph.backward()
-    assert compat.is_unshared(value)
+    assert compat.count_uses(value) == 1
 
 
 def test_cut_divisions_by_zero():

@@ -70,12 +70,9 @@ def restore_hooks(optimizer: torch.optim.Optimizer) -> None:
     torch.optim.Optimizer.__setstate__(optimizer, {})
 
 
-def is_unshared(value: torch.Tensor) -> bool:
-    """Return whether no graph holds ``value``: a backward pass that frees its graph releases its saved tensors.
-
-    Asking the graph itself for a freed tensor raises an error, which costs 100 microseconds.
-    """
-    return bool(value._use_count() == 1)  # type: ignore[attr-defined]
+#: How many hold a tensor: 1 if no graph does, as after a backward pass that frees its graph and its saved tensors.
+#: Asking the graph itself for a freed tensor raises an error, which costs 100 microseconds.
+count_uses: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
 
 
 #: The node of a division in a graph, and of a parameter, which ends it.

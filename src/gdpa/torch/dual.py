@@ -98,7 +98,7 @@ class Rows:
     def weights(self, weights: list[float], dtype: torch.dtype) -> torch.Tensor:
         """Return the weights as a tensor: the one of the step before, unless a graph still holds it."""
         known = self._weights
-        if known is None or known[0].dtype is not dtype or not compat.is_unshared(known[0]):
+        if known is None or known[0].dtype is not dtype or compat.count_uses(known[0]) != 1:
             array: Any = np.array(weights, _NUMPY[dtype])
             self._weights = (torch.from_numpy(array), memoryview(array))
             return self._weights[0]

@@ -248,7 +248,7 @@ def _names(constraints: Constraints) -> tuple[str, ...] | None:
 
 def objective(f: Any, vector: torch.Tensor) -> torch.Tensor:
     """Return the objective as a scalar tensor on the device of ``vector``, or refuse it."""
-    if is_number(f):
+    if not isinstance(f, torch.Tensor) and is_number(f):
         return torch.as_tensor(float(f), dtype=vector.dtype, device=vector.device)
     if not isinstance(f, torch.Tensor) or not f.is_floating_point():
         raise TypeError(f"f must be a scalar floating-point tensor, got {f!r}")
