@@ -203,6 +203,10 @@ STUDIES: dict[str, Declared] = {
         (*COMPARISON, "src/gdpa/paper/studies/mnist.py", "src/gdpa/paper/applications/budget_nets.py"),
         experiment("budget"),
     ),
+    "race": Declared(
+        (*COMPARISON, "src/gdpa/paper/studies/race.py", "src/gdpa/paper/applications/by_class.py", *CMDP),
+        experiment("race"),
+    ),
     "energy": Declared(
         (*TORCH, "src/gdpa/paper/studies/energy.py", "src/gdpa/paper/applications/energy_budget"), experiment("energy")
     ),

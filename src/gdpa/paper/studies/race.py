@@ -206,7 +206,8 @@ def section(records: Sequence[Record]) -> Section:
         f"Tuned: the winner of nine points on a held-out seed, {PILOT_CALLS} forward passes each; AdaptiveGDPA has "
         f"nothing to tune. Every run has {PROBLEMS['mnpc'].passes} passes, forward and backward together, on the toy "
         f"{PROBLEMS[TOY].passes}, or {config['budget']:g} seconds of processor time. Medians over {config['seeds']} "
-        "seed(s), in brackets the range."
+        "seed(s), in brackets the range. On the Markov decision process a long step saturates the softmax policies: "
+        "gradients vanish there, and a small residual does not mean a reward near the optimum."
     )
     return Section(introduction, (_chart(runs),), _tables(records, runs), _verdicts(runs) if runs else ())
 
