@@ -282,7 +282,14 @@ def _pick(old: Any, new: Any, a: Any, b: Any) -> Any:
 
 
 def certificate_from(
-    problem: Problem, lengths: Array, units: Units, now: Evaluation, x: Array, multipliers: Array, gradient: Array
+    problem: Problem,
+    lengths: Array,
+    units: Units,
+    now: Evaluation,
+    x: Array,
+    multipliers: Array,
+    gradient: Array,
+    relative: Residuals | None = None,
 ) -> Certificate:
     """Return the certificate made of known quantities; ``gradient`` is grad f(x) + J(x)^T lambda."""
     g, p, domain = now.constraints, problem.num_equalities, problem.domain
@@ -294,7 +301,7 @@ def certificate_from(
         gradient=gradient,
         domain_multipliers=-gradient - domain.tangent(x, -gradient),
         residuals=absolute_residuals(domain, x, gradient, g, multipliers, p),
-        relative=_judged(problem, units, now, x, multipliers, gradient),
+        relative=relative or _judged(problem, units, now, x, multipliers, gradient),
         lengths=lengths,
         units=units,
         num_equalities=p,
@@ -339,4 +346,4 @@ def certificate_at(
     best, *others = ((*one, _judged(problem, units, now, x, *one)) for one in candidates)
     for other in others:
         best = _pick(best[2].worst, other[2].worst, best, other)
-    return certificate_from(problem, lengths, units, now, x, *best[:2])
+    return certificate_from(problem, lengths, units, now, x, *best)
