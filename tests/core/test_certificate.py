@@ -256,9 +256,11 @@ def fitted_worst(domain, x, c, A, b):
     """
     g = A @ x - b
     lengths = np.abs(x) if x.any() else np.ones_like(x)  # the length at x = 0 is 1
-    lengths[lengths <= 2.0**-26 * lengths.max()] = lengths.max()
+    borrowed = lengths <= 2.0**-26 * lengths.max()
+    lengths[borrowed] = lengths.max()
     s = max(np.abs(c).max(), min(1.0, np.abs(c).max()))  # grad f = c everywhere
-    w = np.maximum(1 / s, lengths / max(np.abs(c * lengths).max(), 0.0))
+    S = np.abs(c * lengths)[~borrowed].max()
+    w = np.maximum(1 / s, np.where(borrowed, np.minimum(lengths, S / np.abs(c)), lengths) / S)
     r = (w * np.abs(A)).max(axis=1)
     w = w if isinstance(domain, (Reals, Box)) else w.min()
     slack = r * g / np.minimum(np.abs(A) @ lengths, 1.0)

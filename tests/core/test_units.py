@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gdpa import REALS, Ball, Box, Evaluation, NonNegative, Problem, certify, problems, solve
+from gdpa import REALS, Ball, Box, Evaluation, NonNegative, Problem, certify, from_functions, problems, solve
 from gdpa.base.arrays import to_numpy
 from gdpa.core.certificate import certificate_at, relative_residuals
 from gdpa.core.units import (
@@ -131,6 +131,35 @@ def test_a_long_coordinate_is_weighed_up_to_a_bound(library, dtype, eps):
     lengths = lengths_of(np.array([1.0, 1e3 * bound]), x)
     units = units_at(lengths, ReferencePoint(0 * x, 0 * x, rows.constraints), x, rows)
     assert to_numpy(units.coordinates) == pytest.approx([1.0, bound], rel=1e-6)
+
+
+def test_a_coordinate_at_zero_does_not_hide_the_others(library):
+    # Lengths (50, 50, 2): the first is borrowed. Of |grad f| L = (5000, 5, 4) only 5 and 4 are changes of f by the size
+    # of a coordinate, so S = 5, and the first coordinate reaches 5 / 100.
+    x = library.array([0.0, -50.0, 2.0])
+    now = Evaluation(library.array(0.0), library.array([]), lambda w, objective=1.0: library.array([100.0, 0.1, 2.0]))
+    units = units_at(lengths_of(None, x), ReferencePoint(x, 0 * x, now.constraints), x, now)
+    assert to_numpy(units.coordinates) == pytest.approx([0.01, 10.0, 0.4])
+    # Without a share of the others all lengths count: S = 5000.
+    alone = Evaluation(library.array(0.0), library.array([]), lambda w, objective=1.0: library.array([100.0, 0.0, 0.0]))
+    units = units_at(lengths_of(None, x), ReferencePoint(x, 0 * x, now.constraints), x, alone)
+    assert to_numpy(units.coordinates) == pytest.approx([0.01, 0.01, 0.01])
+
+
+def test_hs32_in_mixed_units_is_not_certified_away_from_its_solution():
+    # x = (0.1, 0, 0.9) is feasible with f = 1.04; the solution is (0, 0, 1) with f = 1.
+    c = np.array([577.0, 1.34e-3, 1.36e-2])
+    a, d = np.array([1.0, 3.0, 1.0]), np.array([1.0, -1.0, 0.0])  # f = (a'x)^2 + 4 (d'x)^2
+    problem = from_functions(
+        lambda y: (a @ (y / c)) ** 2 + 4 * (d @ (y / c)) ** 2,
+        lambda y: [(y[0] / c[0]) ** 3 - 6 * y[1] / c[1] - 4 * y[2] / c[2] + 3, (y / c).sum() - 1],
+        gradient=lambda y: (2 * (a @ (y / c)) * a + 8 * (d @ (y / c)) * d) / c,
+        jacobian=lambda y: np.array([[3 * (y[0] / c[0]) ** 2, -6.0, -4.0], [1.0, 1.0, 1.0]]) / c,
+        domain=Box(np.zeros(3), np.full(3, np.inf)),
+        num_equalities=1,
+    )
+    assert certify(problem, c * np.array([0.0, 0.0, 1.0])).holds(1e-5)
+    assert not certify(problem, c * np.array([0.1, 0.0, 0.9])).holds(1e-2)
 
 
 def test_the_rounding_is_that_of_the_precision(library):

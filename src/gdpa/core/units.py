@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import all_finite, every, from_numpy, machine_eps, namespace, peak, to_numpy, top, total
+from gdpa.base.arrays import all_finite, every, from_numpy, machine_eps, namespace, peak, some, to_numpy, top, total
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem, unit_vectors
@@ -57,7 +57,9 @@ class Units(NamedTuple):
         n_i &= \textstyle\sum_j \lvert \partial_j g_i(x) \rvert L_j
 
     s is the size of a gradient, S the same if :math:`x_j` is measured in :math:`L_j`, and :math:`n_i` the change of
-    :math:`g_i` if x moves by its size.
+    :math:`g_i` if x moves by its size. A coordinate near 0 has borrowed the length L of another one. It does not count
+    in S unless the others leave S = 0, and as a coordinate of f its length is at most
+    :math:`S / \lvert \partial_j f(x) \rvert`.
 
     Attributes:
         coordinates: :math:`w_j = \max(1/s, L_j/S)`, and at most `MIXED` / s.
@@ -163,12 +165,20 @@ def _unless_zero(size: Any, other: Any, zero: float = 0.0) -> Any:
     return namespace(size).where(size > zero, size, other + 0 * size)
 
 
-def _size(here: Any, there: Any, cap: Any) -> Any:
-    """Return ``max(here, min(cap, there))``, or ``cap`` if that is zero; floats, or arrays for a batch."""
+def _size(here: Any, there: Any, cap: Any, other: Any) -> Any:
+    """Return ``max(here, min(cap, there))``, or ``other`` if that is zero; floats, or arrays for a batch."""
     if isinstance(here, float):
-        return _unless_zero(max(here, min(cap, there)), cap)
+        return _unless_zero(max(here, min(cap, there)), other)
     xp = namespace(here)
-    return _unless_zero(xp.maximum(here, xp.minimum(cap + 0 * there, there)), cap)
+    return _unless_zero(xp.maximum(here, xp.minimum(cap + 0 * there, there)), other)
+
+
+def _borrowed(lengths: Array, x: Array) -> Array | None:
+    """Return which coordinates have the length of the largest one because they are nearly 0; None if none has."""
+    sizes = namespace(x).abs(x)
+    largest = peak(sizes)
+    found = (sizes <= machine_eps(x) ** 0.5 * largest) & (lengths == largest)
+    return found if some(found) else None
 
 
 def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluation, whole: bool = True) -> Units:
@@ -181,9 +191,14 @@ def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluatio
     """
     xp, eps = namespace(x), machine_eps(x)
     here, there = xp.abs(now.gradient()), xp.abs(reference.gradient)
-    s = _size(peak(here), peak(there), 1.0)
-    S = _size(peak(here * lengths), peak(there * lengths), peak(lengths))
-    weights = xp.maximum(1 / s, xp.minimum(lengths / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
+    s = _size(peak(here), peak(there), 1.0, 1.0)
+    longest, borrowed, reaches = peak(lengths), _borrowed(lengths, x), lengths
+    S = _size(peak(here * lengths), peak(there * lengths), longest, longest)
+    if borrowed is not None:
+        sizes = (peak(xp.where(borrowed, 0 * x, size * lengths)) for size in (here, there))
+        S = _size(*sizes, longest, S)
+        reaches = xp.where(borrowed & (here * lengths > S), S / xp.where(here > 0, here, 0 * x + 1), lengths)
+    weights = xp.maximum(1 / s, xp.minimum(reaches / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
     if now.constraints.shape[-1] == 0:
         empty = xp.zeros_like(now.constraints)
         return Units(weights, empty, empty, empty, empty)
