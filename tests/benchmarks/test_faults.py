@@ -53,7 +53,7 @@ MUTATIONS = {
         "forged",
     ),
     "infinite multipliers are loaded": (
-        *("gdpa.torch.dual", "_check_vector", "~(value <= vector.high)", "value.isnan()"),
+        *("gdpa.torch.dual", "_check_vector", "(value <= vector.high)", "~value.isnan()"),
         "forged",
     ),
     "records are appended without the lock": (

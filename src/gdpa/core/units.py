@@ -195,8 +195,8 @@ def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluatio
     longest, borrowed, reaches = peak(lengths), _borrowed(lengths, x), lengths
     S = _size(peak(here * lengths), peak(there * lengths), longest, longest)
     if borrowed is not None:
-        sizes = (peak(xp.where(borrowed, 0 * x, size * lengths)) for size in (here, there))
-        S = _size(*sizes, longest, S)
+        own = xp.where(borrowed, 0 * lengths, lengths)
+        S = _size(peak(here * own), peak(there * own), longest, S)
         reaches = xp.where(borrowed & (here * lengths > S), S / xp.where(here > 0, here, 0 * x + 1), lengths)
     weights = xp.maximum(1 / s, xp.minimum(reaches / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
     if now.constraints.shape[-1] == 0:
