@@ -75,7 +75,7 @@ else:
     ],
     ids=["clean", "flaw", "skipped", "empty", "unreachable", "missing"],
 )
-def test_the_audit_fails_if_it_could_not_check(answer, code, ends, tmp_path):
+def test_b21_the_audit_fails_if_it_could_not_check(answer, code, ends, tmp_path):
     script = tmp_path / "pip_audit_stub.py"
     script.write_text(PIP_AUDIT.format(answer=answer, code=code))
     python = tmp_path / "python"

@@ -175,7 +175,7 @@ def test_the_search_finds_every_public_name_from_disk(site, browser):
 
 
 @browser_needed
-def test_the_search_from_disk_keeps_every_letter_that_is_typed(site, browser):
+def test_n2_the_search_from_disk_keeps_every_letter_that_is_typed(site, browser):
     tab = browser.new_page()
     tab.goto((site / "index.html").as_uri(), timeout=120_000)
     tab.wait_for_function("window.__index")

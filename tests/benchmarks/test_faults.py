@@ -83,7 +83,7 @@ def mutate(monkeypatch, module, name, old, new):
 
 
 @pytest.mark.parametrize("change", MUTATIONS)
-def test_make_faults_ends_with_1_under_a_mutation(change, monkeypatch, capsys):
+def test_b15_make_faults_ends_with_1_under_a_mutation(change, monkeypatch, capsys):
     *where, line = MUTATIONS[change]
     mutate(monkeypatch, *where)
     assert main(["--short", line]) == 1

@@ -318,7 +318,7 @@ class TestRefused:
         with pytest.raises((DamagedFileError, UnavailableError), match=r"receipt\.json"):
             load_receipt(receipt)
 
-    def test_a_pipe_a_device_and_a_file_without_end_are_not_read(self, receipt, monkeypatch):
+    def test_b16_a_pipe_a_device_and_a_file_without_end_are_not_read(self, receipt, monkeypatch):
         pipe = receipt.with_name("pipe")
         os.mkfifo(pipe)
         for path in (pipe, "/dev/zero", receipt.parent):

@@ -180,7 +180,7 @@ def test_bad_data():
         ConstrainedClassifier([equalized_odds(0.1)]).fit(X, np.where(groups == "a", 0, y), groups=groups)
 
 
-def test_N13_one_limit_needs_no_list():
+def test_n13_one_limit_needs_no_list():
     X, y, _ = people(n=300)
     alone, listed = (ConstrainedClassifier(limits) for limits in (recall_at_least(0.9), [recall_at_least(0.9)]))
     np.testing.assert_array_equal(alone.fit(X, y).predict(X), listed.fit(X, y).predict(X))
@@ -188,7 +188,7 @@ def test_N13_one_limit_needs_no_list():
     assert alone.frontier(X, y, [0.8]).points == listed.frontier(X, y, [0.8]).points
 
 
-def test_N14_linear_models_have_coef_and_intercept():
+def test_n14_linear_models_have_coef_and_intercept():
     X, y, _ = people(n=300)
     model = ConstrainedClassifier(recall_at_least(0.9))
     with pytest.raises(AttributeError, match="has no coef_: the model is not fitted"):

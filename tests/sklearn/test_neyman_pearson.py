@@ -166,7 +166,7 @@ def test_the_tools_of_scikit_learn():
     assert model.score(X, labels) > 0.8
 
 
-def test_N14_coef_of_two_classes_holds_the_cut_and_of_more_gives_the_scores():
+def test_n14_coef_of_two_classes_holds_the_cut_and_of_more_gives_the_scores():
     X, y = gaussians(n=50)
     for priority in (0, 1):
         model = NeymanPearsonClassifier(priority, 0.1).fit(X, y)

@@ -68,7 +68,7 @@ def test_counts_weigh_group_means():
     assert found.certificate.residuals.stationarity > 0
 
 
-def test_combine_for_what_is_no_mean():
+def test_c8_combine_for_a_value_that_is_not_a_mean():
     net = network(dtype=DTYPE)
     data = batch(0, n=60, dtype=DTYPE)
 
