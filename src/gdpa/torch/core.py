@@ -19,7 +19,7 @@ from gdpa.torch.record import Observer, Record, plot_course
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster, objective
 from gdpa.torch.rules import Rule
-from gdpa.torch.staging import TWICE, GradientCheck, Phase, Stage
+from gdpa.torch.staging import TWICE, GradientCheck, Phase, Stage, any_gradient
 from gdpa.torch.terms.term import has_terms, resolve
 
 
@@ -71,6 +71,8 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._record = Record(self._roster)
         self._stage = None
         self._gradients = GradientCheck()
+        #: Losses keep their gradients: at first, and after a backward pass that kept its graph.
+        self._retains = True
         self._domains = []
         self._skipped = 0
 
@@ -112,8 +114,6 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         loss = self._form_loss(f, g, vector, samples, counts)
         if mixed and self._stage is not None:
             self._stage.mix()
-        if not is_compiling():
-            loss.retain_grad()
         return loss
 
     def _form_loss(self, f: torch.Tensor, g: Any, vector: torch.Tensor, samples: Any, counts: Any) -> torch.Tensor:
@@ -148,16 +148,21 @@ class MultiplierOptimizer(torch.optim.Optimizer):
                 batch = dual.read(vector, here, False)
                 stage = stage or Stage(batch, f.detach(), f.detach(), {})
                 w = dual.entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
-                loss = f + torch.dot(vector, torch.where(here, w, torch.zeros_like(w)))
+                w = torch.where(here, w, torch.zeros_like(w))
+                loss = f + torch.dot(vector, w)
             else:
                 stage = stage or self._open_stage(f, vector, size)
                 stage.calls += 1
                 assert stage.batch.samples is not None
                 share = pool.shares(size, stage.batch.samples)
-                loss, batch = f * share[0] + torch.dot(vector, stage.weights * share[1:]), stage.batch
+                w, batch = stage.weights * share[1:], stage.batch
+                loss = f * share[0] + torch.dot(vector, w)
         if first and dual.measures(batch.values):
             stage.updates |= dual.calibrate(f, vector, batch, here, self.param_groups, self._group)
-        self._stage, stage.loss = stage, loss
+        self._stage, stage.f, stage.w, stage.loss, stage.retained = stage, f, w, loss, False
+        if (self._retains or stage.freed) and not is_compiling():
+            stage.retained = True
+            loss.retain_grad()
         return loss
 
     def _open_stage(self, f: torch.Tensor, vector: torch.Tensor, size: torch.Tensor) -> Stage:
@@ -253,6 +258,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         groups = self.param_groups
         if not stage.check_backward(groups):
             return loss
+        self._retains = not (compiling or stage.freed)
         if self._accumulate is not None:
             self._close_parts(stage)
         if not stage.guarded and not stage.check_finite(self._roster):
@@ -312,14 +318,14 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def _abandon_stage(self) -> bool:
         """Deal with the stage of an earlier call; return whether its gradients may still be in ``.grad``."""
         assert self._stage is not None
-        phase = self._stage.phase
+        phase = self._stage.phase(self.param_groups)
         if self._accumulate is not None and phase is not Phase.CLEARED:
             return False  # the next micro-batch of the same step
         if phase is Phase.STAGED:
             raise RuntimeError(TWICE)
         self.discard()
         ran = phase in (Phase.READY, Phase.MIXED)
-        return ran and any(p.grad is not None for group in self.param_groups for p in group["params"])
+        return ran and any_gradient(self.param_groups)
 
     def domain_of(self, params: Sequence[torch.Tensor]) -> ConvexSet:
         """Return the set X that the vector of ``params`` lies in."""
