@@ -26,7 +26,7 @@ from benchmarks.provenance import ROOT, Study, told
 from gdpa import Evaluation, Problem
 from gdpa.core.certificate import relative_residuals
 from gdpa.core.units import lengths_of, reference_at, units_at
-from gdpa.paper.records.file import Row
+from gdpa.paper.records import Row
 
 STUDY = Study("benchmarks.certificate_pictures", "certificate", ("picture",))
 PICTURES = ROOT / "docs" / "assets"
@@ -158,7 +158,7 @@ def draw() -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from gdpa.paper.figures.chart import COLORS
+    from gdpa.paper.figures import COLORS
 
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     draw_disc(plt, COLORS)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.provenance import RESULTS, ROOT
 from benchmarks.studies import STUDIES
-from gdpa.paper.records.file import NAME, RecordFile
+from gdpa.paper.records import NAME, RecordFile
 
 INCLUDE = re.compile(r"""^\s*-+8<-+\s+["'](?:results/)(?P<table>[^"']+\.md)["']""", re.M)
 COMMIT = re.compile(r"\bcommit (?P<commit>[0-9a-f]{7,40})\b")

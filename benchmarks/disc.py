@@ -26,7 +26,7 @@ from gdpa import (
     SwitchingSubgradient,
     from_functions,
 )
-from gdpa.paper.records.file import Row
+from gdpa.paper.records import Row
 
 STUDY = Study("benchmarks.disc", "disc", ("kind", "method", "multiplier"))
 PICTURE = ROOT / "docs" / "assets" / "disc-iterates.png"

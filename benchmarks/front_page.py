@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.provenance import ROOT, Study
-from gdpa.paper.figures.chart import Chart, Panel, Series
-from gdpa.paper.figures.static import save
+from gdpa.paper.figures import Chart, Panel, Series, save
 
 NONLINEAR = Study("benchmarks.nonlinear", "nonlinear", key=("problem", "solver"))
 FRONT = Study("benchmarks.front_page", "front", key=("limited", "seed"))

@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.provenance import Study, cells, markdown, told
 from gdpa import GDPA, DampedGDPA, Evaluation, Problem, certify, problems
-from gdpa.paper.records.file import Row
+from gdpa.paper.records import Row
 
 PROBLEMS = problems.names("solvable")
 SIGMAS = (0.0, 0.1, 1.0)

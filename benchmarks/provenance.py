@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gdpa.base.writing import write_whole
-from gdpa.paper.records.file import NAME, RecordFile, Row, latest
-from gdpa.paper.records.provenance import about, commit_named, versions_named
+from gdpa.paper.provenance import about, commit_named, versions_named
+from gdpa.paper.records import NAME, RecordFile, Row, latest
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchmarks.provenance import RESULTS, ROOT, Study, markdown
 from gdpa.base.writing import write_whole
-from gdpa.paper.records.file import Row
-from gdpa.paper.records.provenance import about, commit_named
+from gdpa.paper.provenance import about, commit_named
+from gdpa.paper.records import Row
 
 README = ROOT / "README.md"
 BEGIN, END = "<!-- rows: made by python -m benchmarks.readme_rows -->\n", "\n<!-- end of rows -->"
@@ -108,7 +108,7 @@ def figures(results: Path) -> list[Sequence[str]]:
     """Return the rows of the paper's Figures 1 and 2."""
     from gdpa.paper.claims import chosen, costs_to, median
     from gdpa.paper.contestants import METHODS, UNTUNED
-    from gdpa.paper.records.folder import Folder
+    from gdpa.paper.records import Folder
 
     found: list[Sequence[str]] = []
     for figure, name in ((1, "mnpc"), (2, "budget")):

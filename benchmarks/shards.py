@@ -32,7 +32,7 @@ import torch
 import gdpa
 from benchmarks.provenance import ROOT, Study, markdown, told
 from gdpa import sharded
-from gdpa.paper.records.file import Row
+from gdpa.paper.records import Row
 from gdpa.sharded.module import ModuleShard
 
 ENGINES = ("local", "ray", "torch")

@@ -42,7 +42,7 @@ from benchmarks.nonlinear.judge import is_kkt
 from benchmarks.nonlinear.solvers import ipopt
 from benchmarks.provenance import Study, markdown, told
 from gdpa.numerics import qp
-from gdpa.paper.records.file import Row
+from gdpa.paper.records import Row
 
 TOLERANCE, FTOL = 1e-6, 1e-8
 STEP_PROBLEMS = ("HS12", "HS43", "HS100", "HS113")

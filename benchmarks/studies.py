@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.provenance import RESULTS, Study, cells
 from gdpa.base.writing import write_whole
-from gdpa.paper.records.file import Row
+from gdpa.paper.records import Row
 
 #: Name of a table's file -> its text.
 Tables = dict[str, str]
@@ -53,7 +53,7 @@ def experiment(name: str) -> Callable[[Path], Tables]:
     """Return how the summary of an experiment of `gdpa reproduce` is drawn."""
 
     def draw(results: Path) -> Tables:
-        from gdpa.paper.records.folder import Folder
+        from gdpa.paper.records import Folder
         from gdpa.paper.report import summary
 
         return {"summary.md": summary(Folder(results), name)}

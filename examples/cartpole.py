@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from gdpa.paper.figures.chart import Chart, Panel, Series
+from gdpa.paper.figures import Chart, Panel, Series
 
 #: The rows of one run by column: update, steps, return, "cost NAME", "multiplier NAME".
 Columns = Mapping[str, Sequence[float]]

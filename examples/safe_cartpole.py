@@ -14,9 +14,9 @@ from cartpole import CostlyCartPole, learning_chart
 
 from gdpa import StopRequest
 from gdpa.paper.applications.cmdp.neural import ActorCritic
-from gdpa.paper.figures.static import save
-from gdpa.paper.records.file import RecordFile
-from gdpa.paper.records.provenance import about
+from gdpa.paper.figures import save
+from gdpa.paper.provenance import about
+from gdpa.paper.records import RecordFile
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--updates", type=int, default=400)

@@ -140,7 +140,7 @@ def test_the_array_backend_agrees_with_a_closed_form(tmp_path, monkeypatch):
 def test_the_experiment_runs_and_is_reported(tmp_path, monkeypatch):
     from gdpa.paper import EXPERIMENTS, get
     from gdpa.paper.base import Settings
-    from gdpa.paper.records.folder import Folder
+    from gdpa.paper.records import Folder
     from gdpa.paper.runner import run_units
 
     load("An experiment", tmp_path, monkeypatch)

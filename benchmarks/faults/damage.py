@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.faults.line import Line, Row, total
-from gdpa.paper.records.file import NAME, SEAL, seal
+from gdpa.paper.records import NAME, SEAL, seal
 
 #: The line that is damaged, by its index: the first is the plan, the others are units.
 LINE_INDEX = 2
@@ -110,7 +110,7 @@ KINDS: dict[str, Damage] = {
 def whole() -> Path:
     """Return a folder with the records of four units."""
     from gdpa.paper.base import Settings
-    from gdpa.paper.records.folder import Folder
+    from gdpa.paper.records import Folder
     from gdpa.paper.runner import run_units
     from gdpa.paper.studies import rate
 
@@ -126,7 +126,7 @@ def run(case: str, folder: Path) -> Row:
     from typer.testing import CliRunner
 
     from gdpa.paper.cli import app
-    from gdpa.paper.records.folder import Folder
+    from gdpa.paper.records import Folder
 
     shutil.copytree(whole(), folder / "out")
     before = {record.unit.name: record for record in Folder(folder / "out").read("rate")}

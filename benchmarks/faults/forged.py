@@ -156,7 +156,7 @@ def state_with(value: float) -> bool:
 
 def two_writers(folder: Path) -> bool:
     """Two writers append 20 records each to one file on a disk that takes half a line at a time."""
-    from gdpa.paper.records import file
+    from gdpa.paper import records
 
     def slow(handle: Any, data: bytes) -> None:
         half = len(data) // 2
@@ -165,14 +165,14 @@ def two_writers(folder: Path) -> bool:
         handle.write(data[half:])
 
     def append(writer: int) -> None:
-        records = file.RecordFile(folder / "records.jsonl")
+        own = records.RecordFile(folder / "records.jsonl")
         for number in range(20):
-            records.append({"writer": writer, "number": number})
+            own.append({"writer": writer, "number": number})
 
-    with patch.object(file, "_write", slow), ThreadPoolExecutor(2) as pool:
+    with patch.object(records, "_write", slow), ThreadPoolExecutor(2) as pool:
         list(pool.map(append, range(2)))
     complaints: list[str] = []
-    return len(file.RecordFile(folder / "records.jsonl", complain=complaints.append).rows()) != 40
+    return len(records.RecordFile(folder / "records.jsonl", complain=complaints.append).rows()) != 40
 
 
 def accepted(read: Callable[[], Any]) -> bool:

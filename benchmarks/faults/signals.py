@@ -100,7 +100,7 @@ def train(folder: Path) -> None:
 def reproduce(folder: Path) -> None:
     """`gdpa reproduce`, three units and their report, without figures: they take long and save nothing."""
     from gdpa.paper.cli import app
-    from gdpa.paper.records.folder import Folder
+    from gdpa.paper.records import Folder
 
     words = ["reproduce", "rate", "--only", "disc-product", "--steps", "150", "--jobs", "1", "--out", str(folder)]
     say("ready")

@@ -15,7 +15,7 @@ from benchmarks.minibatch import tasks, training
 from benchmarks.minibatch.rules import OURS, RULES
 from benchmarks.minibatch.training import NONE, Run
 from benchmarks.provenance import Study, markdown, told
-from gdpa.paper.records.file import Row as Record
+from gdpa.paper.records import Row as Record
 
 Records = dict[Run, Record]
 Pair = tuple[str, str]

@@ -57,11 +57,11 @@ MUTATIONS = {
         "forged",
     ),
     "records are appended without the lock": (
-        *("gdpa.paper.records.file", "_locked", "fcntl.flock(file, fcntl.LOCK_EX)", "pass"),
+        *("gdpa.paper.records", "_lock", "fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))", "pass"),
         "forged",
     ),
     "the hash of a record is not compared": (
-        "gdpa.paper.records.file",
+        "gdpa.paper.records",
         "unseal",
         "given != _hash(row)",
         "False",

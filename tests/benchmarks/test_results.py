@@ -8,7 +8,7 @@ import pytest
 from benchmarks import check_results, readme_rows, studies
 from benchmarks.check_results import age, check, faults, included
 from benchmarks.provenance import ROOT, Study, cells, told
-from gdpa.paper.records.file import RecordFile
+from gdpa.paper.records import RecordFile
 
 GOOD = "| a |\n\nMade by\n\n- `python -m a`: 3 runs, commit 1a2b3c4d, 2 cores\n\nwith numpy 2.4.6.\n"
 

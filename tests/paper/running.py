@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from gdpa.paper.records.folder import Record
+from gdpa.paper.records import Record
 
 
 class Rows:

@@ -8,7 +8,7 @@ import pytest
 from gdpa.paper import get
 from gdpa.paper.applications.cmdp import paper_instance, solve_linear_program
 from gdpa.paper.base import Settings
-from gdpa.paper.records.folder import Record
+from gdpa.paper.records import Record
 from gdpa.paper.studies import cmdp
 from tests.paper.running import record
 

@@ -19,7 +19,7 @@ from gdpa.paper.comparison import Size
 from gdpa.paper.contestants import SEARCH
 from gdpa.paper.data import images as data
 from gdpa.paper.data.images import DataNotAvailableError
-from gdpa.paper.records.folder import Folder, Record
+from gdpa.paper.records import Folder, Record
 from gdpa.paper.runner import run_units
 from gdpa.paper.sections import FLOOR, band
 from gdpa.paper.studies import mnist

@@ -14,10 +14,8 @@ from gdpa.paper import get
 from gdpa.paper.base import Settings
 from gdpa.paper.cli import app
 from gdpa.paper.clock import Clock
-from gdpa.paper.figures.chart import Chart, Panel, Series, log_ticks
-from gdpa.paper.figures.interactive import STYLE, to_html
-from gdpa.paper.figures.static import draw
-from gdpa.paper.records.folder import Folder
+from gdpa.paper.figures import STYLE, Chart, Panel, Series, draw, log_ticks, to_html
+from gdpa.paper.records import Folder
 from gdpa.paper.studies import cmdp
 from gdpa.paper.studies.mnist import MNPC
 from tests.paper.running import record

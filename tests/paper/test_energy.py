@@ -12,10 +12,9 @@ import torch
 from gdpa.paper import get
 from gdpa.paper.applications.energy_budget import Chain, CountedEnergy, EnergyModel, fit_widths
 from gdpa.paper.base import Settings
-from gdpa.paper.figures.interactive import to_html
-from gdpa.paper.figures.static import draw as draw_static
-from gdpa.paper.figures.static import save
-from gdpa.paper.records.folder import Record
+from gdpa.paper.figures import draw as draw_static
+from gdpa.paper.figures import save, to_html
+from gdpa.paper.records import Record
 from gdpa.paper.studies import energy
 from tests.paper.running import record
 from tests.paper.small import toy_images

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from gdpa.paper import comparison, report
 from gdpa.paper.cli import app
-from gdpa.paper.records.file import seal
-from gdpa.paper.records.folder import Folder
+from gdpa.paper.records import Folder, seal
 from tests.paper.small import SIZE, toy_images
 
 ARGUMENTS = ["reproduce", "mnpc", "--steps", "12", "--only", "IALM-Li"]

@@ -5,7 +5,7 @@ import pytest
 
 from gdpa import method_names
 from gdpa.paper.base import Settings, Unit
-from gdpa.paper.records.folder import Record
+from gdpa.paper.records import Record
 from gdpa.paper.studies import race
 from tests.paper.running import record
 from tests.paper.small import toy_images

@@ -5,7 +5,7 @@ import pytest
 
 from gdpa import problems
 from gdpa.paper.base import Settings, Unit
-from gdpa.paper.records.folder import Record
+from gdpa.paper.records import Record
 from gdpa.paper.studies import rate
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gdpa.paper.base import OutputError
-from gdpa.paper.records.file import RecordFile, latest, seal, unseal
+from gdpa.paper.records import RecordFile, latest, seal, unseal
 
 ROW = {"study": "toy", "seed": 0, "value": 1 / 3, "words": 'naïve "quoted"\n', "list": [1, None, True]}
 
@@ -133,7 +133,7 @@ def test_a_full_disk_is_said_and_leaves_no_half_line(file, monkeypatch, written)
         os.write(handle.fileno(), data[:written])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("gdpa.paper.records.file._write", full)
+    monkeypatch.setattr("gdpa.paper.records._write", full)
     with pytest.raises(OutputError, match=r"no space left for .*records.jsonl"):
         file.append({"n": 2})
     assert file.path.read_bytes() == before

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from gdpa.paper.base import OutputError, Settings, Unit
-from gdpa.paper.records.folder import Folder, about
+from gdpa.paper.provenance import about
+from gdpa.paper.records import Folder
 
 UNIT = Unit("toy", "m", "s", 0, {"k": [1, 2.5, None]})
 

@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 
 from gdpa.paper.base import OutputError, Settings, UsageError
-from gdpa.paper.figures.chart import Chart, Panel, Series
-from gdpa.paper.figures.static import save
-from gdpa.paper.records.folder import Folder
+from gdpa.paper.figures import Chart, Panel, Series, save
+from gdpa.paper.records import Folder
 from gdpa.paper.report import write_report
 from gdpa.paper.runner import run_units
 

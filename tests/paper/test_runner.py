@@ -6,7 +6,7 @@ import pytest
 
 from gdpa.paper import runner
 from gdpa.paper.base import DataError, Settings, Unit
-from gdpa.paper.records.folder import Folder
+from gdpa.paper.records import Folder
 from gdpa.paper.runner import run_units
 
 

@@ -5,7 +5,7 @@ import signal
 
 from gdpa import GDPA, MaxSteps, problems, solve
 from gdpa.paper.base import DataError, Section, Table, Unit, Verdict
-from gdpa.paper.figures.chart import Chart, Panel, Series
+from gdpa.paper.figures import Chart, Panel, Series
 
 NAME = "toy"
 title = "A toy with <markup> & ampersand"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from gdpa.paper.figures.chart import Chart
-    from gdpa.paper.records.folder import Record
+    from gdpa.paper.figures import Chart
+    from gdpa.paper.records import Record
 
 
 class ExperimentError(Exception):

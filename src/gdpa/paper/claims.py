@@ -9,7 +9,7 @@ import numpy as np
 
 from gdpa.paper.base import Verdict
 from gdpa.paper.contestants import METHODS, UNTUNED
-from gdpa.paper.records.folder import Record
+from gdpa.paper.records import Record
 
 #: The relative KKT residuals at which methods are compared.
 LEVELS = (1e-1, 1e-2, 1e-3)

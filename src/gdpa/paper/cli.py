@@ -19,7 +19,8 @@ from rich.console import Console
 
 from gdpa import paper as experiments
 from gdpa.paper.base import PRESETS, DataError, ExperimentError, Settings, Unit, UsageError
-from gdpa.paper.records.folder import Folder, versions
+from gdpa.paper.provenance import versions
+from gdpa.paper.records import Folder
 from gdpa.version import __version__
 
 app = typer.Typer(
@@ -39,10 +40,10 @@ INTERRUPTED, TERMINATED = 130, 143
 @contextmanager
 def _exit_codes(kept: str = "") -> Iterator[None]:
     """Turn an error that the user can fix into one line and an exit code; ``kept`` names the files left."""
-    from gdpa.paper.runner import Terminated, raising_on_sigterm
+    from gdpa.paper.runner import Terminated, interruptible
 
     try:
-        with raising_on_sigterm():
+        with interruptible():
             yield
     except ExperimentError as error:
         _complain(str(error))

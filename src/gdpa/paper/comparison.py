@@ -24,7 +24,7 @@ from gdpa.paper.base import Log, Section, Settings, Unit, Verdict
 from gdpa.paper.clock import Clock, warm_up
 from gdpa.paper.contestants import METHODS, SEARCH, UNTUNED, build, certify_from, grid, printed, search
 from gdpa.paper.data.images import Images, load
-from gdpa.paper.records.folder import Record
+from gdpa.paper.records import Record
 from gdpa.paper.sections import compare
 from gdpa.paper.theory.constants import regularity
 from gdpa.run.progress import Progress

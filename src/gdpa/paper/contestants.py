@@ -16,7 +16,7 @@ from gdpa.core.units import ReferencePoint
 from gdpa.methods import get_method
 from gdpa.methods.nested import Accelerated, FixedMomentum
 from gdpa.paper.base import UsageError
-from gdpa.paper.records.folder import Record
+from gdpa.paper.records import Record
 from gdpa.run.solve import solve
 from gdpa.run.stopping import MaxOracleCalls
 

@@ -9,17 +9,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from gdpa.paper import EXPERIMENTS, get
+import plotly
+
+from gdpa.paper import EXPERIMENTS, figures, get
 from gdpa.paper.base import OutputError, Section, UsageError
-from gdpa.paper.figures.chart import Chart
-from gdpa.paper.figures.interactive import head, to_html
-from gdpa.paper.figures.static import save
-from gdpa.paper.records.folder import Folder, Record
-from gdpa.paper.records.provenance import commit_named, versions_named
+from gdpa.paper.figures import Chart, save, to_html
+from gdpa.paper.provenance import commit_named, versions_named
+from gdpa.paper.records import Folder, Record
 
 STYLE = """
 body { font-family: system-ui, sans-serif; color: #222; max-width: 76rem; margin: 2rem auto; padding: 0 1.5rem;
@@ -77,9 +78,10 @@ def write_report(folder: Folder) -> Path:
         raise UsageError(f"{folder.path} holds no records; fill it with: gdpa reproduce all --out {folder.path}")
     found = {name: folder.read(name) for name in present}
     sections = {name: get(name).section(records) for name, records in found.items()}
+    library = (files(plotly) / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
     page = PAGE.substitute(
         style=STYLE,
-        head=head(),
+        head=f"<style>{figures.STYLE}</style>\n<script>{library}</script>\n<script>{figures.SCRIPT}</script>",
         folder=escape(str(folder.path)),
         claims=_claims(sections),
         contents=_contents(sections),

@@ -12,13 +12,14 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gdpa.paper import EXPERIMENTS, get
 from gdpa.paper.base import ExperimentError, Unit
-from gdpa.paper.records.folder import Columns, Folder, about
+from gdpa.paper.provenance import about
+from gdpa.paper.records import Columns, Folder
 
 #: Seconds between two notes on a unit's progress.
 INTERVAL = 0.1
@@ -123,7 +124,7 @@ def _run_one(folder: Folder, unit: Unit, emit: Listener) -> None:
     complaint = folder.complaint(unit)
     try:
         log = _Log(folder, unit, emit)
-        with _noting_interrupts():
+        with interruptible():
             summary = get(unit.experiment).run(unit, log)
         seconds = time.perf_counter() - clock
         origin = {"seconds": round(seconds, 3), **about(folder.command)}
@@ -147,8 +148,7 @@ def _run_processes(folder: Folder, units: Sequence[Unit], note: Listener, jobs: 
     if sys.platform != "win32":
         context.set_forkserver_preload(sorted({EXPERIMENTS[unit.experiment].partition(":")[0] for unit in units}))
     waiting = deque(units)
-    running: dict[Connection, tuple[Any, Unit]] = {}
-    settled: set[str] = set()
+    running: dict[Any, tuple[Any, Unit]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -158,20 +158,17 @@ def _run_processes(folder: Folder, units: Sequence[Unit], note: Listener, jobs: 
                 process.start()
                 send.close()
                 running[receive] = process, unit
-            for connection in wait(list(running)):
-                assert isinstance(connection, Connection)
+            ready: list[Any] = wait(list(running))
+            for connection in ready:
                 process, unit = running[connection]
                 try:
                     event: Event = connection.recv()
                 except EOFError:
                     process.join()
-                    connection.close()
-                    del running[connection]
-                    if unit.name not in settled:
-                        note(Event("failed", unit, note=f"its process ended with exit code {process.exitcode}"))
-                    continue
+                    event = Event("failed", unit, note=f"its process ended with exit code {process.exitcode}")
                 if event.kind in ("finished", "failed"):
-                    settled.add(unit.name)
+                    process.join()
+                    del running[connection]
                 note(event)
     finally:
         for process, _ in running.values():
@@ -179,20 +176,19 @@ def _run_processes(folder: Folder, units: Sequence[Unit], note: Listener, jobs: 
             process.join()
 
 
-def _work(path: Path, command: str, unit: Unit, send: Connection) -> None:  # pragma: no cover - another process
+def _work(path: Path, command: str, unit: Unit, send: Any) -> None:  # pragma: no cover - another process
     for number in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group; the parent decides
         signal.signal(number, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:  # a killed parent must not leave workers that write into a folder it no longer holds
-        threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    parent: Any = multiprocessing.parent_process()
+
+    def die_with_parent() -> None:  # which, if killed, no longer holds the folder
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=die_with_parent, daemon=True).start()
     if "torch" in sys.modules:  # units side by side share the cores: one thread each, on every machine
         sys.modules["torch"].set_num_threads(1)
     _run_one(Folder(path, command), unit, send.send)
-
-
-def _die_with(parent: Any) -> None:  # pragma: no cover - another process
-    parent.join()
-    os._exit(1)
 
 
 class Terminated(KeyboardInterrupt):
@@ -200,41 +196,27 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def raising_on_sigterm() -> Iterator[None]:
-    """Raise `Terminated` inside the block if SIGTERM comes."""
-    with _handling({signal.SIGTERM: Terminated}):
-        yield
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on Ctrl-C and `Terminated` on SIGTERM, at the end of the block if code inside hid it.
 
-
-@contextmanager
-def _noting_interrupts() -> Iterator[None]:
-    """Raise at the end of the block if Ctrl-C or SIGTERM came inside and other code swallowed it.
-
-    `gdpa.solve` answers Ctrl-C with a partial result; a unit cut short must not pass for a finished one.
+    `gdpa.solve` answers Ctrl-C with a partial result; a unit cut short must not pass for a finished one. Ignored
+    signals stay ignored.
     """
-    with _handling({signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}) as came:
-        yield
-    if came:
-        raise came[0]
-
-
-@contextmanager
-def _handling(kinds: Mapping[int, type[KeyboardInterrupt]]) -> Iterator[list[type[KeyboardInterrupt]]]:
-    """Turn each signal into its exception inside the block and list those that came; ignored signals stay ignored."""
+    kinds = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
     came: list[type[KeyboardInterrupt]] = []
 
     def handler(number: int, frame: Any) -> None:
-        came.append(kinds[number])
-        raise kinds[number]
+        came.append(kinds[signal.Signals(number)])
+        raise came[-1]
 
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) for number in kinds}
-        before = {number: now for number, now in before.items() if now is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, handler)
+        heeded = [number for number in kinds if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, handler) for number in heeded}
     try:
-        yield came
+        yield
     finally:
         for number, now in before.items():
             signal.signal(number, now)
+    if came:
+        raise came[0]

@@ -13,8 +13,8 @@ from gdpa.base.typing import Vector
 from gdpa.paper.base import Section, Table, Verdict
 from gdpa.paper.claims import LEVELS, NOT_REACHED, best, chosen, costs_to, median, settings
 from gdpa.paper.contestants import SEARCH, labels
-from gdpa.paper.figures.chart import Chart, Panel, Series, look
-from gdpa.paper.records.folder import Record
+from gdpa.paper.figures import Chart, Panel, Series, look
+from gdpa.paper.records import Record
 
 #: A violation of zero has no place on a logarithmic axis: it is drawn here.
 FLOOR = 1e-5

@@ -22,8 +22,8 @@ from gdpa.paper.applications.cmdp import (
 from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
 from gdpa.paper.clock import Clock, warm_up
 from gdpa.paper.contestants import build
-from gdpa.paper.figures.chart import Chart, Panel, Series
-from gdpa.paper.records.folder import Record
+from gdpa.paper.figures import Chart, Panel, Series
+from gdpa.paper.records import Record
 from gdpa.run.progress import Progress
 from gdpa.run.solve import solve
 from gdpa.run.stopping import KKTBelow, MaxSteps, StopRule

@@ -33,7 +33,7 @@ from gdpa.paper.applications.energy_budget import (
 )
 from gdpa.paper.base import Log, Section, Settings, Unit
 from gdpa.paper.data.images import load
-from gdpa.paper.records.folder import Record
+from gdpa.paper.records import Record
 from gdpa.paper.studies.energy_report import describe
 
 NAME = "energy"

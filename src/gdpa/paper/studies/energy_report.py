@@ -9,8 +9,8 @@ import numpy as np
 
 from gdpa.base.typing import Vector
 from gdpa.paper.base import Section, Table, Verdict
-from gdpa.paper.figures.chart import Chart, Panel, Series
-from gdpa.paper.records.folder import Record
+from gdpa.paper.figures import Chart, Panel, Series
+from gdpa.paper.records import Record
 
 Row = Mapping[str, Any]
 

@@ -27,8 +27,8 @@ from gdpa.paper.claims import NOT_REACHED, best, costs_to, median, overall
 from gdpa.paper.comparison import CLOCK, GOAL, HELD_OUT, WARM_UP_IMAGES, Case, contest
 from gdpa.paper.contestants import build, printed, to_json
 from gdpa.paper.data.images import load
-from gdpa.paper.figures.chart import Chart, Panel
-from gdpa.paper.records.folder import Record
+from gdpa.paper.figures import Chart, Panel
+from gdpa.paper.records import Record
 from gdpa.paper.sections import cost_cells, curves, groups, spread
 from gdpa.paper.studies.mnist import BUDGET, MNPC
 from gdpa.run.compare import MaxPasses

@@ -20,8 +20,8 @@ from gdpa.oracles import library as problems
 from gdpa.oracles.library import TestProblem
 from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
 from gdpa.paper.clock import Clock
-from gdpa.paper.figures.chart import Chart, Panel, Series, look
-from gdpa.paper.records.folder import Record
+from gdpa.paper.figures import Chart, Panel, Series, look
+from gdpa.paper.records import Record
 from gdpa.run.progress import Progress
 from gdpa.run.result import Result
 from gdpa.run.solve import solve

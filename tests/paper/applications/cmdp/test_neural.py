@@ -15,7 +15,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from examples.cartpole import CostlyCartPole  # noqa: E402
 from gdpa.paper.applications.cmdp.neural import ActorCritic, Batch, Players  # noqa: E402
-from gdpa.paper.records.file import RecordFile  # noqa: E402
+from gdpa.paper.records import RecordFile  # noqa: E402
 
 
 class Gamble(gymnasium.Env):  # type: ignore[name-defined]

@@ -1,1 +1,0 @@
-"""Figures of the experiments: one function per file, from records to a `Chart`, drawn by matplotlib and plotly."""

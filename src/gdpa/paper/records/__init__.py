@@ -1,1 +1,0 @@
-"""Records of runs and where they come from."""
