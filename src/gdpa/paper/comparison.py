@@ -26,7 +26,7 @@ from gdpa.paper.contestants import METHODS, SEARCH, UNTUNED, build, certify_from
 from gdpa.paper.data.images import Images, load
 from gdpa.paper.records import Record
 from gdpa.paper.sections import compare
-from gdpa.paper.theory.constants import regularity
+from gdpa.paper.theory import regularity
 from gdpa.run.progress import Progress
 from gdpa.run.solve import solve
 from gdpa.run.stopping import MaxSteps, StopRule
