@@ -102,7 +102,10 @@ def test_channels_that_are_not_there_are_refused(keep, words):
         Chain(perceptron()).narrow(keep)
 
 
-@pytest.mark.parametrize("widths", [(5,), (0, 4), (6, 4)])
-def test_widths_out_of_range_are_refused(widths):
-    with pytest.raises(ValueError, match="2 numbers from 1 to"):
+@pytest.mark.parametrize(
+    ("widths", "words"),
+    [((5,), "one index tensor per hidden width, 2, got 1"), ((0, 4), "one or more"), ((6, 4), r"channels of 0\.\.4")],
+)
+def test_widths_out_of_range_are_refused(widths, words):
+    with pytest.raises(ValueError, match=words):
         Chain(perceptron()).of_widths(widths)

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from gdpa.paper.applications.cmdp.baselines import NaturalPolicyGradient, PolicyGradient
-from gdpa.paper.applications.cmdp.instances import paper_instance, random_instance
 from gdpa.paper.applications.cmdp.linear_program import (
     InfeasibleThresholdError,
     Optimum,
@@ -19,7 +18,7 @@ from gdpa.paper.applications.cmdp.linear_program import (
     solve_linear_program,
 )
 from gdpa.paper.applications.cmdp.parametrization import as_problem, policy_of, start_of
-from gdpa.paper.applications.cmdp.tabular import TabularCMDP
+from gdpa.paper.applications.cmdp.tabular import TabularCMDP, paper_instance, random_instance
 
 __all__ = [
     "TabularCMDP",

@@ -60,30 +60,29 @@ class TabularCMDP:
         if P.ndim != 3 or P.shape[0] != P.shape[2] or 0 in P.shape:
             raise ValueError(f"transitions must have shape (states, actions, states), got {P.shape}")
         S, A = P.shape[:2]
-        _check_distributions("transitions", P)
-        r = _finite("rewards", self.rewards)
-        if r.shape != (S, A):
-            raise ValueError(f"rewards must have shape (states, actions) = {(S, A)}, got {r.shape}")
+        rho = np.full(S, 1 / S) if self.start is None else self.start
         u = _finite("utilities", self.utilities)
-        if u.ndim != 3 or u.shape[1:] != (S, A):
-            raise ValueError(
-                f"utilities must have shape (m, states, actions) = (m, {S}, {A}), got {u.shape}; "
-                "write a single utility as utility[None]"
-            )
-        b = _finite("thresholds", self.thresholds)
-        if b.shape != (len(u),):
-            raise ValueError(f"thresholds must have one number for each of the {len(u)} utilities, got shape {b.shape}")
+        m = len(u) if u.ndim else 0
+        arrays = {"transitions": P}
+        for name, value, axes, shape in (
+            ("rewards", self.rewards, "(states, actions)", (S, A)),
+            ("utilities", u, "(m, states, actions)", (m, S, A)),
+            ("thresholds", self.thresholds, "(m,)", (m,)),
+            ("start", rho, "(states,)", (S,)),
+        ):
+            arrays[name] = _finite(name, value)
+            if arrays[name].shape != shape:
+                hint = "; write a single utility as utility[None]" if name == "utilities" else ""
+                raise ValueError(f"{name} must have shape {axes} = {shape}, got {arrays[name].shape}{hint}")
+        for name in ("transitions", "start"):
+            _check_distributions(name, arrays[name])
         if not (is_number(self.discount) and 0 <= self.discount < 1):
             raise ValueError(
                 f"discount must lie in [0, 1), got {self.discount!r}: at 1 the sum of rewards need not converge"
             )
-        rho = np.full(S, 1 / S) if self.start is None else _finite("start", self.start)
-        if rho.shape != (S,):
-            raise ValueError(f"start must have one probability for each of the {S} states, got shape {rho.shape}")
-        _check_distributions("start", rho)
-        if self.names is not None and len(self.names) != len(u):
-            raise ValueError(f"names has {len(self.names)} entries for {len(u)} utilities; give one name each")
-        for name, value in (("transitions", P), ("rewards", r), ("utilities", u), ("thresholds", b), ("start", rho)):
+        if self.names is not None and len(self.names) != m:
+            raise ValueError(f"names has {len(self.names)} entries for {m} utilities; give one name each")
+        for name, value in arrays.items():
             value.setflags(write=False)
             object.__setattr__(self, name, value)
 
@@ -249,3 +248,41 @@ def _check_distributions(name: str, rows: Vector) -> None:
         where = tuple(int(i) for i in np.argwhere(off > ROW_TOLERANCE)[0])
         row = f"{name}[{', '.join(map(str, where))}]" if where else name
         raise ValueError(f"{row} must sum to one, got {rows[where].sum():.12g}; normalize it")
+
+
+def paper_instance(b: float = 6.0) -> TabularCMDP:
+    """Return the CMDP of the paper's Figure 3: 50 states, 10 actions, gamma 0.9, one utility with threshold b.
+
+    The paper refers to the public code of Bhandari and Russo, whose instance is drawn from NumPy's legacy generator
+    with seed 10; the utility is drawn right after the reward, as Ding et al. (2020) extend that code.
+
+    >>> cmdp = paper_instance(b=6.0)
+    >>> cmdp.num_states, cmdp.num_actions, cmdp.thresholds.tolist()
+    (50, 10, [6.0])
+    """
+    return random_instance(seed=10, thresholds=[b])
+
+
+def random_instance(
+    seed: int, num_states: int = 50, num_actions: int = 10, thresholds: Any = (0.0,), discount: float = 0.9
+) -> TabularCMDP:
+    """Return a CMDP with uniform transitions (rows normalized), rewards and utilities in [0, 1], uniform start.
+
+    Args:
+        seed: of NumPy's legacy generator, on which the paper's instance rests; the global one is left alone.
+        num_states: |S|.
+        num_actions: |A|.
+        thresholds: b, one per utility to draw; 0 constrains nothing.
+        discount: gamma.
+
+    >>> random_instance(seed=0, num_states=3, num_actions=2).transitions.sum(-1).round(12).tolist()
+    [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]
+    """
+    generator = np.random.RandomState(seed)
+    P = generator.uniform(size=(num_states * num_actions, num_states))
+    P /= P.sum(axis=1, keepdims=True)
+    rewards = generator.uniform(size=(num_states, num_actions))
+    utilities = generator.uniform(size=(len(thresholds), num_states, num_actions))
+    return TabularCMDP(
+        P.reshape(num_states, num_actions, num_states), rewards, utilities, thresholds, discount=discount
+    )

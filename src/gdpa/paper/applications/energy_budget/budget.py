@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
 from torch import nn
 
 from gdpa.base.arrays import from_numpy, namespace
@@ -150,14 +151,13 @@ def smooth_count(squared_norms: torch.Tensor, squared_scale: torch.Tensor | floa
 
 def _start(model: EnergyModel, energy: float) -> list[float]:
     """Return shares that are alike, as far as their box allows, and have psi = ``energy``; all ones if that is more."""
-    low, high, least = 0.0, 1.0, [1 / width for width in model.full]
-    if model.dense > energy:
-        for _ in range(60):
-            middle = (low + high) / 2
-            shares = torch.tensor([max(middle, bound) for bound in least], dtype=torch.float64)
-            above = float(model(shares * torch.tensor(model.full))) > energy
-            low, high = (low, middle) if above else (middle, high)
-    return [max(high, bound) for bound in least]
+    full = np.asarray(model.full, dtype=float)
+
+    def excess(share: float) -> float:
+        return float(model(np.maximum(share * full, 1.0))) - energy
+
+    share = brentq(excess, 0.0, 1.0, xtol=1e-15) if model.dense > energy else 1.0
+    return [max(share, 1 / width) for width in model.full]
 
 
 class EnergyBudget(nn.Module):

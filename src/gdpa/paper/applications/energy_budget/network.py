@@ -111,10 +111,10 @@ class Chain:
         if len(keep) != len(self.hidden):
             raise ValueError(f"keep must hold one index tensor per hidden width, {len(self.hidden)}, got {len(keep)}")
         for u, (chosen, hidden) in enumerate(zip(keep, self.hidden, strict=True)):
-            if not set(chosen.tolist()) <= set(range(hidden.width)):
-                raise ValueError(f"keep[{u}] must lie in 0..{hidden.width - 1}, got {chosen.tolist()}")
-            if not len(chosen) or len(set(chosen.tolist())) != len(chosen):
-                raise ValueError(f"keep[{u}] must name one or more different channels, got {chosen.tolist()}")
+            places = set(chosen.tolist())
+            if not places <= set(range(hidden.width)) or not 0 < len(places) == len(chosen):
+                named = f"one or more different channels of 0..{hidden.width - 1}"
+                raise ValueError(f"keep[{u}] must name {named}, got {chosen.tolist()}")
         small = copy.deepcopy(self.network)
         place_of = {hidden.before: chosen for hidden, chosen in zip(self.hidden, keep, strict=True)}
         with torch.no_grad():
@@ -132,10 +132,6 @@ class Chain:
 
     def of_widths(self, widths: Sequence[int]) -> nn.Sequential:
         """Return a copy of these hidden widths with the first channels, to count and to measure its cost."""
-        if len(widths) != len(self.hidden) or any(
-            not 1 <= width <= hidden.width for width, hidden in zip(widths, self.hidden, strict=False)
-        ):
-            raise ValueError(f"widths must be {len(self.hidden)} numbers from 1 to {self.widths}, got {tuple(widths)}")
         return self.narrow([torch.arange(width) for width in widths])
 
     @staticmethod
