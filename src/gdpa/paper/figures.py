@@ -186,8 +186,8 @@ def draw(chart: Chart) -> Any:
         _draw_panel(figure.add_subplot(rows, columns, index + 1), panel, handles)
     if handles:
         across = min(len(handles), columns if max(map(len, handles)) > 14 else 2 * columns)
-        look: dict[str, Any] = {"loc": "outside lower center", "ncols": across, "frameon": False, "fontsize": 9}
-        figure.legend(list(handles.values()), list(handles), **look)
+        place: dict[str, Any] = {"loc": "outside lower center", "ncols": across, "frameon": False, "fontsize": 9}
+        figure.legend(list(handles.values()), list(handles), **place)
     # Lay it out once: otherwise each file it is saved to does it again, which takes longer than drawing.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
@@ -206,10 +206,10 @@ def _draw_panel(axes: Any, panel: Panel, handles: dict[str, Any]) -> None:
     axes.set_axisbelow(True)
     for series in panel.series:
         (x, y, edges), color = visible(panel, series), COLORS[series.color % len(COLORS)]
-        look = {"linestyle": STYLES[series.style][0], "linewidth": 1.4, "color": color, "zorder": 2}
+        line = {"linestyle": STYLES[series.style][0], "linewidth": 1.4, "color": color, "zorder": 2}
         if series.style == "points":
-            look |= {"marker": "o", "markersize": 3.8, "markerfacecolor": "white", "markeredgewidth": 1.1, "zorder": 3}
-        handles.setdefault(series.label, axes.plot(x, y, label=series.label, **look)[0])
+            line |= {"marker": "o", "markersize": 3.8, "markerfacecolor": "white", "markeredgewidth": 1.1, "zorder": 3}
+        handles.setdefault(series.label, axes.plot(x, y, label=series.label, **line)[0])
         if edges:
             axes.fill_between(x, *edges, color=color, alpha=0.15, linewidth=0)
     for axis, ticks in zip("xy", ticks_of(panel), strict=True):

@@ -61,7 +61,7 @@ class RecordFile:
     ) -> None:
         self.path, self._check = Path(path), check
         self._complain = complain or (lambda text: print(f"gdpa: {text}", file=sys.stderr))
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._seen: tuple[tuple[int, int] | None, list[Row]] = (None, [])
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -100,7 +100,7 @@ class RecordFile:
         except FileNotFoundError:
             return []
         except OSError as error:
-            self._tell(f"cannot read {self.path}: {error.strerror}; it is left out")
+            self._report(f"cannot read {self.path}: {error.strerror}; it is left out")
             return []
         return list(self._seen[1])
 
@@ -111,11 +111,11 @@ class RecordFile:
                 self._check(row)
                 yield row
             except ValueError as error:
-                self._tell(f"{self.path}, line {number}: {error}; the line is left out")
+                self._report(f"{self.path}, line {number}: {error}; the line is left out")
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _report(self, text: str) -> None:
+        if text not in self._reported:
+            self._reported.add(text)
             self._complain(text)
 
 
