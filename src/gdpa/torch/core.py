@@ -160,7 +160,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if first and dual.measures(batch.values):
             stage.updates |= dual.calibrate(f, vector, batch, here, self.param_groups, self._group)
         self._stage, stage.f, stage.w, stage.loss, stage.retained = stage, f, w, loss, False
-        if (self._retains or stage.freed) and not is_compiling():
+        if (self._retains or compat.count_uses(w) == 1) and not is_compiling():  # saved-tensor hooks may copy w
             stage.retained = True
             loss.retain_grad()
         return loss
@@ -258,7 +258,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         groups = self.param_groups
         if not stage.check_backward(groups):
             return loss
-        self._retains = not (compiling or stage.freed)
+        self._retains = not compiling and compat.count_uses(stage.w) > 1
         if self._accumulate is not None:
             self._close_parts(stage)
         if not stage.guarded and not stage.check_finite(self._roster):

@@ -256,7 +256,10 @@ class DualState:
             return True
         if not known[2] or type(values) is not list:
             return bool(known[2])
-        return any(values[i] > 0 or i >= self._first_equality for i in known[2])
+        for i in known[2]:  # noqa: SIM110  # a generator costs two calls a step
+            if values[i] > 0 or i >= self._first_equality:
+                return True
+        return False
 
     def calibrate(
         self,

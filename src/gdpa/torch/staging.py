@@ -76,20 +76,17 @@ class Stage:
         # One is made at every step: attributes that most leave at their defaults stay on the class.
         self.batch, self.objective, self.check, self.updates = batch, objective, check, updates
 
-    @property
-    def freed(self) -> bool:
-        """Whether a backward pass has freed the graph of the loss, which held ``w`` until then."""
-        return compat.count_uses(self.w) == 1
-
     def has_gradients(self, groups: list[dict[str, Any]]) -> bool:
         """Return whether a backward pass went through the loss.
 
-        One that keeps its graph leaves its sign in the gradient of a ``retained`` loss, and else in those of the
-        parameters.
+        It frees the graph, which held ``w`` until then. One that keeps its graph leaves its sign in the gradient of a
+        ``retained`` loss, and else in the gradients of the parameters.
         """
         if self.retained:
             return self.loss.grad is not None
-        return self.freed or (any_gradient(groups) and not self._leaves_out_constraints(groups))
+        if compat.count_uses(self.w) == 1:
+            return True
+        return any_gradient(groups) and not self._leaves_out_constraints(groups)
 
     def _leaves_out_constraints(self, groups: list[dict[str, Any]]) -> bool:
         """Return whether ``.grad`` holds the gradient of f alone, up to a factor; the graph of the loss is alive."""
@@ -115,7 +112,9 @@ class Stage:
 
     def clear(self) -> bool:
         """Note that gradients were cleared; return whether the stage is over with that."""
-        if self._phase is not Phase.MIXED and (self.loss.grad is not None if self.retained else self.freed):
+        if self._phase is not Phase.MIXED and (
+            self.loss.grad is not None if self.retained else compat.count_uses(self.w) == 1
+        ):
             return True
         self._phase = Phase.CLEARED
         return False
