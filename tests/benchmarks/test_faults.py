@@ -25,7 +25,12 @@ MUTATIONS = {
         "forged",
     ),
     "stationarity is always 0": (
-        *("gdpa.core.certificate", "relative_residuals", "return Residuals(stationarity,", "return Residuals(0.0,"),
+        *(
+            "gdpa.core.certificate",
+            "relative_residuals",
+            "return Residuals.of(stationarity",
+            "return Residuals.of(0 * stationarity",
+        ),
         "forged",
     ),
     "feasibility is always 0": (

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 
 def is_number(value: Any) -> bool:
@@ -30,7 +29,9 @@ def check_positive(**values: Any) -> None:
     Traceback (most recent call last):
     ValueError: beta must be a positive finite number, got -1.0
     """
-    _check("be a positive finite number", lambda value: math.isfinite(value) and value > 0, values)
+    for name, value in values.items():
+        if not (is_number(value) and 0 < value < math.inf):
+            _refuse(name, value, "be a positive finite number")
 
 
 def check_positive_if_given(**values: Any) -> None:
@@ -48,7 +49,9 @@ def check_at_least(least: float, /, **values: Any) -> None:
     Traceback (most recent call last):
     ValueError: prox must be a finite number of at least 0, got -1.0
     """
-    _check(f"be a finite number of at least {least}", lambda v: math.isfinite(v) and v >= least, values)
+    for name, value in values.items():
+        if not (is_number(value) and least <= value < math.inf):
+            _refuse(name, value, f"be a finite number of at least {least}")
 
 
 def check_inside(low: float, high: float, /, **values: Any) -> None:
@@ -58,7 +61,9 @@ def check_inside(low: float, high: float, /, **values: Any) -> None:
     Traceback (most recent call last):
     ValueError: tau must lie strictly between 0 and 1, got 1.0
     """
-    _check(f"lie strictly between {low} and {high}", lambda value: low < value < high, values)
+    for name, value in values.items():
+        if not (is_number(value) and low < value < high):
+            _refuse(name, value, f"lie strictly between {low} and {high}")
 
 
 def check_share(**values: Any) -> None:
@@ -68,21 +73,24 @@ def check_share(**values: Any) -> None:
     Traceback (most recent call last):
     ValueError: discount must lie in [0, 1), got 1
     """
-    _check("lie in [0, 1)", lambda value: 0 <= value < 1, values)
+    for name, value in values.items():
+        if not (is_number(value) and 0 <= value < 1):
+            _refuse(name, value, "lie in [0, 1)")
 
 
 def check_limit(zero: bool = False, /, **values: Any) -> None:
     """Raise ValueError unless every value is a positive number (or ``zero``, if allowed); infinity is no limit."""
-    kind = "nonnegative" if zero else "positive"
-    _check(f"be a {kind} number", lambda value: value > 0 or (zero and value == 0), values)
+    for name, value in values.items():
+        if not (is_number(value) and (value > 0 or (zero and value == 0))):
+            _refuse(name, value, f"be a {'nonnegative' if zero else 'positive'} number")
 
 
 def check_count(least: int, /, **values: Any) -> None:
     """Raise ValueError unless every value is an integer of at least ``least``."""
-    _check(f"be an integer of at least {least}", lambda value: is_count(value, least), values)
-
-
-def _check(rule: str, holds: Callable[[Any], bool], values: dict[str, Any]) -> None:
     for name, value in values.items():
-        if not (is_number(value) and holds(value)):
-            raise ValueError(f"{name} must {rule}, got {value!r}")
+        if not is_count(value, least):
+            _refuse(name, value, f"be an integer of at least {least}")
+
+
+def _refuse(name: str, value: Any, rule: str) -> NoReturn:
+    raise ValueError(f"{name} must {rule}, got {value!r}")

@@ -48,6 +48,11 @@ class Residuals(NamedTuple):
     feasibility: Any
     slackness: Any
 
+    @classmethod
+    def of(cls, *sizes: Array) -> Residuals:
+        """Return the residuals as Python floats (they are compared in the loop), or as arrays for a batch."""
+        return cls(*(map(float, sizes) if sizes[0].ndim == 0 else sizes))
+
     @property
     def worst(self) -> Any:
         """The largest of the three (NaN if any is NaN)."""
@@ -56,11 +61,6 @@ class Residuals(NamedTuple):
             return max(self) if total == total else float("nan")
         xp = namespace(self.stationarity)
         return xp.maximum(xp.maximum(self.stationarity, self.feasibility), self.slackness)
-
-
-def _plain(value: Array) -> Any:
-    """Return a Python float for a scalar array (they are compared in the loop), the array itself for a batch."""
-    return float(value) if value.ndim == 0 else value
 
 
 def absolute_residuals(
@@ -75,9 +75,8 @@ def absolute_residuals(
     >>> [float(v) for v in absolute_residuals(REALS, one, 2 * one, -3 * one, one)]
     [2.0, 0.0, 3.0]
     """
-    slack = namespace(constraints).abs(multipliers * constraints)[..., : constraints.shape[-1] - num_equalities]
-    sizes = norm(domain.tangent(x, -gradient)), norm(violation(constraints, num_equalities)), total(slack)
-    return Residuals(*map(_plain, sizes))
+    slack = abs(multipliers * constraints)[..., : constraints.shape[-1] - num_equalities]
+    return Residuals.of(norm(domain.tangent(x, -gradient)), norm(violation(constraints, num_equalities)), total(slack))
 
 
 def relative_residuals(
@@ -108,16 +107,13 @@ def relative_residuals(
     Residuals(stationarity=2.0, feasibility=0.0, slackness=0.0)
     """
     xp = namespace(constraints)
-    stationarity = _plain(max_norm(units.coordinates * domain.tangent(x, -gradient)))
-    if constraints.shape[-1] == 0:
-        return Residuals(stationarity, 0.0 * stationarity, 0.0 * stationarity)
-    zero = 0.0 if xp is np else xp.zeros_like(constraints)
-    counted = xp.where(xp.abs(constraints) <= units.rounding, zero, constraints)
+    stationarity = max_norm(units.coordinates * domain.tangent(x, -gradient))
+    counted = xp.where(abs(constraints) <= units.rounding, 0.0, constraints)
     violated = violation(counted, num_equalities)
-    slack = xp.minimum(units.slacks * xp.abs(counted), units.pushes * xp.abs(multipliers))
+    slack = xp.minimum(units.slacks * abs(counted), units.pushes * abs(multipliers))
     if num_equalities:
         slack = slack[..., : constraints.shape[-1] - num_equalities]
-    return Residuals(stationarity, _plain(top(units.violations * violated)), _plain(top(slack)))
+    return Residuals.of(stationarity, top(units.violations * violated), top(slack))
 
 
 def gradient_map(problem: Problem, x: Array, multipliers: Array, alpha: float = 1.0, beta: float = 1.0) -> Array:
@@ -146,7 +142,7 @@ def gradient_mapping(domain: ConvexSet, x: Array, gradient: Array, alpha: float 
 def violation(constraints: Array, num_equalities: int = 0) -> Array:
     """Return ``[g]_+`` for inequalities and ``|h|`` for equalities."""
     positive = positive_part(constraints, num_equalities)
-    return positive if num_equalities == 0 and type(positive) is np.ndarray else namespace(positive).abs(positive)
+    return positive if num_equalities == 0 else abs(positive)
 
 
 @stored
@@ -249,13 +245,15 @@ def certify(
     """
 
     def called(point: Array) -> Evaluation:
-        return problem.evaluate(point) if evaluation is None or some(point != x) else evaluation
+        if evaluation is not None and (point is x or not some(point != x)):
+            return evaluation
+        return problem.evaluate(point)
 
     snapped, inside = problem.domain.snap(x, machine_eps(x) ** 0.5 if snap is None else snap), problem.domain.project(x)
     now = called(snapped)
     reference = nearby(problem, snapped, now)
     certificate = certificate_at(problem, snapped, reference, now, multipliers)
-    if not some(inside != snapped):
+    if inside is snapped or not some(inside != snapped):
         return certificate
     # If g is steep the way to the boundary, however short, may cost more than it gains.
     return better(certificate_at(problem, inside, reference, called(inside), multipliers), certificate)
@@ -292,11 +290,11 @@ def certificate_from(
     relative: Residuals | None = None,
 ) -> Certificate:
     """Return the certificate made of known quantities; ``gradient`` is grad f(x) + J(x)^T lambda."""
-    g, p, domain = now.constraints, problem.num_equalities, problem.domain
+    f, g, p, domain = now.objective, now.constraints, problem.num_equalities, problem.domain
     return Certificate(
         x=x,
         multipliers=multipliers,
-        objective=_plain(now.objective),
+        objective=f if f.ndim else float(f),
         constraints=g,
         gradient=gradient,
         domain_multipliers=-gradient - domain.tangent(x, -gradient),
@@ -326,24 +324,34 @@ def certificate_at(
     problem: Problem, x: Array, reference: ReferencePoint, now: Evaluation, multipliers: Array | None = None
 ) -> Certificate:
     """Return the certificate of exactly this point of X."""
-    xp, g, p, domain = namespace(x), now.constraints, problem.num_equalities, problem.domain
-    m = g.shape[-1]
-    whole = m * x.shape[-1] <= JACOBIAN_LIMIT or now.is_sparse
     lengths = lengths_of(problem.x_scale, x, now)
-    units = units_at(lengths, reference, x, now, whole=whole)
-    if m == 0:
-        candidates = [(xp.zeros_like(g), now.gradient())]
-    elif multipliers is not None and not whole:
+    units = units_at(lengths, reference, x, now, is_whole(x, now))
+    return certificate_from(problem, lengths, units, now, x, *judge(problem, x, units, now, multipliers))
+
+
+def is_whole(x: Array, now: Evaluation) -> bool:
+    """Return whether J is formed in one piece: it is sparse, or has at most `JACOBIAN_LIMIT` entries."""
+    return bool(now.constraints.shape[-1] * x.shape[-1] <= JACOBIAN_LIMIT or now.is_sparse)
+
+
+def judge(
+    problem: Problem, x: Array, units: Units, now: Evaluation, multipliers: Array | None = None
+) -> tuple[Array, Array, Residuals]:
+    """Return the best multipliers at ``x``, the gradient of the Lagrangian with them and the relative residuals."""
+    g, p, domain = now.constraints, problem.num_equalities, problem.domain
+    if g.shape[-1] == 0:
+        candidates = [(g, now.gradient())]
+    elif multipliers is not None and not is_whole(x, now):
         own = positive_part(multipliers, p)
         candidates = [(own, now.pullback(own))]
     else:
-        near, c, J = units.slacks * xp.abs(g) <= NEARLY_ACTIVE, now.gradient(), now.jacobian()
+        near, c, J = units.slacks * abs(g) <= NEARLY_ACTIVE, now.gradient(), now.jacobian()
         fitted = [fit(domain, x, c, J, g, p, units)]
         if some(near):
-            free = units._replace(slacks=xp.where(near, xp.zeros_like(g), units.slacks))
+            free = units._replace(slacks=namespace(g).where(near, 0.0, units.slacks))
             fitted.append(fit(domain, x, c, J, g, p, free))
         candidates = [(multipliers, c + combined(multipliers, J)) for multipliers in fitted]
     best, *others = ((*one, _judged(problem, units, now, x, *one)) for one in candidates)
     for other in others:
         best = _pick(best[2].worst, other[2].worst, best, other)
-    return certificate_from(problem, lengths, units, now, x, *best)
+    return best

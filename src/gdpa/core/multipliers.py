@@ -11,7 +11,7 @@ from gdpa.base.arrays import all_finite, from_numpy, namespace
 from gdpa.base.sets import Box, ConvexSet, Reals
 from gdpa.base.typing import Array
 from gdpa.core.units import Units
-from gdpa.numerics.dense import cholesky_divided, to_float64
+from gdpa.numerics.dense import cholesky_divided, on_host, to_float64
 from gdpa.numerics.qp import nonnegative_least_squares
 from gdpa.numerics.sparse.matrix import SparseMatrix
 from gdpa.numerics.sparse.model import sparse_least_squares
@@ -46,7 +46,7 @@ def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equa
         found = _fit_by_products(grad_f, J, g, num_equalities, units)
         if found is not None:
             return found
-    host = [to_float64(a) for a in (x, grad_f, J, g, *units)]
+    host = on_host(x, grad_f, J, g, *units)
     if g.ndim == 1:
         return from_numpy(_fit_point(domain, num_equalities, *host), like=g)
     out = np.zeros(host[3].shape)
@@ -75,7 +75,7 @@ def _fit_by_products(grad_f: Array, J: Array, g: Array, p: int, units: Units) ->
     if factor is None or not (factor[0].diagonal() >= LEAST_SHARE).all():
         return None
     triangle, inverse = sizes[:, None] * np.tril(factor[0]), factor[1] / sizes
-    slack = _slack(to_float64(g), Units(*(to_float64(weight) for weight in units)))
+    slack = _slack(to_float64(g), Units(*on_host(*units)))
     slack[len(slack) - p :] = 0.0
     lam, residual = np.zeros(len(slack)), b
     for _ in range(2):
@@ -97,7 +97,7 @@ def _fit_point(domain: ConvexSet, p: int, x: Any, grad_f: Any, J: Any, g: Any, w
 
 def _slack(g: Any, units: Units) -> Any:
     """Return the weights of the second term."""
-    sizes = np.abs(g)
+    sizes = abs(g)
     return units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.slacks * sizes), LARGEST_SLACK)
 
 
@@ -106,7 +106,7 @@ def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Ar
 
     The arguments are as in `fit`, at one point. A violated constraint has no slack.
     """
-    point, gradient, rows, values = (to_float64(a) for a in (x, grad_f, J, g))
+    point, gradient, rows, values = on_host(x, grad_f, J, g)
     if not all_finite(gradient, rows, values):
         return namespace(g).zeros_like(g)
     slack = np.minimum(np.maximum(-values, 0.0), LARGEST_SLACK)

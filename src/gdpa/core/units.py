@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import all_finite, every, from_numpy, machine_eps, namespace, peak, some, to_numpy, top, total
+from gdpa.base.arrays import all_finite, from_numpy, machine_eps, namespace, peak, some, to_numpy
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem, unit_vectors
-from gdpa.numerics.sparse.matrix import SparseMatrix, absolute, row_sizes
+from gdpa.numerics.sparse.matrix import across_rows, row_sizes, row_sums
 
 #: A value of g_i below this many roundings of its terms is indistinguishable from zero.
 ROUNDINGS = 10.0
@@ -119,13 +119,13 @@ def lengths_of(x_scale: Array | None, x: Array, now: Evaluation | None = None) -
     xp = namespace(x)
     if x_scale is not None:
         return from_numpy(to_numpy(x_scale), x) + xp.zeros_like(x)
-    lengths = xp.abs(x)
+    lengths = abs(x)
     longest = peak(lengths)
-    at_zero = 1.0
-    if now is not None and isinstance(longest, float) and longest <= ZERO:
-        at_zero = length_at_zero(now, x)
-    longest = _unless_zero(longest, at_zero, ZERO)
-    return _where(lengths > machine_eps(x) ** 0.5 * longest, lengths, longest)
+    if not isinstance(longest, float):
+        longest = xp.where(longest > ZERO, longest, 1.0)
+    elif not longest > ZERO:
+        longest = 1.0 if now is None or longest != longest else length_at_zero(now, x)
+    return xp.where(lengths > machine_eps(x) ** 0.5 * longest, lengths, longest)
 
 
 def length_at_zero(now: Evaluation, x: Array) -> float:
@@ -139,7 +139,7 @@ def length_at_zero(now: Evaluation, x: Array) -> float:
         return 1.0
     g = np.abs(np.asarray(to_numpy(now.constraints), dtype=float))
     J = now.jacobian()
-    slopes = np.asarray(to_numpy(weighted_sums(J, namespace(x).ones_like(x))), dtype=float)
+    slopes = np.asarray(to_numpy(row_sums(abs(J), namespace(x).ones_like(x))), dtype=float)
     distances = g[slopes > 0] / slopes[slopes > 0]
     distances = distances[distances > ZERO]
     return float(distances.min()) if distances.size else 1.0
@@ -151,34 +151,14 @@ def asymmetric_direction(x: Array) -> Array:
     return from_numpy(np.sin(n * n), x)
 
 
-def _where(mask: Array, here: Array, there: Any) -> Array:
-    """Return ``here`` if the mask is true and ``there`` elsewhere; on the host ``here`` itself if it always is."""
-    if type(mask) is np.ndarray and every(mask):
-        return here
-    return namespace(mask).where(mask, here, there)
-
-
-def _unless_zero(size: Any, other: Any, zero: float = 0.0) -> Any:
-    """Return a size above ``zero`` as it is, else the other one; floats, or arrays for a batch."""
-    if isinstance(size, float):
-        return size if size > zero else other
-    return namespace(size).where(size > zero, size, other + 0 * size)
-
-
 def _size(here: Any, there: Any, cap: Any, other: Any) -> Any:
     """Return ``max(here, min(cap, there))``, or ``other`` if that is zero; floats, or arrays for a batch."""
     if isinstance(here, float):
-        return _unless_zero(max(here, min(cap, there)), other)
+        size = max(here, min(cap, there))
+        return size if size > 0 else other
     xp = namespace(here)
-    return _unless_zero(xp.maximum(here, xp.minimum(cap + 0 * there, there)), other)
-
-
-def _borrowed(lengths: Array, x: Array) -> Array | None:
-    """Return which coordinates have the length of the largest one because they are nearly 0; None if none has."""
-    sizes = namespace(x).abs(x)
-    largest = peak(sizes)
-    found = (sizes <= machine_eps(x) ** 0.5 * largest) & (lengths == largest)
-    return found if some(found) else None
+    size = xp.maximum(here, xp.minimum(cap + 0 * there, there))
+    return xp.where(size > 0, size, other)
 
 
 def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluation, whole: bool = True) -> Units:
@@ -189,64 +169,45 @@ def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluatio
     >>> [u.tolist() for u in units_at(one, ReferencePoint(0 * one, one, -one), one, e)[:2]]
     [[0.25], [1.0]]
     """
-    xp, eps = namespace(x), machine_eps(x)
-    here, there = xp.abs(now.gradient()), xp.abs(reference.gradient)
+    xp, eps, g = namespace(x), machine_eps(x), now.constraints
+    here, there, sizes = abs(now.gradient()), abs(reference.gradient), abs(x)
+    longest, least = peak(lengths), eps**0.5 * peak(sizes)
     s = _size(peak(here), peak(there), 1.0, 1.0)
-    longest, borrowed, reaches = peak(lengths), _borrowed(lengths, x), lengths
     S = _size(peak(here * lengths), peak(there * lengths), longest, longest)
-    if borrowed is not None:
-        own = xp.where(borrowed, 0 * lengths, lengths)
+    borrowed, reaches = (sizes <= least) & (lengths == peak(sizes)), lengths
+    if some(borrowed):
+        own = xp.where(borrowed, 0.0, lengths)
         S = _size(peak(here * own), peak(there * own), longest, S)
-        reaches = xp.where(borrowed & (here * lengths > S), S / xp.where(here > 0, here, 0 * x + 1), lengths)
+        reaches = xp.where(borrowed & (here * lengths > S), S / xp.where(here > 0, here, 1.0), lengths)
     weights = xp.maximum(1 / s, xp.minimum(reaches / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
-    if now.constraints.shape[-1] == 0:
-        empty = xp.zeros_like(now.constraints)
-        return Units(weights, empty, empty, empty, empty)
-    away, sizes = reference.x - x, _sizes(x)
+    if g.shape[-1] == 0:
+        return Units(weights, g, g, g, g)
+    vectors = reference.x - x, lengths, xp.maximum(sizes, least)
     if whole:
-        J = now.jacobian()
-        if isinstance(J, SparseMatrix):
-            slopes, pushes, J = J @ away, row_sizes(J * weights), absolute(J)
-            changes, terms = J @ lengths, J @ sizes
-        else:
-            slopes = total(J * away[..., None, :])
-            J = xp.abs(J)
-            changes, terms = (total(J * vector[..., None, :]) for vector in (lengths, sizes))
-            pushes = top(J * weights[..., None, :])
-    else:
-        rows = []
-        for unit in unit_vectors(now.constraints):  # one row at a time: J does not fit
-            row = now.pullback(unit, objective=0.0)
-            size = xp.abs(row)
-            rows.append((total(size * lengths), total(size * sizes), top(size * weights), total(row * away)))
-        changes, terms, pushes, slopes = (xp.stack(column, axis=-1) for column in zip(*rows, strict=True))
-    one = 1.0 if xp is np else xp.ones_like(changes)
-    n = _where(changes > 0, changes, one)
-    share = _linear_share(reference.constraints, now.constraints, slopes)
-    violations, slacks = 1 / xp.minimum(n, one), 1 / xp.minimum(n * share, one)
+        slopes, changes, terms, pushes = _row_sums(now.jacobian(), *vectors, weights)
+    else:  # one row at a time: J does not fit
+        rows = (now.pullback(unit, objective=0.0)[..., None, :] for unit in unit_vectors(g))
+        columns = zip(*(_row_sums(row, *vectors, weights) for row in rows), strict=True)
+        slopes, changes, terms, pushes = (xp.concat(column, axis=-1) for column in columns)
+    # The share of its first-order change that g makes on the way to the reference point, at most 1.
+    slopes = abs(slopes)
+    moved = xp.maximum(abs(reference.constraints - g) + abs(g), machine_eps(g) * slopes)
+    steep = slopes > moved
+    share = xp.where(steep, moved, 1.0) / xp.where(steep, slopes, 1.0)
+    n = xp.where(changes > 0, changes, 1.0)
+    used = n * share
+    violations, slacks = 1 / xp.where(n < 1, n, 1.0), 1 / xp.where(used < 1, used, 1.0)
     return Units(weights, violations, slacks, ROUNDINGS * eps * terms, pushes)
 
 
-def weighted_sums(J: Array, weights: Array) -> Array:
-    """Return ``sum_j |J_ij| w_j`` of every row of a dense or sparse matrix."""
-    return absolute(J) @ weights if isinstance(J, SparseMatrix) else total(abs(J) * weights[..., None, :])
+def _row_sums(J: Array, away: Array, lengths: Array, sizes: Array, weights: Array) -> tuple[Array, ...]:
+    """Return J away, |J| lengths, |J| sizes, and the largest entry of each row of |J| diag(weights)."""
+    slopes, J = row_sums(J, away), abs(J)
+    return slopes, row_sums(J, lengths), row_sums(J, sizes), row_sizes(J * across_rows(weights))
 
 
 def roundings(x: Array, now: Evaluation) -> Array:
     """Return `Units.rounding` at ``x`` from the oracle call there, with J whole."""
-    return ROUNDINGS * machine_eps(x) * weighted_sums(now.jacobian(), _sizes(x))
-
-
-def _sizes(x: Array) -> Array:
-    """Return |x_j|, at least sqrt(eps) of the largest."""
-    xp = namespace(x)
-    sizes = xp.abs(x)
-    return xp.maximum(sizes, 0 * sizes + machine_eps(x) ** 0.5 * xp.max(sizes, axis=-1, keepdims=True))
-
-
-def _linear_share(there: Array, here: Array, slopes: Array) -> Array:
-    """Return the share of its first-order change ``slopes`` that g makes between two points, at most 1."""
-    xp = namespace(here)
-    slopes = xp.abs(slopes)
-    moved = xp.maximum(xp.abs(there - here) + xp.abs(here), machine_eps(here) * slopes)
-    return _where(slopes > moved, moved / _where(slopes > 0, slopes, 1 + 0 * slopes), 1 + 0 * slopes)
+    sizes, xp = abs(x), namespace(x)
+    sizes = xp.maximum(sizes, machine_eps(x) ** 0.5 * xp.max(sizes, axis=-1, keepdims=True))
+    return ROUNDINGS * machine_eps(x) * row_sums(abs(now.jacobian()), sizes)

@@ -12,12 +12,12 @@ from gdpa.base.arrays import all_finite, largest, max_norm, namespace, top
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.certificate import (
-    JACOBIAN_LIMIT,
     Certificate,
     Residuals,
     absolute_residuals,
-    certificate_at,
     certify,
+    is_whole,
+    judge,
     relative_residuals,
     violation,
 )
@@ -209,12 +209,11 @@ class Progress:
             return
         if now is None:
             now = self.problem.evaluate(probe.x)
-        d, m, _ = run.shape
-        if run.units is not None and m > ATTEMPT_ROWS and not now.has_cheap_jacobian:
+        if run.units is not None and run.shape[1] > ATTEMPT_ROWS and not now.has_cheap_jacobian:
             return  # m backward passes: once is enough
         run.next_units = 2 * run.state.step
-        lengths, whole = lengths_of(self.problem.x_scale, probe.x, now), m * d <= JACOBIAN_LIMIT or now.is_sparse
-        run.units = units_at(lengths, run.start, probe.x, now, whole=whole)
+        lengths = lengths_of(self.problem.x_scale, probe.x, now)
+        run.units = units_at(lengths, run.start, probe.x, now, is_whole(probe.x, now))
         if run.best is not None:
             run.best_kkt = self._measure(run.best).worst
 
@@ -291,9 +290,10 @@ class Progress:
             return True
         if not largest(top(violation(now.constraints, self.problem.num_equalities))) <= tolerance:
             return False
-        x = point.x
-        certificate = certificate_at(self.problem, x, loosest(x, now), now, point.multipliers)
-        return certificate.holds(MARGIN * tolerance)
+        x, problem = point.x, self.problem
+        units = units_at(lengths_of(problem.x_scale, x, now), loosest(x, now), x, now, is_whole(x, now))
+        worst = judge(problem, x, units, now, point.multipliers)[2].worst
+        return largest(worst) <= MARGIN * tolerance
 
     def certify(self, point: Probe | State) -> Certificate:
         """Return the certificate of a point; the last one is kept and not computed twice."""

@@ -14,7 +14,7 @@ import numpy as np
 from gdpa.base.arrays import largest, max_norm, namespace, positive_part, to_numpy
 from gdpa.base.checks import is_number
 from gdpa.base.text import make_printable, number, vector
-from gdpa.core.certificate import JACOBIAN_LIMIT, Certificate, certificate_from
+from gdpa.core.certificate import Certificate, certificate_from, is_whole
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import ROUNDINGS, lengths_of, nearby, units_at
 from gdpa.files.receipt import Receipt, load_receipt
@@ -100,8 +100,8 @@ def verify(problem: Any, receipt: str | os.PathLike[str] | Receipt, *, tolerance
     if found != (m, receipt.equalities):
         other = f"another problem: {found[0]} constraints, {found[1]} of them equalities"
         return Verification(receipt, None, given, (f"{other}; the receipt has {m} and {receipt.equalities}",))
-    lengths, whole = lengths_of(problem.x_scale, x, now), m * x.shape[-1] <= JACOBIAN_LIMIT
-    units = units_at(lengths, nearby(problem, x, now), x, now, whole=whole)
+    lengths = lengths_of(problem.x_scale, x, now)
+    units = units_at(lengths, nearby(problem, x, now), x, now, is_whole(x, now))
     gradient = now.pullback(receipt.multipliers)
     certificate = certificate_from(problem, lengths, units, now, x, receipt.multipliers, gradient)
     findings = [*_other_values(problem, receipt, certificate, now), *_outside(problem, receipt)]

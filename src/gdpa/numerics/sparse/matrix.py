@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.base.arrays import max_norm, namespace
+from gdpa.base.arrays import max_norm, namespace, total
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array, Vector
 
@@ -136,6 +136,9 @@ class SparseMatrix:
 
     __rmul__ = __mul__
 
+    def __abs__(self) -> SparseMatrix:
+        return SparseMatrix(self.pattern, np.abs(self.data))
+
     def __truediv__(self, divisor: Any) -> SparseMatrix:
         return self * (1 / np.asarray(divisor))
 
@@ -217,9 +220,14 @@ def combined(weights: Array, J: Array) -> Array:
     return weights @ J if isinstance(J, SparseMatrix) else namespace(weights).sum(weights[..., None] * J, axis=-2)
 
 
-def absolute(J: SparseMatrix) -> SparseMatrix:
-    """Return the matrix of absolute values."""
-    return SparseMatrix(J.pattern, np.abs(J.data))
+def across_rows(v: Array) -> Array:
+    """Return a vector, or one for each member of a batch, as the factors of the columns of a matrix."""
+    return v if v.ndim == 1 else v[..., None, :]
+
+
+def row_sums(J: Array, v: Array) -> Array:
+    """Return J v, for each member of a batch of dense matrices or for a sparse one."""
+    return J @ v if isinstance(J, SparseMatrix) else total(J * across_rows(v))
 
 
 def filled(J: Vector) -> SparseMatrix:
