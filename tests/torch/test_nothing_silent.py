@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 
@@ -99,6 +100,50 @@ def test_more_than_the_lagrangian_is_fine(kind):
         loss.backward(retain_graph=keep)
         opt.step()
     assert opt.dual_steps == 2
+
+
+def after_backward(change, net):
+    params = list(net.parameters())
+    if change == "norm":
+        torch.nn.utils.clip_grad_norm_(params, 1e-3)
+    elif change == "values":
+        torch.nn.utils.clip_grad_value_(params, 1e-4)  # the gradient has another direction then
+    elif change == "unscaled":
+        torch._foreach_mul_([p.grad for p in params], 2.0**-16)
+    elif change == "other loss":
+        (100 * flat_norm(net)).backward()
+
+
+@pytest.mark.parametrize("change", ["norm", "values", "unscaled", "other loss", "saved-tensor hooks", "two optimizers"])
+@pytest.mark.parametrize("kind", ["paper", "sgd"])
+def test_a_kept_graph_never_hides_which_loss_was_differentiated(kind, change):
+    net, other = network(), network()
+    opt, second = make(kind, net.parameters()), make(kind, other.parameters())
+    train(net, opt, 12)  # the graphs of these steps are freed
+    scale = 2.0**16 if change == "unscaled" else 1.0
+    hooks = torch.autograd.graph.save_on_cpu() if change == "saved-tensor hooks" else contextlib.nullcontext()
+    before, point = duals(opt), flat(net)
+    for right in (False, True):
+        opt.zero_grad()
+        with hooks:
+            f, g = terms(net, batch(0))
+            loss = opt.lagrangian(f, g)
+        if change == "two optimizers":
+            second.zero_grad()
+            loss = loss + second.lagrangian(*terms(other, batch(0)))
+        (scale * (loss if right else f)).backward(retain_graph=True)
+        after_backward(change, net)
+        if right:
+            opt.step()
+            if change == "two optimizers":
+                second.step()
+            continue
+        with pytest.raises(RuntimeError, match="did not go through the loss that lagrangian returned"):
+            opt.step()
+        assert same(before, duals(opt))
+        assert torch.equal(point, flat(net))
+    assert opt.dual_steps == 13
+    assert not torch.equal(point, flat(net))
 
 
 def flat_norm(net):

@@ -71,8 +71,6 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._record = Record(self._roster)
         self._stage = None
         self._gradients = GradientCheck()
-        #: Losses keep their gradients: at first, and after a backward pass that kept its graph.
-        self._retains = True
         self._domains = []
         self._skipped = 0
 
@@ -159,10 +157,9 @@ class MultiplierOptimizer(torch.optim.Optimizer):
                 loss = f * share[0] + torch.dot(vector, w)
         if first and dual.measures(batch.values):
             stage.updates |= dual.calibrate(f, vector, batch, here, self.param_groups, self._group)
-        self._stage, stage.f, stage.w, stage.loss, stage.retained = stage, f, w, loss, False
-        if (self._retains or compat.count_uses(w) == 1) and not is_compiling():  # saved-tensor hooks may copy w
-            stage.retained = True
-            loss.retain_grad()
+        self._stage, stage.loss = stage, loss
+        if not is_compiling():
+            loss.retain_grad()  # 5 microseconds; no cheaper sign of the backward pass is sure
         return loss
 
     def _open_stage(self, f: torch.Tensor, vector: torch.Tensor, size: torch.Tensor) -> Stage:
@@ -258,7 +255,6 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         groups = self.param_groups
         if not stage.check_backward(groups):
             return loss
-        self._retains = not compiling and compat.count_uses(stage.w) > 1
         if self._accumulate is not None:
             self._close_parts(stage)
         if not stage.guarded and not stage.check_finite(self._roster):
@@ -318,7 +314,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def _abandon_stage(self) -> bool:
         """Deal with the stage of an earlier call; return whether its gradients may still be in ``.grad``."""
         assert self._stage is not None
-        phase = self._stage.phase(self.param_groups)
+        phase = self._stage.phase()
         if self._accumulate is not None and phase is not Phase.CLEARED:
             return False  # the next micro-batch of the same step
         if phase is Phase.STAGED:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from enum import Enum
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -54,18 +53,14 @@ class Stage:
         batch, objective: g and f, means over all samples of the step.
         check: a number that is finite exactly if f and g are; if ``guarded``, whether it is, as a tensor on the device.
         updates: the entries that `step` writes into the dual state.
-        f, w, loss: of the last call of `lagrangian`: ``loss = f + w . g``, the tensors of its graph.
-        retained: the loss keeps its gradient, which shows that a backward pass went through it.
+        loss: of the last call of `lagrangian`.
         weights, calls: w of grad f + J^T w for further micro-batches, and how many there were.
         later: `step` applies the dual rule, whose weights do not depend on it.
         guarded: the host does not look at ``check``; if it is False, the kernels of the step change nothing.
     """
 
-    f: torch.Tensor
-    w: torch.Tensor
     loss: torch.Tensor
     weights: torch.Tensor
-    retained = False
     calls = 1
     guarded = False
     later = False
@@ -76,45 +71,20 @@ class Stage:
         # One is made at every step: attributes that most leave at their defaults stay on the class.
         self.batch, self.objective, self.check, self.updates = batch, objective, check, updates
 
-    def has_gradients(self, groups: list[dict[str, Any]]) -> bool:
-        """Return whether a backward pass went through the loss.
+    def has_gradients(self) -> bool:
+        """Return whether a backward pass went through the loss, which keeps its gradient to show it.
 
-        It frees the graph, which held ``w`` until then. One that keeps its graph leaves its sign in the gradient of a
-        ``retained`` loss, and else in the gradients of the parameters.
+        A sign in the gradients of the parameters would not be sure: they may be clipped, scaled, or of several losses.
         """
-        if self.retained:
-            return self.loss.grad is not None
-        if compat.count_uses(self.w) == 1:
-            return True
-        return any_gradient(groups) and not self._leaves_out_constraints(groups)
+        return self.loss.grad is not None
 
-    def _leaves_out_constraints(self, groups: list[dict[str, Any]]) -> bool:
-        """Return whether ``.grad`` holds the gradient of f alone, up to a factor; the graph of the loss is alive."""
-        params = [p for group in groups for p in group["params"] if p.grad is not None and p.requires_grad]
-        outputs = [self.f, self.loss] if self.f.requires_grad and params else []
-        try:
-            rows = [torch.autograd.grad(one, params, retain_graph=True, allow_unused=True) for one in outputs]
-        except RuntimeError as error:
-            return "a second time" in str(error)  # f.backward() has freed the graph of f
-        rows.append(tuple(p.grad for p in params))
-        known = [i for i in range(len(params)) if all(row[i] is not None for row in rows)]
-        if not (outputs and known):
-            return False
-        of_f, of_loss, found = (torch.cat([row[i].to_dense().cpu().double().flatten() for i in known]) for row in rows)
-        if torch.equal(of_f, of_loss):
-            return False
-        cosine = partial(torch.cosine_similarity, found, dim=0)
-        return torch.equal(found, of_f) or bool(cosine(of_f) > cosine(of_loss))
-
-    def phase(self, groups: list[dict[str, Any]]) -> Phase:
+    def phase(self) -> Phase:
         """Return where the step stands now."""
-        return self._phase if self._phase is Phase.MIXED or not self.has_gradients(groups) else Phase.READY
+        return self._phase if self._phase is Phase.MIXED or not self.has_gradients() else Phase.READY
 
     def clear(self) -> bool:
         """Note that gradients were cleared; return whether the stage is over with that."""
-        if self._phase is not Phase.MIXED and (
-            self.loss.grad is not None if self.retained else compat.count_uses(self.w) == 1
-        ):
+        if self._phase is not Phase.MIXED and self.has_gradients():
             return True
         self._phase = Phase.CLEARED
         return False
@@ -129,7 +99,7 @@ class Stage:
             return True  # the compiler does not see graphs of others
         if self._phase is Phase.MIXED:
             raise RuntimeError(TWICE)
-        if self.has_gradients(groups):
+        if self.has_gradients():
             return True
         if any_gradient(groups):
             raise RuntimeError(
