@@ -27,10 +27,10 @@ def test_forwards_and_backwards_are_counted_apart():
 def test_calls_off_account_are_charged_to_measuring():
     oracle = make()
     now = oracle.problem.evaluate(np.ones(2))
-    with oracle.off_account():
+    with oracle:
         now.pullback(np.zeros(1))  # of an evaluation that the method made
         own = oracle.problem.evaluate(np.ones(2))
-        with oracle.off_account():
+        with oracle:
             own.pullback(np.zeros(1))
         own.pullback(np.zeros(1))
     own.pullback(np.zeros(1))  # the method pulls back what measuring evaluated
@@ -40,7 +40,7 @@ def test_calls_off_account_are_charged_to_measuring():
 
 def test_an_error_off_account_gives_the_account_back():
     oracle = make()
-    with pytest.raises(ZeroDivisionError), oracle.off_account():
+    with pytest.raises(ZeroDivisionError), oracle:
         raise ZeroDivisionError
     oracle.problem.evaluate(np.ones(2))
     assert (oracle.method, oracle.measuring) == (Counts(1, 0), Counts())
@@ -77,7 +77,7 @@ def test_a_jacobian_by_rows_counts_its_rows_once():
 def test_a_derivative_that_both_ask_for_is_charged_to_the_method(jacobian, backwards):
     oracle = make(g=lambda x: x, jacobian=jacobian)
     now = oracle.problem.evaluate(np.ones(2))
-    with oracle.off_account():
+    with oracle:
         now.gradient()
         now.jacobian()
     assert (oracle.method, oracle.measuring) == (Counts(1, 0), Counts(0, backwards))
@@ -85,7 +85,7 @@ def test_a_derivative_that_both_ask_for_is_charged_to_the_method(jacobian, backw
         now.gradient()
         now.jacobian()
         assert (oracle.method, oracle.measuring) == (Counts(1, backwards), Counts(0, 0))
-    with oracle.off_account():
+    with oracle:
         now.gradient()
     assert (oracle.method, oracle.measuring) == (Counts(1, backwards), Counts(0, 0))
 

@@ -147,7 +147,7 @@ def step_to(oracle, progress, step, x, keep=False):
     m = len(now.constraints)
     probe = Probe(x, np.zeros(m), now.objective, now.constraints, x, evaluation=now if keep else None)
     progress.count(State(step=step, x=x, multipliers=np.zeros(m), evaluation=now, probe=probe), 0.0)
-    with oracle.off_account():
+    with oracle:
         progress.look()
     return now
 
@@ -173,7 +173,7 @@ def test_units_that_are_known_at_the_probe_cost_nothing():
         before = (Counts(**vars(oracle.method)), Counts(**vars(oracle.measuring)))
         probe = Probe(x, np.zeros(1), now.objective, now.constraints, x, evaluation=now)
         progress.count(State(step=step, x=x, multipliers=np.zeros(1), evaluation=now, probe=probe), 0.0)
-        with oracle.off_account():
+        with oracle:
             progress.look()
         assert (oracle.method, oracle.measuring) == before
         # |grad f(x)| = x counts, or that at the start, 4, as at most 1
@@ -201,7 +201,7 @@ def test_a_certificate_is_attempted_at_steps_that_grow():
     for step in range(1, 101):
         step_to(oracle, progress, step, 1e-5, keep=True)
         progress.certificate = None
-        with oracle.off_account():
+        with oracle:
             assert not progress.certified(2e-6)  # grad f = 1e-5 is near enough for an attempt
         if progress.certificate is not None:
             attempts.append(step)
@@ -216,7 +216,7 @@ def test_a_hopeless_point_is_not_evaluated_again():
     progress = walking(oracle)
     step_to(oracle, progress, 1, 3.0, keep=True)  # grad f = 3
     before = oracle.measuring.forwards
-    with oracle.off_account():
+    with oracle:
         assert not progress.certified(1e-6)
     assert progress.certificate is None
     assert oracle.measuring.forwards == before
@@ -227,7 +227,7 @@ def test_a_certificate_of_a_point_that_was_evaluated_makes_one_forward_near_it()
     progress = walking(oracle)
     step_to(oracle, progress, 1, 1e-5, keep=True)
     before = oracle.measuring.forwards
-    with oracle.off_account():
+    with oracle:
         progress.certified(2e-6)
     assert progress.certificate is not None
     assert oracle.measuring.forwards == before + 1

@@ -283,14 +283,15 @@ def certificate_from(
     problem: Problem,
     lengths: Array,
     units: Units,
-    now: Evaluation,
+    f: Array,
+    g: Array,
     x: Array,
     multipliers: Array,
     gradient: Array,
     relative: Residuals | None = None,
 ) -> Certificate:
     """Return the certificate made of known quantities; ``gradient`` is grad f(x) + J(x)^T lambda."""
-    f, g, p, domain = now.objective, now.constraints, problem.num_equalities, problem.domain
+    p, domain = problem.num_equalities, problem.domain
     return Certificate(
         x=x,
         multipliers=multipliers,
@@ -299,7 +300,7 @@ def certificate_from(
         gradient=gradient,
         domain_multipliers=-gradient - domain.tangent(x, -gradient),
         residuals=absolute_residuals(domain, x, gradient, g, multipliers, p),
-        relative=relative or _judged(problem, units, now, x, multipliers, gradient),
+        relative=relative or _judged(problem, units, f, g, x, multipliers, gradient),
         lengths=lengths,
         units=units,
         num_equalities=p,
@@ -308,15 +309,14 @@ def certificate_from(
 
 
 def _judged(
-    problem: Problem, units: Units, now: Evaluation, x: Array, multipliers: Array, gradient: Array
+    problem: Problem, units: Units, f: Array, g: Array, x: Array, multipliers: Array, gradient: Array
 ) -> Residuals:
     """Return the relative residuals, NaN if a value or a derivative is not finite."""
-    g = now.constraints
     relative = relative_residuals(problem.domain, x, gradient, g, multipliers, units, problem.num_equalities)
     if g.ndim == 1:
-        return relative if all_finite(now.objective, g, gradient) else Residuals(math.nan, math.nan, math.nan)
+        return relative if all_finite(f, g, gradient) else Residuals(math.nan, math.nan, math.nan)
     with np.errstate(invalid="ignore"):  # 0 * inf is the NaN that is wanted, for each member of a batch
-        finite = 0 * now.objective + total(0 * g) + total(0 * gradient)
+        finite = 0 * f + total(0 * g) + total(0 * gradient)
     return Residuals(*(r + finite for r in relative))
 
 
@@ -326,7 +326,8 @@ def certificate_at(
     """Return the certificate of exactly this point of X."""
     lengths = lengths_of(problem.x_scale, x, now)
     units = units_at(lengths, reference, x, now, is_whole(x, now))
-    return certificate_from(problem, lengths, units, now, x, *judge(problem, x, units, now, multipliers))
+    judged = judge(problem, x, units, now, multipliers)
+    return certificate_from(problem, lengths, units, now.objective, now.constraints, x, *judged)
 
 
 def is_whole(x: Array, now: Evaluation) -> bool:
@@ -338,7 +339,7 @@ def judge(
     problem: Problem, x: Array, units: Units, now: Evaluation, multipliers: Array | None = None
 ) -> tuple[Array, Array, Residuals]:
     """Return the best multipliers at ``x``, the gradient of the Lagrangian with them and the relative residuals."""
-    g, p, domain = now.constraints, problem.num_equalities, problem.domain
+    f, g, p, domain = now.objective, now.constraints, problem.num_equalities, problem.domain
     if g.shape[-1] == 0:
         candidates = [(g, now.gradient())]
     elif multipliers is not None and not is_whole(x, now):
@@ -346,12 +347,14 @@ def judge(
         candidates = [(own, now.pullback(own))]
     else:
         near, c, J = units.slacks * abs(g) <= NEARLY_ACTIVE, now.gradient(), now.jacobian()
-        fitted = [fit(domain, x, c, J, g, p, units)]
+        fitted = fit(domain, x, c, J, g, p, units)
+        candidates = [(fitted, c + combined(fitted, J))]
         if some(near):
             free = units._replace(slacks=namespace(g).where(near, 0.0, units.slacks))
-            fitted.append(fit(domain, x, c, J, g, p, free))
-        candidates = [(multipliers, c + combined(multipliers, J)) for multipliers in fitted]
-    best, *others = ((*one, _judged(problem, units, now, x, *one)) for one in candidates)
-    for other in others:
-        best = _pick(best[2].worst, other[2].worst, best, other)
-    return best
+            fitted = fit(domain, x, c, J, g, p, free)
+            candidates.append((fitted, c + combined(fitted, J)))
+    best: Any = None
+    for lam, gradient in candidates:
+        found = lam, gradient, _judged(problem, units, f, g, x, lam, gradient)
+        best = found if best is None else _pick(best[2].worst, found[2].worst, best, found)
+    return best  # type: ignore[no-any-return]

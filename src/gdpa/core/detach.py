@@ -12,12 +12,13 @@ from typing import Any, TypeVar, cast
 import array_api_compat
 import numpy as np
 
+from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation
 
 T = TypeVar("T")
 #: Types without arrays, looked up before anything else.
-_PLAIN = frozenset((type(None), bool, int, float, str))
+_PLAIN = frozenset((type(None), bool, int, float, str, Status))
 
 
 def own_copy(x: Array) -> Array:
@@ -29,11 +30,13 @@ def own_copy(x: Array) -> Array:
 
 def detach(value: T) -> T:
     """Return ``value`` as data alone: oracle calls become None, arrays leave their graph and their larger buffers."""
-    return map_arrays(value, _stand_alone)
+    return map_arrays(value, _stand_alone, owned=False)
 
 
-def map_arrays(value: T, leaf: Callable[[Any], Any]) -> T:
+def map_arrays(value: T, leaf: Callable[[Any], Any], owned: bool = True) -> T:
     """Return ``value`` with each array a of NumPy or torch replaced by ``leaf(a)``, and oracle calls by None.
+
+    Unless ``owned``, an array of NumPy that owns its memory stays as it is.
 
     It goes through dataclasses, tuples, lists and dicts. A part without a change is kept, not copied, and shared parts
     stay shared.
@@ -46,31 +49,29 @@ def map_arrays(value: T, leaf: Callable[[Any], Any]) -> T:
             return value
         if id(value) in known:
             return known[id(value)][1]
-        rebuild: Callable[[list[Any]], Any] | None = None
-        parts: Any = ()
+        names: Any = ()
+        parts: Any = None
         new: Any = value
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) or array_api_compat.is_torch_array(value):
             new = leaf(value)
         elif isinstance(value, (tuple, list)):
-            rebuild, parts = (kind._make if hasattr(value, "_fields") else kind), value
+            parts = value
         elif kind is dict:
-            rebuild, parts = (lambda items: dict(zip(value, items, strict=True))), value.values()
+            names, parts = value, value.values()
         elif isinstance(value, Evaluation):
             new = None
         elif hasattr(kind, "__dataclass_fields__"):
             names, replace = _fields(kind)
-            rebuild = lambda items: replace(value, **dict(zip(names, items, strict=True)))  # noqa: E731
             parts = list(map(getattr, repeat(value), names))
-        elif array_api_compat.is_torch_array(value):
-            new = leaf(value)
-        if rebuild is not None:
+        if parts is not None:
             items = []
-            for part in parts:
-                if type(part) is np.ndarray and id(part) not in known:  # most are plain or arrays: no walk for these
-                    known[id(part)] = (part, leaf(part))
-                items.append(part if type(part) in _PLAIN else known[id(part)][1] if id(part) in known else walk(part))
+            for part in parts:  # most are plain or arrays of their own: no walk for these
+                kept = type(part) in _PLAIN or (type(part) is np.ndarray and part.base is None and not owned)
+                items.append(part if kept else walk(part))
             if not all(map(operator.is_, items, parts)):
-                new = rebuild(items)
+                changed: Any = dict(zip(names, items, strict=True)) if names else items
+                build = kind._make if hasattr(value, "_fields") else kind
+                new = replace(value, **changed) if names and kind is not dict else build(changed)
         known[id(value)] = (value, new)
         return new
 

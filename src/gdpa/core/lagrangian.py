@@ -71,7 +71,7 @@ class AugmentedLagrangian(NamedTuple):
 
     def weights(self, constraints: Array) -> Array:
         """Return ``w = [(1 - tau) lambda + beta g]_+``, the weights of J^T in grad_x F_beta, eq. (as)."""
-        return positive_part(self.shifted(constraints), self.num_equalities)
+        return positive_part(shifted(self.multipliers, self.beta, self.tau, constraints), self.num_equalities)
 
     def value(self, objective: Array, constraints: Array) -> Array:
         """Return F_beta(x, lambda) of eq. (defF)."""

@@ -11,7 +11,7 @@ from gdpa.base.arrays import all_finite, from_numpy, namespace
 from gdpa.base.sets import Box, ConvexSet, Reals
 from gdpa.base.typing import Array
 from gdpa.core.units import Units
-from gdpa.numerics.dense import cholesky_divided, on_host, to_float64
+from gdpa.numerics.dense import Matrix, cholesky_divided, to_float64
 from gdpa.numerics.qp import nonnegative_least_squares
 from gdpa.numerics.sparse.matrix import SparseMatrix
 from gdpa.numerics.sparse.model import sparse_least_squares
@@ -46,13 +46,19 @@ def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equa
         found = _fit_by_products(grad_f, J, g, num_equalities, units)
         if found is not None:
             return found
-    host = on_host(x, grad_f, J, g, *units)
+    host = _on_host(x, grad_f, J, g, *units)
     if g.ndim == 1:
         return from_numpy(_fit_point(domain, num_equalities, *host), like=g)
     out = np.zeros(host[3].shape)
     for index in np.ndindex(*host[3].shape[:-1]):
         out[index] = _fit_point(domain, num_equalities, *(a[index] for a in host))
     return from_numpy(out, like=g)
+
+
+def _on_host(*arrays: Array) -> tuple[Matrix, ...]:
+    """Return arrays of one library as NumPy arrays in double precision."""
+    first = arrays[0]
+    return arrays if type(first) is np.ndarray and first.dtype == np.float64 else tuple(map(to_float64, arrays))
 
 
 def _fit_by_products(grad_f: Array, J: Array, g: Array, p: int, units: Units) -> Array | None:
@@ -75,7 +81,7 @@ def _fit_by_products(grad_f: Array, J: Array, g: Array, p: int, units: Units) ->
     if factor is None or not (factor[0].diagonal() >= LEAST_SHARE).all():
         return None
     triangle, inverse = sizes[:, None] * np.tril(factor[0]), factor[1] / sizes
-    slack = _slack(to_float64(g), Units(*on_host(*units)))
+    slack = _slack(to_float64(g), Units(*_on_host(*units)))
     slack[len(slack) - p :] = 0.0
     lam, residual = np.zeros(len(slack)), b
     for _ in range(2):
@@ -106,7 +112,7 @@ def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Ar
 
     The arguments are as in `fit`, at one point. A violated constraint has no slack.
     """
-    point, gradient, rows, values = on_host(x, grad_f, J, g)
+    point, gradient, rows, values = _on_host(x, grad_f, J, g)
     if not all_finite(gradient, rows, values):
         return namespace(g).zeros_like(g)
     slack = np.minimum(np.maximum(-values, 0.0), LARGEST_SLACK)

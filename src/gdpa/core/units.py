@@ -15,7 +15,7 @@ from gdpa.base.arrays import all_finite, from_numpy, machine_eps, namespace, pea
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem, unit_vectors
-from gdpa.numerics.sparse.matrix import across_rows, row_sizes, row_sums
+from gdpa.numerics.sparse.matrix import row_sizes, row_sums
 
 #: A value of g_i below this many roundings of its terms is indistinguishable from zero.
 ROUNDINGS = 10.0
@@ -171,10 +171,10 @@ def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluatio
     """
     xp, eps, g = namespace(x), machine_eps(x), now.constraints
     here, there, sizes = abs(now.gradient()), abs(reference.gradient), abs(x)
-    longest, least = peak(lengths), eps**0.5 * peak(sizes)
+    longest, size = peak(lengths), peak(sizes)
     s = _size(peak(here), peak(there), 1.0, 1.0)
     S = _size(peak(here * lengths), peak(there * lengths), longest, longest)
-    borrowed, reaches = (sizes <= least) & (lengths == peak(sizes)), lengths
+    borrowed, reaches = (sizes <= eps**0.5 * size) & (lengths == size), lengths
     if some(borrowed):
         own = xp.where(borrowed, 0.0, lengths)
         S = _size(peak(here * own), peak(there * own), longest, S)
@@ -182,7 +182,7 @@ def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluatio
     weights = xp.maximum(1 / s, xp.minimum(reaches / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
     if g.shape[-1] == 0:
         return Units(weights, g, g, g, g)
-    vectors = reference.x - x, lengths, xp.maximum(sizes, least)
+    vectors = reference.x - x, lengths, xp.maximum(sizes, eps**0.5 * size)
     if whole:
         slopes, changes, terms, pushes = _row_sums(now.jacobian(), *vectors, weights)
     else:  # one row at a time: J does not fit
@@ -202,8 +202,8 @@ def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluatio
 
 def _row_sums(J: Array, away: Array, lengths: Array, sizes: Array, weights: Array) -> tuple[Array, ...]:
     """Return J away, |J| lengths, |J| sizes, and the largest entry of each row of |J| diag(weights)."""
-    slopes, J = row_sums(J, away), abs(J)
-    return slopes, row_sums(J, lengths), row_sums(J, sizes), row_sizes(J * across_rows(weights))
+    slopes, J, weights = row_sums(J, away), abs(J), weights if weights.ndim == 1 else weights[..., None, :]
+    return slopes, row_sums(J, lengths), row_sums(J, sizes), row_sizes(J * weights)
 
 
 def roundings(x: Array, now: Evaluation) -> Array:

@@ -24,12 +24,6 @@ def to_float64(a: Array) -> Matrix:
     return np.asarray(to_numpy(a), dtype=np.float64)
 
 
-def on_host(*arrays: Array) -> tuple[Matrix, ...]:
-    """Return arrays of one library as NumPy arrays in double precision."""
-    first = arrays[0]
-    return arrays if type(first) is np.ndarray and first.dtype == np.float64 else tuple(map(to_float64, arrays))
-
-
 def padded(rows: Array) -> Array:
     """Return the matrix, for JAX with rows of zeros up to a multiple of `JAX_BLOCK`."""
     missing = 0 if type(rows) is np.ndarray else -rows.shape[0] % JAX_BLOCK

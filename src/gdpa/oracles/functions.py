@@ -15,7 +15,7 @@ from gdpa.base.typing import Array, Vector
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.numerics.differences import FiniteDifferenceWarning, GroupedDifferences, derivative, precision
 from gdpa.numerics.sparse.matrix import DENSE_LIMIT, SparseMatrix, is_sparse, read
-from gdpa.oracles.hessian import with_hessian
+from gdpa.oracles.hessian import HessianDifferences
 
 
 def from_functions(
@@ -122,12 +122,15 @@ def from_functions(
             return objective * read(hessian(x, w / objective), "hessian", (x.shape[0], x.shape[0]))
 
         sparse = grouped is not None or found.get("sparse", False)
-        return Evaluation(f_x, g_x, pullback, whole, hessian=None if hessian is None else second, sparse=sparse)
+        now = Evaluation(f_x, g_x, pullback, whole, hessian=None if hessian is None else second, sparse=sparse)
+        if by_differences is not None:
+            by_differences.attach(x, now)
+        return now
 
-    problem = Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names)
-    if hessian is not None or (constraints is None and hessian_sparsity is None):
-        return problem
-    return with_hessian(problem, hessian_sparsity)
+    by_differences = None
+    if hessian is None and not (constraints is None and hessian_sparsity is None):
+        by_differences = HessianDifferences(evaluate, domain, hessian_sparsity)
+    return Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names)
 
 
 def _grouped(

@@ -9,7 +9,6 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from gdpa.base.sets import Box, ConvexSet
 from gdpa.base.typing import Pullback, Vector
-from gdpa.core.problem import Evaluation, Problem
+from gdpa.core.problem import Evaluation
 from gdpa.numerics.differences import SHORTEST, GroupedDifferences
 from gdpa.numerics.sparse.matrix import FEW_ROWS, SparseMatrix, products, read, row_sizes, transposed, union
 
@@ -34,25 +33,13 @@ FORETOLD = 1e-3
 STRAIGHT = 1e-5
 
 
-def with_hessian(problem: Problem, sparsity: Any = None) -> Problem:
-    """Return the problem, in NumPy arrays, with sparse second derivatives by differences of its gradients.
+class HessianDifferences:
+    """The Hessian of the Lagrangian of one problem by differences, its pattern and groups found at the first call.
 
     ``sparsity`` is a sparse array of shape (d, d), nonzero where the second derivative of f or of a constraint may be,
     in both triangles. None takes the pattern of J'J: which variables occur together in a constraint. It is right for a
     separable objective, and checked at the first point; if it is not, there is no Hessian.
     """
-    differences = HessianDifferences(problem.evaluate, problem.domain, sparsity)
-
-    def evaluate(x: Vector) -> Evaluation:
-        now = problem.evaluate(x)
-        differences.attach(x, now)
-        return now
-
-    return replace(problem, evaluate=evaluate)
-
-
-class HessianDifferences:
-    """The Hessian of the Lagrangian of one problem by differences, its pattern and groups found at the first call."""
 
     def __init__(self, evaluate: Callable[[Vector], Evaluation], domain: ConvexSet, sparsity: Any = None) -> None:
         self._evaluate, self._domain = evaluate, domain

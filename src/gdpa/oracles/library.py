@@ -91,12 +91,8 @@ def _define(
 ) -> None:
     """Add a problem; ``points`` are x0, x* and its multipliers."""
 
-    def convert(function: Callable[[Vector], Any]) -> Callable[[Vector], Vector]:
-        return lambda x: np.array(function(x), dtype=float)
-
     def make() -> TestProblem:
-        f, df, g, J = map(convert, (objective, gradient, constraints, jacobian))
-        problem = from_functions(f, g, gradient=df, jacobian=J, **more)
+        problem = from_functions(objective, constraints, gradient=gradient, jacobian=jacobian, **more)
         x0, solution, multipliers = (None if part is None else np.array(part, dtype=float) for part in points)
         return TestProblem(name, problem, x0, solution, multipliers, source, kind)
 

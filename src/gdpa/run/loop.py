@@ -13,7 +13,7 @@ from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, better, certificate_from
 from gdpa.core.detach import detach
-from gdpa.core.problem import Evaluation, Problem
+from gdpa.core.problem import Problem
 from gdpa.core.units import Units
 from gdpa.methods.base import Probe, State
 from gdpa.methods.method import Method
@@ -57,7 +57,7 @@ def run_loop(
         if saver is not None:
             saver.offer(run.state.step, lambda: progress.record(recorder.history()), final=True)
         if run.state.step % check_every == 0:
-            with oracle.off_account():
+            with oracle:
                 status = _ask(rules, progress) or status
         while status is None and not stop:
             clock, updating, before = oracle.job.clock(), True, run.state
@@ -70,7 +70,7 @@ def run_loop(
             due = state.step % check_every == 0 or state.verdict is not None
             if due or state.step <= run.caution.until:
                 due = due and state.step > run.caution.looked  # a repeated step is not measured twice
-                with oracle.off_account():
+                with oracle:
                     if due:
                         progress.look()
                     else:
@@ -268,10 +268,6 @@ def _certify_measured(progress: Progress, last: Probe | State) -> Certificate:
         f, g = (nan[..., 0], last.multipliers + float("nan")) if now is None else (now.objective, now.constraints)
         probe = Probe(x, last.multipliers, f, g, nan)
         units = Units(xp.ones_like(x), *(xp.ones_like(g) for _ in range(4)))
-    now = Evaluation(probe.objective, probe.constraints, _refuse_pullback)
-    lengths = namespace(probe.x).abs(probe.x)
-    return certificate_from(progress.problem, lengths, units, now, probe.x, probe.multipliers, probe.gradient)
-
-
-def _refuse_pullback(w: Array, objective: Any = 1.0) -> Array:
-    raise NotImplementedError("measured values have no pullback")
+    _, multipliers, objective, constraints, gradient, *_ = probe
+    lengths = abs(probe.x)
+    return certificate_from(progress.problem, lengths, units, objective, constraints, probe.x, multipliers, gradient)

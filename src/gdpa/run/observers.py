@@ -64,8 +64,6 @@ def read_disp(disp: Any) -> tuple[Callable[[Progress], None], ...]:
     """Return the observers that ``disp`` of `gdpa.solve` asks for."""
     if isinstance(disp, str) and disp not in ("lines", "bar"):
         raise ValueError(f"disp must be True, False, 'lines' or 'bar', got {disp!r}")
-    if not disp:
-        return ()
     bar = disp == "bar" or (disp != "lines" and _in_notebook(sys.stdout))
     return (ProgressDisplay(force=True) if bar else IterationLines(),)
 

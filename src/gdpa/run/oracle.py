@@ -70,13 +70,13 @@ class Counts:
 class CountingOracle:
     """Counts forwards and backwards of a problem and checks the shape of everything that comes back.
 
-    Calls are charged to the method, or, inside ``with oracle.off_account():``, to measuring. A derivative that both ask
-    for is charged to the method, so that its account does not depend on the measurements.
+    Calls are charged to the method, or, inside ``with oracle:``, to measuring. A derivative that both ask for is
+    charged to the method, so that its account does not depend on the measurements.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.method, self.measuring = Counts(), Counts()
-        self._account, self.is_measuring, self._off = self.method, False, _OffAccount(self)
+        self._account, self.is_measuring, self._depth = self.method, False, 0
         self._inner = problem
         self.job = job_of(problem)
         self._length = problem.num_constraints
@@ -85,9 +85,14 @@ class CountingOracle:
         self._hessian_pattern: Pattern | None = None
         self.problem = replace(problem, evaluate=self._evaluate)
 
-    def off_account(self) -> _OffAccount:
-        """Charge the calls made inside ``with`` to measuring."""
-        return self._off
+    def __enter__(self) -> None:
+        self._depth += 1
+        self._account, self.is_measuring = self.measuring, True
+
+    def __exit__(self, *raised: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._account, self.is_measuring = self.method, False
 
     def settle(self, passes: int) -> None:
         """Charge backward passes that measuring has paid for to the method instead."""
@@ -187,22 +192,6 @@ class CountingOracle:
             replace(self._inner, num_constraints=self._length)  # names and equalities must fit this length
         elif g.shape[-1] != self._length:
             raise ValueError(f"the constraints have length {g.shape[-1]}, expected {self._length}")
-
-
-class _OffAccount:
-    """A context, also inside itself, in which the calls of an oracle are charged to measuring."""
-
-    def __init__(self, oracle: CountingOracle) -> None:
-        self._oracle, self._depth = oracle, 0
-
-    def __enter__(self) -> None:
-        self._depth += 1
-        self._oracle._account, self._oracle.is_measuring = self._oracle.measuring, True
-
-    def __exit__(self, *raised: object) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._oracle._account, self._oracle.is_measuring = self._oracle.method, False
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:

@@ -48,8 +48,6 @@ def choose_placement(
     of the user expect arrays of the kind of x0. A run is continued where it was.
     """
     device: str | None = None
-    if not hasattr(problem, "on_host"):
-        return None
     if run is not None:
         device = run.device
     elif not observers and all(isinstance(rule, LIMITS) for rule in rules or ()):

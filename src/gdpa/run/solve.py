@@ -147,7 +147,7 @@ def solve(
     observers = (observers,) if callable(observers) else tuple(observers)
     if not all(map(callable, observers)):
         raise TypeError(f"observers must be functions of the Progress of a run, got {observers!r}")
-    displays = read_disp(disp if job_of(problem).rank == 0 else False)
+    displays = read_disp(disp) if disp and job_of(problem).rank == 0 else ()
     rules = _read_rules(stop)
     if tolerance is not None:
         check_limit(tolerance=tolerance)
@@ -169,7 +169,9 @@ def solve(
             _check_same_start(run, check_start(problem, x0))
             x0 = None
     problem = problem if x_scale is None else replace(problem, x_scale=x_scale)
-    place = choose_placement(problem, x0, run, method, observers, rules)
+    place = None
+    if hasattr(problem, "on_host"):
+        place = choose_placement(problem, x0, run, method, observers, rules)
     oracle = CountingOracle(problem if place is None else place.problem)
     if run is None:
         if place is not None:
@@ -190,7 +192,7 @@ def solve(
     with nullcontext() if saver is None else saver:
         ending = run_loop(oracle, progress, rules, watchers, check_every, saver, recorder)
         error, clock = ending.error, oracle.job.clock()
-        with oracle.off_account(), np.errstate(over="ignore", invalid="ignore"):  # the last point may not be finite
+        with oracle, np.errstate(over="ignore", invalid="ignore"):  # the last point may not be finite
             result = conclude(oracle, progress, ending, recorder)
             if feasible and error is None:
                 result = detach(restored(oracle.problem, result))
@@ -218,7 +220,7 @@ def _begin(oracle: CountingOracle, x0: Any, algorithm: Algorithm[Any], multiplie
     clock = oracle.job.clock()
     state = algorithm.init(oracle.problem, x) if after is None else _carried(oracle.problem, x, algorithm, after)
     seconds = oracle.job.clock() - clock
-    with oracle.off_account():
+    with oracle:
         now = state.evaluation or oracle.problem.evaluate(state.x)
         _check_finite(oracle.problem, now)
         start = reference_at(now, state.x)
@@ -291,7 +293,7 @@ def _continue(oracle: CountingOracle, run: Run, algorithm: Any) -> Run:
         return run
     oracle.measuring.forwards, oracle.measuring.backwards = run.measuring
     try:
-        with oracle.off_account():
+        with oracle:
             now = problem.evaluate(state.x)
     except Exception as error:
         error.add_note(f"raised at the point of the run, which has {run.shape[0]} coordinates: is it the same problem?")

@@ -103,7 +103,9 @@ def verify(problem: Any, receipt: str | os.PathLike[str] | Receipt, *, tolerance
     lengths = lengths_of(problem.x_scale, x, now)
     units = units_at(lengths, nearby(problem, x, now), x, now, is_whole(x, now))
     gradient = now.pullback(receipt.multipliers)
-    certificate = certificate_from(problem, lengths, units, now, x, receipt.multipliers, gradient)
+    certificate = certificate_from(
+        problem, lengths, units, now.objective, now.constraints, x, receipt.multipliers, gradient
+    )
     findings = [*_other_values(problem, receipt, certificate, now), *_outside(problem, receipt)]
     if not certificate.holds(given):
         worst = number(largest(certificate.relative.worst), 3)

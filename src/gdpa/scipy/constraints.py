@@ -199,26 +199,20 @@ class Point:
             self._slopes.append(slope)
         self.constraints = np.concatenate([np.zeros(0), *self.values[1:]])
 
-    def full_slope(self, i: int) -> Any:
-        """Return the derivative of function ``i`` with a column for every variable."""
+    def slope(self, i: int, full: bool = False) -> Any:
+        """Return the derivative of function ``i`` with a column for every free variable, or for all if ``full``."""
         slope, canonical = self._slopes[i], self._canonical
         if slope is None:
             slope = canonical.functions[i].slope(self.full, self.values[i], canonical.free, canonical.domain)
             self._slopes[i] = slope
-        return slope
-
-    def slope(self, i: int) -> Any:
-        """Return the derivative of function ``i`` with a column for every free variable."""
-        slope, canonical = self._slopes[i], self._canonical
-        slope = self.full_slope(i) if slope is None else slope
-        if canonical.all_free:
+        if full or canonical.all_free:
             return slope
         return slope.restricted(canonical.free) if isinstance(slope, SparseMatrix) else slope[:, canonical.free]
 
     @property
     def is_sparse(self) -> bool:
         """Whether the derivative of a constraint is known to be sparse."""
-        return any(isinstance(slope, SparseMatrix) for slope in self._slopes[1:])
+        return SparseMatrix in map(type, self._slopes[1:])
 
     def find_not_finite(self) -> str:
         """Return which function or derivative is not finite, as half a sentence; "" if all are."""
@@ -335,7 +329,7 @@ class Canonical:
 
     def _jacobian(self, point: Point) -> Any:
         slopes = [point.slope(i) for i in range(1, len(self.functions))]
-        if any(isinstance(slope, SparseMatrix) for slope in slopes):
+        if SparseMatrix in map(type, slopes):
             from scipy.sparse import vstack
 
             stacked: Any = vstack([read(slope).csr for slope in slopes], format="csr")

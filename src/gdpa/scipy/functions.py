@@ -11,7 +11,7 @@ import numpy as np
 from gdpa.base.arrays import real_numbers
 from gdpa.base.sets import Box, ConvexSet
 from gdpa.base.typing import Vector
-from gdpa.numerics.differences import SCHEMES, GroupedDifferences, derivative, precision
+from gdpa.numerics.differences import EPS_DOUBLE, SCHEMES, GroupedDifferences, derivative, precision
 from gdpa.numerics.sparse.matrix import FEW_COLUMNS, Pattern, SparseMatrix, is_sparse, read
 
 
@@ -51,7 +51,7 @@ class Function:
     size: int | None = None
     nfev: int = field(default=0, init=False)
     njev: int = field(default=0, init=False)
-    precision: float = field(default=0.0, init=False)
+    precision: float = field(default=EPS_DOUBLE, init=False)
     _differences: GroupedDifferences | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Function:
             self.njev += 1
         is_complex = x.dtype.kind == "c"  # a step of the scheme "cs"
         value = real_numbers(self.name, raw, complex_too=is_complex)
-        if value.dtype != np.float64 or not self.precision:
+        if value.dtype != np.float64:
             self.precision = max(self.precision, precision(value))
         if value.ndim != 1 and value.size == 1:  # SciPy takes an array of one value for a number
             value = value.reshape(1)

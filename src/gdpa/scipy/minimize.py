@@ -188,7 +188,7 @@ def _run(canonical: Canonical, algorithm: Any, settings: Options, observer: Any,
 
     def remember(progress: Progress) -> None:
         nonlocal best, steps
-        best, steps = progress.run.best, progress.run.step
+        best, steps = progress.run.best, progress.run.state.step
 
     x_scale, multipliers0 = settings.x_scale, settings.multipliers0
     if np.ndim(x_scale):

@@ -94,11 +94,11 @@ def _read_tolerance(options: dict[str, Any], tol: Any) -> float:
     if tol is not None:
         tolerance = _read_positive("tol", tol)
     else:
-        asked: list[Any] = [options[name] for name in ACCURACIES if name in options]
+        asked: Any = map(options.get, ACCURACIES)
         goals = [float(goal) for goal in asked if is_number(goal) and goal > 0]
         tolerance = max(min(goals), float(np.finfo(float).eps)) if goals else TOLERANCE
-    allowed = [float(options[name]) for name in VIOLATIONS if options.get(name) is not None]
-    return min([tolerance, *(violation for violation in allowed if violation > 0)])
+    allowed = [float(limit) for limit in map(options.get, VIOLATIONS) if limit is not None and limit > 0]
+    return min([tolerance, *allowed])
 
 
 def _read_positive(name: str, value: Any) -> float:

@@ -87,13 +87,13 @@ def describe_point(
     v = [np.full(value.shape, np.nan) for value in point.values[1:]] if v is None else v
     gradient, all_bound_v = np.full(free.shape, np.nan), np.full(free.shape, np.nan)
     if bound_v is not None:
-        gradient, all_bound_v[free] = point.full_slope(0)[0].copy(), bound_v
+        gradient, all_bound_v[free] = point.slope(0, full=True)[0].copy(), bound_v
         if any(isinstance(function.jac, str) for function in canonical.functions):
             gradient[~free] = np.nan
         elif not canonical.all_free:
             total = gradient.copy()
             for i, w in enumerate(v, start=1):
-                total = total + w @ point.full_slope(i)
+                total = total + w @ point.slope(i, full=True)
             all_bound_v[~free] = -total[~free]
     violation, bounded = canonical.violation(point), canonical.bounded
     make: Callable[..., Any] = MinimizeResult

@@ -220,14 +220,9 @@ def combined(weights: Array, J: Array) -> Array:
     return weights @ J if isinstance(J, SparseMatrix) else namespace(weights).sum(weights[..., None] * J, axis=-2)
 
 
-def across_rows(v: Array) -> Array:
-    """Return a vector, or one for each member of a batch, as the factors of the columns of a matrix."""
-    return v if v.ndim == 1 else v[..., None, :]
-
-
 def row_sums(J: Array, v: Array) -> Array:
     """Return J v, for each member of a batch of dense matrices or for a sparse one."""
-    return J @ v if isinstance(J, SparseMatrix) else total(J * across_rows(v))
+    return J @ v if isinstance(J, SparseMatrix) else total(J * (v if v.ndim == 1 else v[..., None, :]))
 
 
 def filled(J: Vector) -> SparseMatrix:
