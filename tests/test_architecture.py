@@ -22,8 +22,6 @@ HEAVY = {"torch", "scipy", "jax", "matplotlib", "plotly", "sklearn", "gymnasium"
 AT_HOME = {
     "oracles/torch.py": {"torch"},
     "oracles/torch_capture.py": {"torch"},
-    "oracles/torch_device.py": {"torch"},
-    "oracles/torch_rows.py": {"torch"},
     "oracles/jax.py": {"jax"},
     "scipy/report.py": {"scipy"},
     "sharded/module.py": {"torch"},

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import gdpa
-from gdpa.oracles import torch_rows
-from gdpa.oracles.torch_rows import Rows
+from gdpa.oracles import torch_capture
+from gdpa.oracles.torch_capture import Rows
 from gdpa.run.oracle import CountingOracle
 
 A = torch.arange(35.0, dtype=torch.float64).reshape(7, 5).sin()
@@ -29,7 +29,7 @@ def autograd(at):
 
 @pytest.mark.parametrize("block", [1, 3, 64])
 def test_blocks_of_any_size_give_the_jacobian(block, monkeypatch):
-    monkeypatch.setattr(torch_rows, "BLOCK", block)
+    monkeypatch.setattr(torch_capture, "BLOCK", block)
     J = gdpa.from_torch(function).evaluate(POINT).jacobian()
     assert torch.allclose(J, autograd(POINT), atol=1e-14)
 
@@ -65,7 +65,7 @@ def test_a_function_that_cannot_be_batched_is_pulled_back_row_by_row():
 
 
 def test_a_block_that_does_not_fit_is_halved(monkeypatch):
-    sizes, pull = [], torch_rows._pull
+    sizes, pull = [], torch_capture._pull
 
     def pull_at_most_two(g, leaf, weights, batched=False):
         if batched:
@@ -74,8 +74,8 @@ def test_a_block_that_does_not_fit_is_halved(monkeypatch):
                 raise torch.OutOfMemoryError("simulated")
         return pull(g, leaf, weights, batched)
 
-    monkeypatch.setattr(torch_rows, "_pull", pull_at_most_two)
-    monkeypatch.setattr(torch_rows, "BLOCK", 8)
+    monkeypatch.setattr(torch_capture, "_pull", pull_at_most_two)
+    monkeypatch.setattr(torch_capture, "BLOCK", 8)
     leaf = POINT.clone().requires_grad_(True)
     assert torch.allclose(Rows()(constraints(leaf), leaf), autograd(POINT), atol=1e-14)
     assert sizes == [7, 4, 2, 2, 2, 1]

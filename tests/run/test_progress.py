@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gdpa import Evaluation, Probe, Problem, Progress, Run, State
+from gdpa.core.detach import detach
 from gdpa.core.units import ReferencePoint, Units
 from gdpa.run.oracle import CountingOracle, Counts
 from gdpa.run.progress import ATTEMPT_GROWTH, ATTEMPT_ROWS, DIVERGED, FIRST_ATTEMPT
@@ -276,7 +277,7 @@ def test_a_run_is_what_the_progress_was():
     for name in ("step", "forwards", "backwards", "seconds", "kkt", "residuals", "best", "best_feasible", "last"):
         assert getattr(again, name) is getattr(progress, name) or getattr(again, name) == getattr(progress, name), name
     assert again.average.tolist() == progress.average.tolist() == [2.5]
-    assert run.without_evaluations().best.evaluation is None
-    assert run.without_evaluations().state.evaluation is None
+    assert detach(run).best.evaluation is None
+    assert detach(run).state.evaluation is None
     assert run.values[0] == 2.0
     assert run.values[1].tolist() == [-7.0]

@@ -14,12 +14,6 @@ EXTRAS = {
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
-def how_to_install(library: str) -> str:
-    """Return the command that installs an optional library, alone or with the extra of a checkout."""
-    name = DISTRIBUTIONS.get(library, library)
-    return f"pip install {name} (or pip install -e '.[{EXTRAS[library]}]' in a checkout of gdpa)"
-
-
 @contextmanager
 def needed_by(what: str) -> Iterator[None]:
     """Name the command that installs an optional library if an import inside fails for it.
@@ -36,7 +30,7 @@ def needed_by(what: str) -> Iterator[None]:
         library = (error.name or "").partition(".")[0]
         if library not in EXTRAS:
             raise
-        raise ModuleNotFoundError(
-            f"{what} needs {library}, which is not installed; install it with: {how_to_install(library)}",
-            name=error.name,
-        ) from error
+        pip = f"pip install {DISTRIBUTIONS.get(library, library)}"
+        remedy = f"install it with: {pip} (or pip install -e '.[{EXTRAS[library]}]' in a checkout of gdpa)"
+        text = f"{what} needs {library}, which is not installed; {remedy}"
+        raise ModuleNotFoundError(text, name=error.name) from error

@@ -59,8 +59,8 @@ class StopRequest:
     @classmethod
     def active(cls) -> StopRequest:
         """Return the innermost request that listens in this thread, or one that notes nothing."""
-        listens = cls._innermost is not None and threading.current_thread() is threading.main_thread()
-        return cls._innermost if listens and cls._innermost is not None else cls()
+        inner, here = cls._innermost, threading.current_thread()
+        return inner if inner is not None and here is threading.main_thread() else cls()
 
     def __bool__(self) -> bool:
         return self.number != 0

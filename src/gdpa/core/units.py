@@ -15,6 +15,7 @@ from gdpa.base.arrays import all_finite, from_numpy, machine_eps, namespace, pea
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem, unit_vectors
+from gdpa.numerics.dense import to_float64
 from gdpa.numerics.sparse.matrix import row_sizes, row_sums
 
 #: A value of g_i below this many roundings of its terms is indistinguishable from zero.
@@ -137,9 +138,7 @@ def length_at_zero(now: Evaluation, x: Array) -> float:
     m = now.constraints.shape[-1]
     if m == 0 or not (now.has_cheap_jacobian or m <= FEW_ROWS):
         return 1.0
-    g = np.abs(np.asarray(to_numpy(now.constraints), dtype=float))
-    J = now.jacobian()
-    slopes = np.asarray(to_numpy(row_sums(abs(J), namespace(x).ones_like(x))), dtype=float)
+    g, slopes = map(to_float64, (abs(now.constraints), row_sums(abs(now.jacobian()), namespace(x).ones_like(x))))
     distances = g[slopes > 0] / slopes[slopes > 0]
     distances = distances[distances > ZERO]
     return float(distances.min()) if distances.size else 1.0

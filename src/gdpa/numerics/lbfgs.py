@@ -107,7 +107,7 @@ class LBFGS(NamedTuple):
         if not 0 < sigma < float("inf"):
             return self
         rows, gram = self._joined(s, y)
-        matrix = _matrix(rows, gram, sigma) if _is_small(rows) else None
+        matrix = _matrix(rows, gram, sigma) if type(rows) is np.ndarray and rows.shape[1] <= DENSE else None
         return LBFGS(rows, gram, sigma, size, self.limit, matrix)
 
     def _joined(self, s: Array, y: Array) -> tuple[Array, Matrix]:
@@ -119,7 +119,7 @@ class LBFGS(NamedTuple):
             rows = padded(xp.concat(pair))
         else:
             rows = padded(xp.concat([self.rows[first:k], pair[0], self.rows[k + first : 2 * k], pair[1]]))
-        if _is_small(rows):
+        if type(rows) is np.ndarray and rows.shape[1] <= DENSE:
             Z = to_float64(rows)
             return rows, Z.dot(Z.T)
         kept = k - first
@@ -195,11 +195,6 @@ class LBFGS(NamedTuple):
         """Return K of the compact form, see `middle_matrix`."""
         k = self.pairs
         return middle_matrix(self.gram[:k, :k], self.gram[:k, k:], self.sigma)
-
-
-def _is_small(rows: Array | None) -> bool:
-    """Return whether B is kept as a matrix, too."""
-    return type(rows) is np.ndarray and rows.shape[1] <= DENSE
 
 
 def _matrix(rows: Array, gram: Matrix, sigma: float) -> Matrix:

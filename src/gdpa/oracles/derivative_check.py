@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import from_numpy, is_floating, machine_eps, max_norm, namespace, to_numpy
+from gdpa.base.arrays import from_numpy, is_floating, machine_eps, max_norm, namespace
 from gdpa.base.sets import Box
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import FEW_ROWS, asymmetric_direction, roundings
+from gdpa.numerics.dense import Matrix, to_float64
 from gdpa.numerics.differences import CLEAR, LEVELS, NOISE
-
-Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 #: Relative errors of a derivative up to this are not reported.
 TOLERANCE = 1e-4
@@ -116,7 +115,7 @@ def check_derivatives(problem: Problem, x: Array) -> DerivativeReport:
     x = problem.domain.project(x)
     now = problem.evaluate(x)
     names = ["f", *(problem.constraint_name(i) for i in range(now.constraints.shape[-1]))]
-    given = np.concatenate([_host(now.gradient())[None], _host(now.jacobian()).reshape(-1, x.shape[-1])])
+    given = np.concatenate([to_float64(now.gradient())[None], to_float64(now.jacobian()).reshape(-1, x.shape[-1])])
     with np.errstate(all="ignore"):
         slope, allowed, is_wrong, is_unclear = _judge(problem, x, now, given)
     wrong = tuple(
@@ -132,8 +131,8 @@ def _judge(problem: Problem, x: Array, now: Evaluation, given: Matrix) -> tuple[
 
     Return the best difference of every entry, how far off it may be, which entries are wrong, and which are unclear.
     """
-    eps = float(namespace(x).finfo(x.dtype).eps)
-    at, scale = _values(now), np.maximum(1.0, np.abs(_host(x)))
+    eps = machine_eps(x)
+    at, scale = _values(now), np.maximum(1.0, np.abs(to_float64(x)))
     low = high = slope = np.full(given.shape, np.nan)
     least = allowed = np.full(given.shape, np.inf)
     settled, first = np.zeros(given.shape, dtype=bool), eps ** (1 / 3)
@@ -166,8 +165,8 @@ def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> tuple[Matri
 
     The differences are the lower and the higher of both sides, the central ones, and the largest changes.
     """
-    host, sides, size = _host(x), [], np.abs(at)
-    lower, upper = map(_host, problem.domain.bounds(x)) if isinstance(problem.domain, Box) else (-np.inf, np.inf)
+    host, sides, size = to_float64(x), [], np.abs(at)
+    lower, upper = map(to_float64, problem.domain.bounds(x)) if isinstance(problem.domain, Box) else (-np.inf, np.inf)
     for sign in (1.0, -1.0):
         moved = np.clip(host + sign * step, lower, upper)
         columns = []
@@ -175,7 +174,7 @@ def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> tuple[Matri
             point = host.copy()
             point[j] = to
             y = from_numpy(point, x)
-            room = float(_host(y)[j]) - host[j]  # the step as it was rounded
+            room = float(to_float64(y)[j]) - host[j]  # the step as it was rounded
             values = _values(problem.evaluate(y)) if abs(room) > step[j] / 2 else np.full(at.shape, np.nan)
             size = np.fmax(size, np.abs(values))
             columns.append((values - at) / room if room else np.full(at.shape, np.nan))
@@ -240,7 +239,7 @@ def contradiction(
     xp, eps = namespace(x), machine_eps(x)
     now = problem.evaluate(x) if now is None else now
     at, terms = _values(now), _term_roundings(x, now)
-    w, gradient = np.concatenate([[objective], _host(weights)]), now.pullback(weights, objective)
+    w, gradient = np.concatenate([[objective], to_float64(weights)]), now.pullback(weights, objective)
     scale = xp.maximum(xp.ones_like(x), xp.abs(x))
     direction = problem.domain.tangent(x, -gradient)
     longest = float(max_norm(direction / scale))
@@ -278,15 +277,11 @@ def contradiction(
 def _term_roundings(x: Array, now: Evaluation) -> Matrix:
     """Return the roundings of the terms of f and g, which values near 0 do not show; infinite if J costs too much."""
     m = now.constraints.shape[-1]
-    of_f = machine_eps(x) * np.abs(_host(now.gradient())) @ np.abs(_host(x))
+    of_f = machine_eps(x) * np.abs(to_float64(now.gradient())) @ np.abs(to_float64(x))
     known = now.has_cheap_jacobian or m <= FEW_ROWS
-    return np.concatenate([[of_f], _host(roundings(x, now)) if known and m else np.full(m, np.inf)])
-
-
-def _host(x: Array) -> Matrix:
-    return np.asarray(to_numpy(x), dtype=float)
+    return np.concatenate([[of_f], to_float64(roundings(x, now)) if known and m else np.full(m, np.inf)])
 
 
 def _values(now: Evaluation) -> Matrix:
     """Return (f, g_1, ..., g_m) on the host."""
-    return np.concatenate([_host(now.objective).reshape(1), _host(now.constraints)])
+    return np.concatenate([to_float64(now.objective).reshape(1), to_float64(now.constraints)])

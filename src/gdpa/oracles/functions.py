@@ -14,7 +14,7 @@ from gdpa.base.sets import REALS, Box, ConvexSet
 from gdpa.base.typing import Array, Vector
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.numerics.differences import FiniteDifferenceWarning, GroupedDifferences, derivative, precision
-from gdpa.numerics.sparse.matrix import DENSE_LIMIT, SparseMatrix, is_sparse, read
+from gdpa.numerics.sparse.matrix import DENSE_LIMIT, is_sparse, read
 from gdpa.oracles.hessian import HessianDifferences
 
 
@@ -100,8 +100,14 @@ def from_functions(
                 raw = jacobian(x)
             elif grouped is None:
                 raw = _differences("constraints", values, x, g)
+            elif grouped.pattern.shape == shape:
+                lower, upper = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
+                raw = grouped(values, x, g, "2-point", lower, upper, precision=precision(g))
             else:
-                raw = _grouped(grouped, values, x, g, domain)
+                raise ValueError(
+                    f"jacobian_sparsity must have shape {shape}, got {grouped.pattern.shape}: "
+                    "one row for each constraint, one column for each component of x"
+                )
             raw = raw.toarray() if is_sparse(raw) and x.dtype != np.float64 else raw
             found["sparse"] = sparse = is_sparse(raw)
             return read(raw, "jacobian", shape) if sparse else _shaped("jacobian", raw, shape, x.dtype)
@@ -131,20 +137,6 @@ def from_functions(
     if hessian is None and not (constraints is None and hessian_sparsity is None):
         by_differences = HessianDifferences(evaluate, domain, hessian_sparsity)
     return Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names)
-
-
-def _grouped(
-    differences: GroupedDifferences, function: Callable[[Vector], Vector], x: Vector, at: Vector, domain: ConvexSet
-) -> SparseMatrix:
-    """Return the sparse Jacobian by differences along groups of columns, inside a box."""
-    shape = (at.shape[0], x.shape[0])
-    if differences.pattern.shape != shape:
-        raise ValueError(
-            f"jacobian_sparsity must have shape {shape}, got {differences.pattern.shape}: "
-            "one row for each constraint, one column for each component of x"
-        )
-    lower, upper = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
-    return differences(function, x, at, "2-point", lower, upper, precision=precision(at))
 
 
 def _differences(name: str, function: Callable[[Vector], Vector], x: Vector, at: Vector) -> Vector:

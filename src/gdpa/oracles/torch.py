@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 from torch.func import functional_call
 
 from gdpa.base.arrays import to_numpy
 from gdpa.base.sets import REALS, ConvexSet
+from gdpa.base.typing import Array
 from gdpa.core.detach import map_arrays
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import asymmetric_direction
 from gdpa.oracles.returned import read_pair
-from gdpa.oracles.torch_capture import captured
-from gdpa.oracles.torch_device import on_device
-from gdpa.oracles.torch_rows import Rows
+from gdpa.oracles.torch_capture import CapturedEvaluation, Rows, captured
 
 #: The tensors to return for f and g if there is none, or none yet.
 REMEDIES = ("a tensor: torch.zeros((), dtype=x.dtype) for none", "a tensor: torch.stack of its parts")
@@ -138,6 +138,66 @@ def _refuse_cut_off(
                 f"{name} changes with x but has no gradient: it was detached, made by .item() or torch.tensor, or "
                 "computed under no_grad; compute it from x by torch operations"
             )
+
+
+def on_device(oracle: Callable[[torch.Tensor], Evaluation], device: Any) -> Callable[[Array], Evaluation]:
+    """Return ``oracle`` for points on the host; the function runs on ``device``.
+
+    Points are NumPy arrays or CPU tensors, and so are values and gradients. f and g come back in one transfer, a
+    pullback in one, and all rows of J in one.
+
+    >>> double = lambda x: Evaluation((x * x).sum(), x - 1, lambda w, objective=1.0: 2 * objective * x + w)
+    >>> now = on_device(double, "cpu")(np.ones(2))
+    >>> float(now.objective), now.pullback(np.zeros(2)).tolist()
+    (2.0, [2.0, 2.0])
+    """
+    device = torch.device(device)
+
+    def evaluate(x: Array) -> Evaluation:
+        if isinstance(x, np.ndarray):
+            back: Callable[[torch.Tensor], Array] = lambda values: values.cpu().numpy()  # noqa: E731
+        elif isinstance(x, torch.Tensor) and x.device.type == "cpu":
+            back = torch.Tensor.cpu
+        else:
+            raise TypeError(
+                f"x must be a NumPy array or a CPU tensor for a problem with device={str(device)!r}, got {x!r}; "
+                "pass x0.cpu(), or leave device out to keep every vector on the device of x0"
+            )
+        now = oracle(torch.as_tensor(x).to(device))
+        if isinstance(now, CapturedEvaluation):
+            return _captured_on_host(now, back)
+        values = back(torch.cat([now.objective[..., None], now.constraints], dim=-1).detach())
+
+        def pullback(w: Array, objective: Any = 1.0) -> Array:
+            scale = objective if isinstance(objective, float) else torch.as_tensor(objective, device=device)
+            return back(now.pullback(torch.as_tensor(w).to(device), scale).detach())
+
+        def jacobian() -> Array:
+            return back(now.jacobian().detach())
+
+        whole = jacobian if now.whole is not None else None
+        return Evaluation(values[..., 0], values[..., 1:], pullback, whole, now.passes)
+
+    return evaluate
+
+
+def _captured_on_host(now: CapturedEvaluation, back: Callable[[torch.Tensor], Array]) -> Evaluation:
+    """Return the oracle call on the host: all derivatives in one transfer if the device has them or the method asks."""
+    rows: Array | None = None
+
+    def derivatives() -> Array:
+        nonlocal rows
+        rows = back(now.derivatives()) if rows is None else rows
+        return rows
+
+    def pullback(w: Array, objective: Any = 1.0) -> Array:
+        if rows is None and not now.ahead:
+            return back(now.pullback(w, objective))
+        known = derivatives()
+        return objective * known[0] + w @ known[1:]
+
+    values = back(now.values)
+    return Evaluation(values[0], values[1:], pullback, lambda: derivatives()[1:], now.passes)
 
 
 @dataclass(frozen=True)

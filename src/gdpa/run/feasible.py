@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import from_numpy, namespace, to_numpy
+from gdpa.base.arrays import from_numpy, machine_eps
 from gdpa.base.sets import Box, Reals
 from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, certify
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import roundings
+from gdpa.numerics.dense import to_float64
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
 from gdpa.numerics.sparse.matrix import SparseMatrix, diagonal, row_sizes
@@ -27,8 +28,6 @@ ROUNDS = 12
 PENALTY = 1e8
 #: Inequalities are aimed at minus this share of their rounding, so that the rest after a step is still negative.
 MARGIN = 0.5
-
-
 #: Coordinates within this many roundings of the boundary of X are on it: a projection may miss it by one.
 SNAP = 10.0
 #: A run that ends with a restoration is to stop at this share of its tolerance: moving x costs some stationarity.
@@ -108,14 +107,16 @@ def restore(problem: Problem, certificate: Certificate) -> tuple[Certificate, Re
         if best.excess <= 0:
             break
     if best is not first:  # the usual snap would undo the step
-        certificate = certify(problem, best.x, certificate.multipliers, snap=_snap(best.x), evaluation=best.now)
+        certificate = certify(
+            problem, best.x, certificate.multipliers, snap=SNAP * machine_eps(best.x), evaluation=best.now
+        )
     return certificate, Restored(first.violation, best.violation, best.excess <= 1)
 
 
 def _at(problem: Problem, x: Array) -> _Point:
     """Evaluate a point. Its excess is at most 0 if it is feasible, at most 1 if it is so to rounding."""
     now = problem.evaluate(x)
-    g, e = (np.asarray(to_numpy(a), dtype=float) for a in (now.constraints, roundings(x, now)))
+    g, e = map(to_float64, (now.constraints, roundings(x, now)))
     split = len(g) - problem.num_equalities
     violations = np.concatenate([g[:split], np.abs(g[split:])])
     e = np.maximum(e, np.finfo(float).tiny)
@@ -129,10 +130,8 @@ def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool)
     """Return the next point."""
     x, now, domain, p = point.x, point.now, problem.domain, problem.num_equalities
     J, boxed = now.jacobian(), isinstance(domain, (Reals, Box))
-    g, z, e, v, lengths = (
-        np.asarray(to_numpy(a), dtype=float)
-        for a in (now.constraints, x, roundings(x, now), -certificate.gradient, certificate.lengths)
-    )
+    known = now.constraints, x, roundings(x, now), -certificate.gradient, certificate.lengths
+    g, z, e, v, lengths = map(to_float64, known)
     lengths = lengths if boxed else np.ones_like(z)
     if sparse := isinstance(J, SparseMatrix) and boxed:
         if held:
@@ -140,7 +139,7 @@ def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool)
         rows = J * lengths
         sizes = row_sizes(rows)
     else:
-        J = np.asarray(to_numpy(J), dtype=float)
+        J = to_float64(J)
         longest = np.abs(J).max(axis=1, keepdims=True)
         h = 1e-6 * np.abs(v).max() / np.where(longest > 0, longest, 1.0)
         if held and h.all():
@@ -159,8 +158,4 @@ def _step(problem: Problem, certificate: Certificate, point: _Point, held: bool)
         step = sparse_model_step(B, np.zeros_like(z), rows, offset / size, PENALTY, p)
     else:
         step = model_step(LBFGS(), np.zeros_like(z), rows, offset / size, PENALTY, p)
-    return domain.snap(from_numpy(z + size * lengths * step.direction, x), _snap(x))
-
-
-def _snap(x: Array) -> float:
-    return SNAP * float(namespace(x).finfo(x.dtype).eps)
+    return domain.snap(from_numpy(z + size * lengths * step.direction, x), SNAP * machine_eps(x))

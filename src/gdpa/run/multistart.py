@@ -32,9 +32,8 @@ def starts(problem: Problem, x0: Array, count: int, seed: Any = 0, x_scale: Any 
     rng = np.random.default_rng(seed)
     here = np.asarray(to_numpy(x0), dtype=np.float64)
     lengths = lengths_of(x_scale, here)
-    lower, upper = (np.full(here.shape, side) for side in (-np.inf, np.inf))
-    if isinstance(problem.domain, Box):
-        lower, upper = (side + np.zeros(here.shape) for side in (problem.domain.lower, problem.domain.upper))
+    box = problem.domain if isinstance(problem.domain, Box) else Box(-np.inf, np.inf)
+    lower, upper = (side + np.zeros(here.shape) for side in (box.lower, box.upper))
     bounded = np.isfinite(lower) & np.isfinite(upper)
     low, width = np.where(bounded, lower, 0.0), np.where(bounded, upper, 0.0) - np.where(bounded, lower, 0.0)
     yield x0

@@ -21,7 +21,6 @@ from gdpa.core.certificate import (
     relative_residuals,
     violation,
 )
-from gdpa.core.detach import detach
 from gdpa.core.units import ReferencePoint, Units, lengths_of, loosest, units_at
 from gdpa.methods.base import Probe, State
 from gdpa.run.oracle import CountingOracle
@@ -112,10 +111,6 @@ class Run:
     def step(self) -> int:
         """How many updates the method has made."""
         return self.state.step
-
-    def without_evaluations(self) -> Run:
-        """Return the run without oracle calls: data alone, no function and no autograd graph."""
-        return detach(self)
 
 
 class Progress:

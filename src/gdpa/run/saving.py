@@ -13,6 +13,7 @@ from typing import Any
 from gdpa.base.checks import check_count
 from gdpa.base.signals import StopRequest
 from gdpa.base.writing import reserved
+from gdpa.core.detach import detach
 from gdpa.files import DamagedFileError, load, save
 from gdpa.files.checkpoints import Checkpoints
 from gdpa.run.oracle import Job
@@ -35,7 +36,7 @@ def save_run(path: str | os.PathLike[str], run: Run) -> None:
     """
     if not isinstance(run, Run):
         raise TypeError(f"run must be a Run, such as result.run, got {type(run).__name__}")
-    save(path, run.without_evaluations())
+    save(path, detach(run))
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -90,5 +91,5 @@ class Saver:
     def offer(self, step: int, run: Callable[[], Run], final: bool = False) -> None:
         """Save the run if that is due after ``step``."""
         if self._files is not None and step != self._saved and (final or step % self._every == 0):
-            self.path = self._files.save(step, run().without_evaluations())
+            self.path = self._files.save(step, detach(run()))
             self._saved = step

@@ -18,34 +18,35 @@ class StopRule(Protocol):
     def __call__(self, progress: Progress) -> Status | None: ...
 
 
-@dataclass(frozen=True)
-class MaxSteps:
-    """Stop after ``limit`` updates."""
-
-    limit: int
+class _Limited:
+    """A rule whose only field is a positive number."""
 
     def __post_init__(self) -> None:
-        check_limit(True, limit=self.limit)
+        check_limit(isinstance(self, MaxSteps), **vars(self))
+
+
+@dataclass(frozen=True)
+class MaxSteps(_Limited):
+    """Stop after ``limit`` updates; 0 stops at the start."""
+
+    limit: int
 
     def __call__(self, progress: Progress) -> Status | None:
         return Status.MAX_STEPS if progress.step >= self.limit else None
 
 
 @dataclass(frozen=True)
-class MaxOracleCalls:
+class MaxOracleCalls(_Limited):
     """Stop after ``limit`` forward passes of the method (each with at most one backward for single-loop methods)."""
 
     limit: int
-
-    def __post_init__(self) -> None:
-        check_limit(limit=self.limit)
 
     def __call__(self, progress: Progress) -> Status | None:
         return Status.MAX_ORACLE_CALLS if progress.forwards >= self.limit else None
 
 
 @dataclass(frozen=True)
-class MaxTime:
+class MaxTime(_Limited):
     """Stop after ``seconds`` on the method's clock.
 
     Residuals, certificates and a final restoration are not on it: the call returns later by their time, and the
@@ -54,15 +55,12 @@ class MaxTime:
 
     seconds: float
 
-    def __post_init__(self) -> None:
-        check_limit(seconds=self.seconds)
-
     def __call__(self, progress: Progress) -> Status | None:
         return Status.MAX_TIME if progress.seconds >= self.seconds else None
 
 
 @dataclass(frozen=True)
-class KKTBelow:
+class KKTBelow(_Limited):
     """Stop when a recomputed certificate shows relative KKT residuals of at most ``tolerance``.
 
     `Progress.certified` decides when a certificate is worth its backward passes.
@@ -70,24 +68,18 @@ class KKTBelow:
 
     tolerance: float
 
-    def __post_init__(self) -> None:
-        check_limit(tolerance=self.tolerance)
-
     def __call__(self, progress: Progress) -> Status | None:
         return Status.CONVERGED if progress.certified(self.tolerance) else None
 
 
 @dataclass(frozen=True)
-class FeasibleBelow:
+class FeasibleBelow(_Limited):
     """The paper's T(epsilon), eq. (gapc): stop at the first r > 1 with ``||g_+(x_{r+1})||^2 <= epsilon``.
 
     A test of feasibility alone: it does not test stationarity, and its status is never a success by itself.
     """
 
     epsilon: float
-
-    def __post_init__(self) -> None:
-        check_limit(epsilon=self.epsilon)
 
     def __call__(self, progress: Progress) -> Status | None:
         if progress.step <= 1:
