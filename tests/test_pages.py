@@ -57,3 +57,24 @@ def test_pages_link_to_pages_that_exist():
     for path in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_n16_the_page_of_choices_names_slsqp_as_long_as_small_solves_are_slower():
+    text = (ROOT / "results/small_steps/table.md").read_text()
+    milliseconds = {name: float(ms) for name, ms in re.findall(r"^\| ([\w]+) \|.*\| ([\d.]+) \|$", text, re.M)}
+    row = next(
+        (line for line in (DOCS / "how-to-choose.md").read_text().splitlines() if "many tiny problems" in line), ""
+    )
+    assert ("SLSQP" in row) == (milliseconds["minimize"] > milliseconds["SLSQP"])
+
+
+def test_n17_install_lines_work_from_a_checkout():
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert "all" in extras
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    installs = [line for path in [*PAGES, *sources] for line in re.findall(r"pip install ([^`\n]+)", path.read_text())]
+    assert any(line.startswith('-e ".[torch]"') for line in installs)
+    for line in installs:
+        assert not re.match(r"""["']?gdpa\b""", line), line  # there is no such package on the index
+        for names in re.findall(r"\.\[([\w,]+)\]", line):
+            assert set(names.split(",")) <= extras, line

@@ -131,6 +131,20 @@ def test_every_method_of_the_comparison_has_a_row() -> None:
     assert all(issubclass(get_method(name), Method) for name in TABLE)
 
 
+def test_the_page_of_the_methods_shows_the_same_refusals() -> None:
+    from docs.registry import conformance
+
+    head, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in conformance().splitlines())
+    assert [line[0] for line in lines] == [f"`{name}`" for name in method_names()]
+    kinds = {"batches": "batch", "inequalities": "inequality", "equalities": "equality"}
+    for line, row in zip(lines, TABLE.values(), strict=True):
+        answers = dict(zip(head, line, strict=True))
+        sets = answers.pop("sets besides the whole space")
+        assert (sets != "any") == ("simplex" in row.rejects), line
+        for column, answer in list(answers.items())[1:]:
+            assert answer == ("refused" if kinds.get(column) in row.rejects else "yes"), line
+
+
 @pytest.mark.parametrize("name", LINEAR)
 def test_the_linear_problems_certify_themselves(name: str) -> None:
     problem = problem_called(name)

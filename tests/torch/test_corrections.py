@@ -376,6 +376,24 @@ def test_c5_the_worst_rows_come_first():
     assert lines[22:] == ["The 30 constraints not shown have smaller violations or none.", "25 of 50 limits met"]
 
 
+def test_c7_multipliers_under_noise_settle_at_the_optimum():
+    """min |x - 2|^2 / 2 over x <= 1 with noise of deviation 1 on g: x* = 1, multipliers 1, f* = 1/2 for each entry."""
+    torch.manual_seed(0)
+    x = torch.nn.Parameter(torch.zeros(40))
+    opt = gdpa.torch.constrain(torch.optim.SGD([x], lr=0.02), 40, sizes=0.5)
+    points, multipliers = [], []
+    for _ in range(1500):
+        opt.zero_grad()
+        opt.lagrangian((x - 2).square().sum() / 2, x - 1 + torch.randn(40)).backward()
+        opt.step()
+        points.append(x.detach().clone())
+        multipliers.append(opt.multipliers.detach().clone())
+    x_late, late = torch.stack(points[750:]), torch.stack(multipliers[750:])
+    assert late.mean() == pytest.approx(1, abs=0.03)
+    assert late.std(0).mean() < 0.15  # 0.24 if all errors act with the full gain
+    assert ((x_late - 2) ** 2 / 2).mean() == pytest.approx(0.5, rel=0.03)
+
+
 def test_n15_plot_draws_values_limits_and_multipliers():
     plt = pytest.importorskip("matplotlib.pyplot")
     x = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
