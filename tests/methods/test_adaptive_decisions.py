@@ -501,3 +501,39 @@ def test_the_distance_to_a_constraint_is_the_length_of_a_start_at_zero():
     problem = line(offset=0.5, slope=-1 / 1024)
     x0 = np.zeros(1)
     assert common_lengths(problem, x0, problem.evaluate(x0), RULES).tolist() == [512.0]
+
+
+@pytest.mark.parametrize(
+    ("step", "reviews", "violation", "residual", "renewed"),
+    [
+        (59, 0, 1.0, 0.0, False),
+        (60, 0, 1.0, 1.0, True),
+        (67, 0, 1.0, 0.5, True),  # the trials 60 to 66 were refused
+        (60, 0, 0.5, 1.0, False),  # the constraints are not the obstacle
+        (179, 1, 1.0, 0.0, False),
+        (181, 1, 0.5, 1.0, True),
+    ],
+)
+def test_lengths_of_the_columns_follow_if_the_violation_holds_a_run_up_or_later(
+    step, reviews, violation, residual, renewed
+):
+    # J = (1, 1/1024): the second variable has the length 1024
+    J = np.array([[1.0, 1 / 1024]])
+    c = np.array([1.0, 0.0])
+    problem = from_functions(
+        lambda x: x[0], lambda x: J @ x - 1, gradient=lambda x: c, jacobian=lambda x: J, num_equalities=1
+    )
+    method = AdaptiveGDPA()
+    state = method.init(problem, np.zeros(2))
+    assert state.phase.linearizes
+    assert state.scaling.lengths is None
+    reference = state.reference._replace(constraints=np.full((1, 1), violation))
+    probe = state.probe._replace(gradient=np.array([residual, 0.0]))
+    state = state.replaced(step=step, reviews=reviews, reference=reference, probe=probe)
+    new = method._in_suitable_lengths(scaled(problem, state), state)
+    assert (new.scaling.lengths is not None) == renewed
+    assert new.reviews == reviews + (renewed or step == 60)
+    if renewed:
+        assert new.scaling.lengths.tolist() == [1.0, 1024.0]
+        again = method._in_suitable_lengths(scaled(problem, new), new.replaced(step=10**6))
+        assert again.scaling is new.scaling  # once only

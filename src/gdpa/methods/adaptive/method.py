@@ -248,9 +248,16 @@ class AdaptiveGDPA(Settings, Method):
         return state.phase.plan(self, problem, state)
 
     def _in_suitable_lengths(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
-        """Return the state in new lengths if x has outgrown the old ones or they have not led to an end."""
+        """Return the state in new lengths if x has outgrown the old ones or they have not led to an end.
+
+        The lengths of the columns of J cost the curvature. A run takes them once: at the first point from
+        `Rules.second_attempt` on if the violation holds it up, at the first from three times as many on in any case.
+        """
         rules, phase, original = self.rules, state.phase, problem.original
-        second = phase.linearizes and state.step == rules.second_attempt
+        reviewed = phase.linearizes and state.step >= rules.second_attempt * 3**state.reviews
+        second = reviewed and state.scaling.has_common_length and (state.reviews > 0 or _is_held_up(problem, state))
+        if reviewed:
+            state = state.replaced(reviews=state.reviews + 1)
         if not second and (phase.restores or not _are_outgrown(problem, state, rules)):
             return state
         now = state.call(problem).original
@@ -267,7 +274,9 @@ class AdaptiveGDPA(Settings, Method):
         """Return the state of a run that begins again at x in the lengths D, with its multipliers and its penalty."""
         again = self._start(problem, state.x, now, D)
         F = again.lagrangian._replace(beta=state.lagrangian.beta)
-        again = again.replaced(lagrangian=F, step=state.step, phase_since=state.step, monitor=state.monitor)
+        again = again.replaced(
+            lagrangian=F, step=state.step, phase_since=state.step, monitor=state.monitor, reviews=state.reviews
+        )
         return self.with_multipliers(problem, again, state.multipliers).replaced(probe=state.probe)
 
 
@@ -297,6 +306,14 @@ def _watch(state: AdaptiveState, rules: Rules) -> AdaptiveState:
     if monitor.is_out_of_patience(rules.patience) and state.violation < rules.fallen * monitor.violation:
         return state.replaced(monitor=monitor.reset(state.violation))
     return state
+
+
+def _is_held_up(problem: ScaledProblem, state: AdaptiveState) -> bool:
+    """Return whether the violation, not stationarity, is the larger residual of the scaled problem."""
+    if state.probe is None:
+        return False
+    residual = problem.original.domain.tangent(state.x, -state.probe.gradient)
+    return state.violation >= float(state.scaling.objective) * state.scaling.length * float(max_norm(residual))
 
 
 def _are_outgrown(problem: ScaledProblem, state: AdaptiveState, rules: Rules) -> bool:

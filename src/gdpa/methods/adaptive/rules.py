@@ -52,7 +52,11 @@ class Rules:
     # Units
     drift: float = _rule(10.0, r"\delta", "units are renewed if a gradient has changed by this factor", off=math.inf)
     ordinary: float = _rule(100.0, r"\ell", "a length of x within this factor of 1 or of D is left alone", off=math.inf)
-    second_attempt: int = _rule(60, "n_2", "points after which an SQP phase goes on in the lengths of the columns of J")
+    second_attempt: int = _rule(
+        60,
+        "n_2",
+        "points after which SQP goes on in the lengths of the columns of J if the violation holds it up",
+    )
     # Rows of the Jacobian
     few_rows: int = _rule(30, "m_0", "up to this many rows are worth a backward pass each", off=0)
     # Restoration

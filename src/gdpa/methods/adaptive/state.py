@@ -190,6 +190,7 @@ class AdaptiveState(State):
         hessian: sparse second derivatives of the Lagrangian, used in place of the quasi-Newton matrix.
         phase_since: ``step`` when the quasi-Newton or SQP phase began.
         unmoved_points: accepted points in a row that did not move.
+        reviews: how often the lengths of the columns of J were considered.
     """
 
     scaling: Scaling
@@ -203,6 +204,7 @@ class AdaptiveState(State):
     hessian: SparseMatrix | None = None
     phase_since: int = 0
     unmoved_points: int = 0
+    reviews: int = 0
 
     @property
     def z(self) -> Array:
