@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import lsq_linear, nnls
+from scipy.optimize import NonlinearConstraint, lsq_linear, nnls
 
+import gdpa
 from gdpa.numerics.qp import nonnegative_least_squares, nonnegative_qp
 
 
@@ -77,3 +78,18 @@ def test_many_rows_of_least_squares(m, free):
     whole[m - free : m] -= whole[m:]
     assert y[: m - free].min() >= 0
     assert value(y) <= value(whole[:m]) * (1 + 1e-6) + 1e-12
+
+
+def test_b14_a_program_of_300_variables_and_3000_rows_ends():
+    rng = np.random.default_rng(0)
+    A, b, c = rng.standard_normal((3000, 300)), np.abs(rng.standard_normal(3000)) + 0.1, rng.standard_normal(300)
+    rows = NonlinearConstraint(lambda x: A @ x - b, -np.inf, 0, jac=lambda x: A)
+    result = gdpa.minimize(lambda x: x @ x / 2 - 10 * c @ x, np.zeros(300), jac=lambda x: x - 10 * c, constraints=rows)
+    assert result.success
+    slack = b - A @ result.x
+    assert slack.min() >= -1e-6
+    active = slack <= 1e-6
+    force, residual = nnls(A[active].T, 10 * c - result.x)  # grad f + A' lambda = 0 with lambda >= 0: the minimizer
+    assert active.sum() <= 310
+    assert residual <= 1e-5 * np.linalg.norm(10 * c)
+    assert force.max() > 0

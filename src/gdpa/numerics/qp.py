@@ -88,7 +88,7 @@ def nonnegative_least_squares(D: Matrix, slack: Matrix, b: Matrix, num_equalitie
         if y is not None:
             return y
     inside = np.arange(m) >= m - p
-    inside[order[: WORKING_SET + p]] = True
+    inside[order[: len(b) + WORKING_SET + p]] = True  # a cone that holds b may have len(b) edges, all without slack
     y = np.zeros(m)
     while True:
         y[inside] = _nnls(*_stack(D[inside], slack[inside], b), p)
