@@ -45,7 +45,7 @@ def test_a_wrong_weight_is_killed_and_the_right_source_survives(tests):
 def test_a_mutant_that_does_not_import_or_loops_forever_is_killed(tests):
     wrong = one("self.beta * constraints ->")
     assert judged(wrong._replace(source=SOURCE + "\n1 / 0\n"), tests) == "import"
-    endless = SOURCE.replace("        return positive_part(self.shifted", "        while True: pass\n        return (")
+    endless = SOURCE.replace("        return positive_part(shifted", "        while True: pass\n        return (")
     assert endless != SOURCE
     assert judged(wrong._replace(source=SOURCE.replace("inside = q > 0", "while True: pass")), tests)
 
