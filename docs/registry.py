@@ -1,4 +1,4 @@
-"""A Markdown extension that fills pages from the registry of methods, so that a new method needs no line in them.
+"""Tables for the pages, made from the registry of methods, so that a new method needs no line in them.
 
 A line ``[[methods]]`` becomes one ``:::`` entry per method, a line ``[[table 1]]`` the table of the methods' cards, and
 a line ``[[conformance]]`` the problems that each method takes. ``python docs/registry.py`` prints both tables.
@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markdown import Extension, Markdown
-from markdown.preprocessors import Preprocessor
 
 from gdpa import (
     REALS,
+    Algorithm,
     Ball,
     Box,
     Evaluation,
     MaxSteps,
-    Method,
     Problem,
     Simplex,
     UnsupportedProblemError,
@@ -65,7 +63,7 @@ def conformance() -> str:
             "equalities")  # fmt: skip
     rows = []
     for name in method_names():
-        method = get_method(name)()
+        method: Any = get_method(name)()
         inequalities = _takes(method, _problem())
         plain = _problem() if inequalities else _problem(num_equalities=1)
         sets = [label for label, domain in SETS.items() if _takes(method, dataclasses.replace(plain, domain=domain))]
@@ -96,7 +94,7 @@ def _problem(num_equalities: int = 0, domain: Any = REALS) -> Problem:
     return Problem(evaluate, num_constraints=1, num_equalities=num_equalities, domain=domain)
 
 
-def _takes(method: Method, problem: Problem, x0: Any = START) -> bool:
+def _takes(method: Algorithm[Any], problem: Problem, x0: Any = START) -> bool:
     """Return whether the method takes the problem and keeps the library, shape and dtype of the start."""
     try:
         state = method.init(problem, x0)
@@ -109,7 +107,7 @@ def _takes(method: Method, problem: Problem, x0: Any = START) -> bool:
     return True
 
 
-def _resumes(method: Method, problem: Problem) -> str:
+def _resumes(method: Algorithm[Any], problem: Problem) -> str:
     """Return whether a run that is saved, loaded and continued ends at the same bits as a straight one."""
     straight = solve(problem, START, method, stop=MaxSteps(2 * STEPS))
     with tempfile.TemporaryDirectory() as folder:
@@ -124,24 +122,6 @@ def _markdown(lines: list[tuple[str, ...]]) -> str:
 
 
 PLACES = {"[[methods]]": entries, "[[table 1]]": table1, "[[conformance]]": conformance}
-
-
-class _Fill(Preprocessor):
-    def run(self, lines: list[str]) -> list[str]:
-        filled: list[str] = []
-        for line in lines:
-            make = PLACES.get(line.strip())
-            filled += [line] if make is None else make().splitlines()
-        return filled
-
-
-class RegistryExtension(Extension):
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
-        md.preprocessors.register(_Fill(md), "registry", 40)  # before HTML blocks are taken out, which have 20
-
-
-def makeExtension(**settings: Any) -> RegistryExtension:  # noqa: N802
-    return RegistryExtension(**settings)
 
 
 if __name__ == "__main__":
