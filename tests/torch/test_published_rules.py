@@ -10,7 +10,7 @@ import torch
 
 import gdpa.torch
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.torch.rules import RCML, SPBM, SSLALM, add_moreau_term
+from gdpa.torch.rules import RCML, SPBM, SSLALM
 
 STEPS, EPOCH = 60, 15
 
@@ -31,6 +31,21 @@ def loss_and_constraints(w: torch.Tensor, X: torch.Tensor, y: torch.Tensor) -> t
     f = torch.nn.functional.binary_cross_entropy_with_logits(z, y)
     first = torch.nn.functional.softplus(-z[y > 0]).mean() - 0.6
     return f, torch.stack([first, w.square().sum() - 0.05])
+
+
+def add_moreau_term(base: torch.optim.Optimizer, mu: float = 2.0, beta: float = 0.5) -> torch.optim.Optimizer:
+    """Have ``base`` add mu (x - z) to the gradient before each step, then move z by beta (x - z); z starts at x."""
+    params = [p for group in base.param_groups for p in group["params"]]
+    centers = [p.detach().clone() for p in params]
+
+    @torch.no_grad()
+    def smooth(*_: Any) -> None:
+        for p, z in zip(params, centers, strict=True):
+            p.grad.add_(p - z, alpha=mu)
+            z.add_(p - z, alpha=beta)
+
+    base.register_step_pre_hook(smooth)
+    return base
 
 
 def train_ours(rule: Any, lr: float = 0.1) -> tuple[list[Any], list[Any]]:

@@ -146,15 +146,12 @@ def certify(
 
 
 def choose(
-    models: Mapping[str, torch.nn.Module],
-    loader: Iterable[Any],
-    losses: Losses,
-    **kwargs: Any,
+    models: Mapping[str, torch.nn.Module], loader: Iterable[Any], losses: Losses, **kwargs: Any
 ) -> tuple[str, torch.nn.Module, dict[str, ModelCertificate]]:
     """Judge several models (last iterate, averages) on the whole data and return (name, model, all certificates).
 
-    The lowest objective among the feasible ones wins; if none is feasible, the smallest violation. Other arguments
-    are those of `certify`.
+    The lowest objective among the feasible ones wins; if none is feasible, the smallest violation. Other arguments: as
+    for `certify`.
     """
     if not models:
         raise ValueError("models is empty; give e.g. {'last': model, 'average': average.module}")
@@ -208,7 +205,7 @@ class _Whole:
         return torch.cat([f.reshape(1).to(vector), vector]), torch.cat([like.new_full((1,), samples), counts]), samples
 
     def batch_of_terms(self, f: Any, g: Mapping[str, Any], size: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Do as `batch` does, with every mean of a term as a statistic of its own: a gap of means is no mean."""
+        """Do as `batch` does, with every mean of a term as a statistic of its own: a gap of means is not a mean."""
         values, counts = [f], [size]
         self._layout = {}
         for name, value in g.items():

@@ -147,9 +147,8 @@ def multi_tensor_sub_(params: list[torch.Tensor], grads: list[torch.Tensor], alp
     torch._foreach_sub_(params, torch._foreach_mul(grads, alpha))
 
 
-def multi_tensor_lerp_(averages: list[torch.Tensor], params: list[torch.Tensor], weight: float) -> None:
-    """``average += weight (p - average)`` for all parameters in one call, which may differ in dtype and device."""
-    torch._foreach_lerp_(averages, params, weight)
+#: ``average += weight (p - average)`` for all parameters in one call, which may differ in dtype and device.
+multi_tensor_lerp_: Callable[[list[torch.Tensor], list[torch.Tensor], float], None] = torch._foreach_lerp_
 
 
 def fused_sgd_(params: list[torch.Tensor], grads: list[torch.Tensor], lr: torch.Tensor, skip: torch.Tensor) -> None:

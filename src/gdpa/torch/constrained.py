@@ -10,7 +10,7 @@ import torch
 
 from gdpa.torch import compat
 from gdpa.torch.core import MultiplierOptimizer
-from gdpa.torch.finish import EVERY, Averages, Finished, finish
+from gdpa.torch.finish import EVERY, Finished, average_, finish
 from gdpa.torch.optimizer import check_domain
 from gdpa.torch.roster import Constraints
 from gdpa.torch.rules import Rule, make_rule
@@ -100,7 +100,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
             raise ValueError(f'the rule "{rule.name}" has no equalities; use another one, or two inequalities')
         self._domains = [check_domain(group.pop("domain", None)) for group in base.param_groups]
         compat.restore_hooks(self)
-        self._averages = Averages() if (not capturable if average is None else average) else None
+        self._averages = not capturable if average is None else bool(average)
         self.dual_state.install()
 
     def __repr__(self) -> str:
@@ -172,10 +172,10 @@ class ConstrainedOptimizer(MultiplierOptimizer):
             self.base.step()
 
     def _after(self, stage: Stage | None) -> None:
-        if self._averages is not None:
+        if self._averages:
             step = 0 if stage is None else stage.updates["dual_steps"]
             if step <= 1 or step % EVERY == 0:
-                self._averages.take_in(self.param_groups, self.state, step)
+                average_(self.param_groups, self.state, step)
 
     def calibrate(self, values: Iterable[tuple[Any, Any]]) -> None:
         """Measure the gradient ratios of all constraints from pairs (f, g) of batches before training.
@@ -201,7 +201,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
 
     def finish(self, model: torch.nn.Module, loader: Iterable[Any], losses: Any, **kwargs: Any) -> Finished:
         """Load the better of the last and the averaged weights into ``model``; see `gdpa.torch.finish.finish`."""
-        return finish(self, self._averages, model, loader, losses, **kwargs)
+        return finish(self, model, loader, losses, **kwargs)
 
 
 def _check_base(base: Any) -> None:

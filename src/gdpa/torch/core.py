@@ -42,6 +42,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     dual_state: DualState
     _stage: Stage | None
     _domains: list[ConvexSet | None]
+    _averages = False
 
     def _prepare(
         self,

@@ -16,18 +16,7 @@ from gdpa.torch import calibration, compat
 from gdpa.torch.aside import aside, fork, join
 from gdpa.torch.pooling import Group
 from gdpa.torch.roster import Roster
-from gdpa.torch.rules.base import (
-    LARGEST,
-    MOST_STEPS,
-    Entries,
-    Part,
-    Row,
-    Rule,
-    Scalar,
-    Vector,
-    advance,
-    advance_rows,
-)
+from gdpa.torch.rules.base import LARGEST, MOST_STEPS, Entries, Part, Row, Rule, Scalar, Vector, advance, advance_rows
 from gdpa.torch.staging import Batch, Stage
 
 #: Up to this many constraints the dual state is in ``param_groups[0]``, which every checkpoint format saves.

@@ -6,8 +6,7 @@ Under minibatch noise an average of the weights sits closer to the constraints t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,48 +26,27 @@ EVERY = 10
 _KEY = "average"
 
 
-class Averages:
-    """An exponential average of the parameters, kept in the optimizer's own state of each parameter.
+@torch.no_grad()
+def average_(groups: list[dict[str, Any]], state: Any, step: int) -> None:
+    """Take the iterate into the average, kept in the optimizer's state, if it is due; step 0 does not count.
 
     A short run's average is dominated by its second half: the share of the newest iterate is ``2 / (k + 1)`` at the
     k-th one until that falls below the weight of the decay.
     """
-
-    @torch.no_grad()
-    def take_in(self, groups: list[dict[str, Any]], state: Any, step: int) -> None:
-        """Take the iterate in if it is due at this step; 0 for a step that does not count."""
-        due = step > 0 and step % EVERY == 0
-        averages, params = [], []
-        for group in groups:
-            for p in group["params"]:
-                # A parameter without gradient has not moved, and an entry of ours could pass for the base's state.
-                if p.grad is None and _KEY not in state.get(p, ()):
-                    continue
-                entry = state[p]
-                if _KEY not in entry:
-                    entry[_KEY] = p.detach().clone(memory_format=torch.preserve_format)
-                elif due:
-                    averages.append(entry[_KEY])
-                    params.append(p)
-        if averages:
-            share = max(1 - DECAY**EVERY, 2 / (step // EVERY + 1))
-            compat.multi_tensor_lerp_(averages, params, share)
-
-    def pairs(self, groups: list[dict[str, Any]], state: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return (parameter, average) for every parameter that has one."""
-        found = ((p, state[p]) for group in groups for p in group["params"] if p in state)
-        return [(p, entry[_KEY]) for p, entry in found if _KEY in entry]
-
-    @contextmanager
-    def swapped(self, groups: list[dict[str, Any]], state: Any) -> Iterator[None]:
-        """Substitute the averages for the parameters, and restore the parameters at the end."""
-        pairs = self.pairs(groups, state)
-        kept = [p.detach().clone() for p, _ in pairs]
-        copy_(pairs)
-        try:
-            yield
-        finally:
-            copy_(zip((p for p, _ in pairs), kept, strict=True))
+    averages, params = [], []
+    for group in groups:
+        for p in group["params"]:
+            # A parameter without gradient has not moved, and an entry of ours could pass for the base's state.
+            if p.grad is None and _KEY not in state.get(p, ()):
+                continue
+            entry = state[p]
+            if _KEY not in entry:
+                entry[_KEY] = p.detach().clone(memory_format=torch.preserve_format)
+            elif step > 0 and step % EVERY == 0:
+                averages.append(entry[_KEY])
+                params.append(p)
+    if averages:
+        compat.multi_tensor_lerp_(averages, params, max(1 - DECAY**EVERY, 2 / (step // EVERY + 1)))
 
 
 @torch.no_grad()
@@ -106,7 +84,6 @@ class Finished:
 
 def finish(
     optimizer: MultiplierOptimizer,
-    averages: Averages | None,
     model: torch.nn.Module,
     loader: Iterable[Any],
     losses: Losses,
@@ -120,8 +97,7 @@ def finish(
     violation. Running statistics (batch norm) of the averaged weights are measured again on ``loader``.
 
     Args:
-        optimizer, averages: the optimizer that trained the model, and its averages if it keeps any.
-        model: the model whose parameters the optimizer holds.
+        optimizer, model: the optimizer that trained the model, and the model.
         loader, losses: as for `certify`; the loader is gone through several times.
         tolerance: the violation that still counts as met, a share of the size of the limit; by default 1 %. Of a g
             whose size is not known (no `Limits`, no ``sizes=``) it is in units of g, and by default 0.
@@ -132,24 +108,23 @@ def finish(
         tolerance = TOLERANCE if all(math.isfinite(size) for size in optimizer._roster.user_sizes) else 0.0
     kwargs.setdefault("stationarity", False)
     found = {"last": certify(model, loader, losses, optimizer=optimizer, tolerance=tolerance, **kwargs)}
-    pairs = [] if averages is None else averages.pairs(groups, state)
-    if averages is None or not pairs:
+    params = (p for group in groups for p in group["params"] if optimizer._averages and _KEY in state.get(p, ()))
+    pairs = [(p, state[p][_KEY]) for p in params]
+    if not pairs:
         return Finished("last", found)
     own = {id(p) for p in model.parameters()}
     if not any(id(p) in own for p, _ in pairs):
         raise ValueError("model holds none of the optimizer's parameters; give the model that was trained")
-    kept = [(value, value.clone()) for value in model.buffers()]
+    kept = [(value, value.detach().clone()) for value in (*(p for p, _ in pairs), *model.buffers())]
+    chosen = "last"
     try:
-        with averages.swapped(groups, state):
-            _measure_statistics(model, loader, losses)
-            found["average"] = certify(model, loader, losses, optimizer=optimizer, tolerance=tolerance, **kwargs)
-            if best(found) == "average":
-                kept = [(value, value.clone()) for value in model.buffers()]
-    finally:  # also if the loader raises or the user interrupts it
-        copy_(kept)
-    chosen = best(found)
-    if chosen == "average":
         copy_(pairs)
+        _measure_statistics(model, loader, losses)
+        found["average"] = certify(model, loader, losses, optimizer=optimizer, tolerance=tolerance, **kwargs)
+        chosen = best(found)
+    finally:  # also if the loader raises or the user interrupts it
+        if chosen == "last":
+            copy_(kept)
     return Finished(chosen, found)
 
 

@@ -186,22 +186,14 @@ def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach:
     """``x <- x - alpha grad``.
 
     In double precision this is rounded as the two operations it is, so that x runs through the numbers of `solve`; in
-    lower precision by one fused multiply-add, which needs no buffer (foreach takes no tensor alpha).
+    lower precision by one fused multiply-add, which needs no buffer (it takes no tensor alpha).
     """
-    fused = params[0].dtype != torch.float64
-    if fused and isinstance(alpha, float) and foreach:
-        compat.multi_tensor_add_(params, grads, -alpha)
-    elif fused and isinstance(alpha, float):
-        for p, g in zip(params, grads, strict=True):
-            p.add_(g, alpha=-alpha)
-    elif fused and isinstance(alpha, torch.Tensor) and alpha.device == params[0].device:
-        for p, g in zip(params, grads, strict=True):
-            p.addcmul_(g, -alpha.to(p.dtype))
-    elif foreach:
-        compat.multi_tensor_sub_(params, grads, alpha)
-    else:
-        for p, g in zip(params, grads, strict=True):
-            p.sub_(alpha * g)
+    once = params[0].dtype != torch.float64 and isinstance(alpha, float)
+    for some, theirs in [(params, grads)] if foreach else [([p], [g]) for p, g in zip(params, grads, strict=True)]:
+        if once:
+            compat.multi_tensor_add_(some, theirs, -alpha)
+        else:
+            compat.multi_tensor_sub_(some, theirs, alpha)
 
 
 def _subtract_unless(skip: torch.Tensor, params: list[torch.Tensor], grads: list[torch.Tensor], alpha: Any) -> None:

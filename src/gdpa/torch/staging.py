@@ -53,7 +53,8 @@ class Stage:
         batch, objective: g and f, means over all samples of the step.
         check: a number that is finite exactly if f and g are; if ``guarded``, whether it is, as a tensor on the device.
         updates: the entries that `step` writes into the dual state.
-        loss: of the last call of `lagrangian`.
+        loss: of the last call of `lagrangian`. It keeps its gradient, the sure sign of the backward pass: gradients of
+            parameters may be clipped, scaled, or of several losses.
         weights, calls: w of grad f + J^T w for further micro-batches, and how many there were.
         later: `step` applies the dual rule, whose weights do not depend on it.
         guarded: the host does not look at ``check``; if it is False, the kernels of the step change nothing.
@@ -71,20 +72,13 @@ class Stage:
         # One is made at every step: attributes that most leave at their defaults stay on the class.
         self.batch, self.objective, self.check, self.updates = batch, objective, check, updates
 
-    def has_gradients(self) -> bool:
-        """Return whether a backward pass went through the loss, which keeps its gradient to show it.
-
-        A sign in the gradients of the parameters would not be sure: they may be clipped, scaled, or of several losses.
-        """
-        return self.loss.grad is not None
-
     def phase(self) -> Phase:
         """Return where the step stands now."""
-        return self._phase if self._phase is Phase.MIXED or not self.has_gradients() else Phase.READY
+        return self._phase if self._phase is Phase.MIXED or self.loss.grad is None else Phase.READY
 
     def clear(self) -> bool:
         """Note that gradients were cleared; return whether the stage is over with that."""
-        if self._phase is not Phase.MIXED and self.has_gradients():
+        if self._phase is not Phase.MIXED and self.loss.grad is not None:
             return True
         self._phase = Phase.CLEARED
         return False
@@ -99,7 +93,7 @@ class Stage:
             return True  # the compiler does not see graphs of others
         if self._phase is Phase.MIXED:
             raise RuntimeError(TWICE)
-        if self.has_gradients():
+        if self.loss.grad is not None:
             return True
         if any_gradient(groups):
             raise RuntimeError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gdpa.base.checks import check_positive
 from gdpa.torch.rules.base import Rule
 from gdpa.torch.rules.feedback import Damped, Feedback
-from gdpa.torch.rules.published import RCML, SPBM, SSLALM, NuPI, Paper, PenaltyBarrier, TwoSample, add_moreau_term
+from gdpa.torch.rules.published import RCML, SPBM, SSLALM, NuPI, Paper, PenaltyBarrier, TwoSample
 from gdpa.torch.rules.recursive import SpiderPenalty, StormPenalty
 
 #: The names that ``constrain(..., rule=name)`` takes; the first is the default.
@@ -37,5 +37,5 @@ def make_rule(rule: str | Rule, dual_rate: float | None) -> Rule:
 
 __all__ = [
     "RCML", "RULES", "SPBM", "SSLALM", "Damped", "Feedback", "NuPI", "Paper", "PenaltyBarrier", "Rule", "SpiderPenalty",
-    "StormPenalty", "TwoSample", "add_moreau_term", "make_rule",
+    "StormPenalty", "TwoSample", "make_rule",
 ]  # fmt: skip

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from gdpa.base.arrays import positive_part
-from gdpa.base.checks import check_at_least, check_count, check_positive
+from gdpa.base.checks import check_count, check_positive
 from gdpa.core.lagrangian import AugmentedLagrangian, ascended, in_gate, shifted
 from gdpa.torch.rules.base import LARGEST, Entries, Number, Row, Rule, Scalar, Vector, functions
 
@@ -108,8 +106,8 @@ class SPBM(Rule):
         p &\leftarrow \mathrm{clip}\bigl(K_e\, p + (1-K_e)\, p / (\varphi'(g) + 10^{-8}),\; 0.1,\; 1\bigr) \\
         \gamma_e &= 1 - 1/(\sqrt e + 1/(1-\gamma_0)), \qquad K_e \text{ likewise}
 
-    e counts epochs. Multipliers are positive throughout; it has no equalities. Its authors add a Moreau term to the
-    primal step: `add_moreau_term`.
+    e counts epochs. Multipliers are positive throughout; it has no equalities. Its authors add the gradient
+    mu (x - z) of a Moreau term to the primal step, with z moved by beta (x - z).
 
     Args:
         dual_rate: multiplies 1 - gamma_e, which stays below 1.
@@ -127,10 +125,7 @@ class SPBM(Rule):
     epoch_length: int | None = None
     name: ClassVar[str] = "spbm"
     signed: ClassVar[bool] = False
-    vectors: ClassVar[dict[str, Vector]] = {
-        "multipliers": Vector(1e-9, 0.0, 100.0),
-        "penalties": Vector(1.0, 0.1, 1.0),
-    }
+    vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector(1e-9, 0.0, 100.0), "penalties": Vector(1.0, 0.1, 1.0)}
 
     def __post_init__(self) -> None:
         for name in ("gamma", "mix"):
@@ -195,7 +190,7 @@ class SSLALM(Rule):
         \lambda \leftarrow \mathrm{clip}\bigl(\lambda + \tfrac{\eta}{\rho}([\lambda + \rho g]_+ - \lambda),\; B\bigr),
             \qquad w = [\lambda + \rho g]_+ \text{ with the new } \lambda
 
-    The smoothed primal step of the method is `add_moreau_term`. In the paper J and g of the penalty come from
+    The smoothed primal step (see `SPBM`) is not part of the rule. In the paper J and g of the penalty come from
     independent samples: `TwoSample` does that.
 
     Args:
@@ -283,32 +278,3 @@ class TwoSample(Rule):
         (multipliers,) = state
         w = AugmentedLagrangian(multipliers, self.penalty, 0.0, num_equalities).weights(g)
         return (AugmentedLagrangian(multipliers, self.step * shared, 0.0, num_equalities).ascend(g),), w
-
-
-def add_moreau_term(base: torch.optim.Optimizer, mu: float = 2.0, beta: float = 0.5) -> torch.optim.Optimizer:
-    r"""Have ``base`` add :math:`\mu (x - z)` to the gradient before each step, then move z by :math:`\beta (x - z)`.
-
-    z starts at x. SPBM and SSL-ALM smooth their primal step so. It is a hook: z is not part of ``state_dict``.
-
-    Example:
-        >>> x = torch.nn.Parameter(torch.ones(1))
-        >>> base = add_moreau_term(torch.optim.SGD([x], lr=0.5))
-        >>> for _ in range(2):
-        ...     x.grad = torch.ones(1)
-        ...     base.step()
-        >>> x.item()  # 1 - (1 + 0)/2 = 0.5, then z = 1: 0.5 - (1 + 2 (0.5 - 1))/2
-        0.5
-    """
-    check_at_least(0, mu=mu, beta=beta)
-    centers = [[p.detach().clone() for p in group["params"]] for group in base.param_groups]
-
-    @torch.no_grad()
-    def smooth(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        for group, kept in zip(optimizer.param_groups, centers, strict=True):
-            for p, z in zip(group["params"], kept, strict=True):
-                if p.grad is not None:
-                    p.grad.add_(p - z, alpha=mu)
-                    z.add_(p - z, alpha=beta)
-
-    base.register_step_pre_hook(smooth)
-    return base
