@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdpa import REALS, ConvexSet, Evaluation, Problem
+from gdpa.base.arrays import max_norm, namespace
 
 LIBRARIES = ("numpy", "torch", "jax")
 
@@ -67,3 +68,9 @@ class Library:
             return Evaluation(np.asarray(f), g, pullback)
 
         return Problem(evaluate, **kinds)
+
+
+def contains(domain: ConvexSet, x: Any, tolerance: float = 1e-9) -> bool:
+    """Return whether ``x`` lies within ``tolerance`` of the set."""
+    gap = max_norm(x - domain.project(x))
+    return bool(namespace(x).all(gap <= tolerance * (1 + max_norm(x))))

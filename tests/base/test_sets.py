@@ -8,8 +8,7 @@ from scipy.optimize import minimize
 
 from gdpa import REALS, Ball, Box, NonNegative, Product, Simplex
 from gdpa.base.arrays import to_numpy
-from gdpa.base.sets import contains
-from tests.libraries import Library
+from tests.libraries import Library, contains
 
 CENTER = np.array([0.5, -0.5, 0.0, 0.25])
 SETS = {

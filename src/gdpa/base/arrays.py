@@ -82,11 +82,11 @@ def top(v: Array) -> Array:
     return v[v.argmax()] if v.ndim == 1 else np.maximum.reduce(v, axis=-1)
 
 
-def peak(v: Array) -> Any:
-    """Return the largest number over the last axis, kept as an axis; a float for one vector of NumPy."""
-    if type(v) is np.ndarray and v.ndim == 1:
-        return float(v[v.argmax()])
-    return top(v)[..., None]
+def peaks(*vectors: Array) -> list[Any]:
+    """Return the largest number of each over the last axis, kept as an axis; floats for single vectors of NumPy."""
+    if type(vectors[0]) is np.ndarray and vectors[0].ndim == 1:
+        return [float(v[v.argmax()]) for v in vectors]
+    return [top(v)[..., None] for v in vectors]
 
 
 def every(mask: Array) -> bool:

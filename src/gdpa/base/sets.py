@@ -300,9 +300,3 @@ class Product(ConvexSet):
         total = sum(size for size, _ in self.blocks)
         if total != dimension:
             raise ValueError(f"the product's blocks have {total} coordinates but x has {dimension}")
-
-
-def contains(domain: ConvexSet, x: Array, tolerance: float = 1e-9) -> bool:
-    """Return whether ``x`` lies within ``tolerance`` of the set."""
-    gap = max_norm(x - domain.project(x))
-    return bool(namespace(x).all(gap <= tolerance * (1 + max_norm(x))))

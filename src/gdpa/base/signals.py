@@ -57,10 +57,9 @@ class StopRequest:
         self._listens = threading.current_thread() is threading.main_thread()
 
     @classmethod
-    def active(cls) -> StopRequest:
-        """Return the innermost request that listens in this thread, or one that notes nothing."""
-        inner, here = cls._innermost, threading.current_thread()
-        return inner if inner is not None and here is threading.main_thread() else cls()
+    def active(cls) -> StopRequest | None:
+        """Return the innermost request that listens in this thread; None if there is none."""
+        return cls._innermost if threading.current_thread() is threading.main_thread() else None
 
     def __bool__(self) -> bool:
         return self.number != 0
@@ -143,7 +142,8 @@ def finishing_the_step(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def noted(*args: P.args, **kwargs: P.kwargs) -> T:
-        if signal.SIGINT in StopRequest.active()._all_numbers():
+        active = StopRequest.active()
+        if active is not None and signal.SIGINT in active._all_numbers():
             return function(*args, **kwargs)
         result: T | None = None
         try:

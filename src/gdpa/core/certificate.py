@@ -261,22 +261,26 @@ def certify(
 
 def better(a: Certificate, b: Certificate) -> Certificate:
     """Return the certificate with the smaller relative residual, ``b`` in a tie (member by member in a batch)."""
-    old, new = a.relative.worst, b.relative.worst
-    if isinstance(old, float):
-        return b if new <= old or old != old else a
+    mask = _at_most(b.relative, a.relative)
+    if isinstance(mask, bool):
+        return b if mask else a
     names = [name for name in vars(b) if name not in ("num_equalities", "names")]
-    return replace(b, **{name: _pick(old, new, getattr(a, name), getattr(b, name)) for name in names})
+    return replace(b, **{name: pick(mask, getattr(b, name), getattr(a, name)) for name in names})
 
 
-def _pick(old: Any, new: Any, a: Any, b: Any) -> Any:
-    """Return ``b`` if its largest residual ``new`` is at most ``old`` or that is NaN, else ``a``; tuples by parts."""
-    if isinstance(old, float):
-        return b if new <= old or old != old else a
-    if isinstance(a, tuple):
-        parts = [_pick(old, new, u, v) for u, v in zip(a, b, strict=True)]
-        return type(a)(*parts) if hasattr(a, "_fields") else tuple(parts)
-    mask = (new <= old) | (old != old)
-    return namespace(old).where(mask if b.ndim == mask.ndim else mask[..., None], b, a)
+def _at_most(new: Residuals, old: Residuals) -> Any:
+    """Return whether the largest of the new residuals is at most the old one, or that is NaN."""
+    return (new.worst <= old.worst) | (old.worst != old.worst)
+
+
+def pick(mask: Any, new: Any, old: Any) -> Any:
+    """Return ``new`` if the mask holds, else ``old``, member by member in a batch; tuples by parts."""
+    if isinstance(mask, bool):
+        return new if mask else old
+    if isinstance(new, tuple):
+        parts = [pick(mask, a, b) for a, b in zip(new, old, strict=True)]
+        return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
+    return namespace(mask).where(mask if new.ndim == mask.ndim else mask[..., None], new, old)
 
 
 def certificate_from(
@@ -356,5 +360,5 @@ def judge(
     best: Any = None
     for lam, gradient in candidates:
         found = lam, gradient, _judged(problem, units, f, g, x, lam, gradient)
-        best = found if best is None else _pick(best[2].worst, found[2].worst, best, found)
+        best = found if best is None else pick(_at_most(found[2], best[2]), found, best)
     return best  # type: ignore[no-any-return]

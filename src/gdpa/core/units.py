@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import all_finite, from_numpy, machine_eps, namespace, peak, some, to_numpy
+from gdpa.base.arrays import all_finite, from_numpy, machine_eps, namespace, peaks, some, to_numpy
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem, unit_vectors
@@ -121,7 +121,7 @@ def lengths_of(x_scale: Array | None, x: Array, now: Evaluation | None = None) -
     if x_scale is not None:
         return from_numpy(to_numpy(x_scale), x) + xp.zeros_like(x)
     lengths = abs(x)
-    longest = peak(lengths)
+    (longest,) = peaks(lengths)
     if not isinstance(longest, float):
         longest = xp.where(longest > ZERO, longest, 1.0)
     elif not longest > ZERO:
@@ -170,13 +170,13 @@ def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluatio
     """
     xp, eps, g = namespace(x), machine_eps(x), now.constraints
     here, there, sizes = abs(now.gradient()), abs(reference.gradient), abs(x)
-    longest, size = peak(lengths), peak(sizes)
-    s = _size(peak(here), peak(there), 1.0, 1.0)
-    S = _size(peak(here * lengths), peak(there * lengths), longest, longest)
+    longest, size, slope, near, rise, rise_near = peaks(lengths, sizes, here, there, here * lengths, there * lengths)
+    s, S = _size(slope, near, 1.0, 1.0), _size(rise, rise_near, longest, longest)
     borrowed, reaches = (sizes <= eps**0.5 * size) & (lengths == size), lengths
     if some(borrowed):
         own = xp.where(borrowed, 0.0, lengths)
-        S = _size(peak(here * own), peak(there * own), longest, S)
+        rise, rise_near = peaks(here * own, there * own)
+        S = _size(rise, rise_near, longest, S)
         reaches = xp.where(borrowed & (here * lengths > S), S / xp.where(here > 0, here, 1.0), lengths)
     weights = xp.maximum(1 / s, xp.minimum(reaches / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
     if g.shape[-1] == 0:

@@ -18,6 +18,7 @@ from gdpa.core.certificate import (
     certify,
     is_whole,
     judge,
+    pick,
     relative_residuals,
     violation,
 )
@@ -225,7 +226,7 @@ class Progress:
             run.best, run.best_kkt = probe, worst
         elif not isinstance(worst, float):
             better = worst < run.best_kkt
-            run.best = _merge(better, probe, run.best)
+            run.best = Probe._make((*pick(better, probe[:5], run.best[:5]), probe.weight))
             run.best_kkt = namespace(worst).where(better, worst, run.best_kkt)
 
     def _keep_feasible(self, probe: Probe, feasibility: Any) -> None:
@@ -243,7 +244,7 @@ class Progress:
             run.best_objective = xp.zeros_like(probe.objective) + float("nan")
         known = run.best_objective == run.best_objective
         better = feasible & (~known | (probe.objective < run.best_objective))
-        run.best_feasible = _merge(better, probe, run.best_feasible)
+        run.best_feasible = Probe._make((*pick(better, probe[:5], run.best_feasible[:5]), probe.weight))
         run.best_objective = xp.where(better, probe.objective, run.best_objective)
 
     @property
@@ -296,14 +297,3 @@ class Progress:
             x = self._judged = point.x
             self.certificate = certify(self.problem, x, point.multipliers, evaluation=point.evaluation)
         return self.certificate
-
-
-def _merge(mask: Array, new: Probe, old: Probe) -> Probe:
-    """Take each batch member from ``new`` if ``mask`` holds, else from ``old``."""
-    xp = namespace(mask)
-
-    def pick(a: Array, b: Array) -> Array:
-        return xp.where(mask if a.ndim == mask.ndim else mask[..., None], a, b)
-
-    x, multipliers, objective, constraints, gradient = (pick(a, b) for a, b in zip(new[:5], old[:5], strict=True))
-    return Probe(x, multipliers, objective, constraints, gradient, new.weight)

@@ -95,7 +95,7 @@ def _read_tolerance(options: dict[str, Any], tol: Any) -> float:
         tolerance = _read_positive("tol", tol)
     else:
         asked: Any = map(options.get, ACCURACIES)
-        goals = [float(goal) for goal in asked if is_number(goal) and goal > 0]
+        goals = [float(goal) for goal in asked if goal is not None and is_number(goal) and goal > 0]
         tolerance = max(min(goals), float(np.finfo(float).eps)) if goals else TOLERANCE
     allowed = [float(limit) for limit in map(options.get, VIOLATIONS) if limit is not None and limit > 0]
     return min([tolerance, *allowed])

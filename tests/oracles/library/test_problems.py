@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import minimize
 
 from gdpa import Ball, Box, Simplex, problems
-from gdpa.base.sets import contains
 from gdpa.core.certificate import absolute_residuals
+from tests.libraries import contains
 
 SOLVABLE = problems.names("solvable")
 
