@@ -80,6 +80,20 @@ def test_many_rows_of_least_squares(m, free):
     assert value(y) <= value(whole[:m]) * (1 + 1e-6) + 1e-12
 
 
+@pytest.mark.parametrize("slack", [0.0, 1e-3, 1.0])
+def test_parallel_rows_share_one_multiplier(slack):
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(60, 8))
+    D = np.concatenate([rows, rows, 3 * rows[:30]])  # three times as long: another unit of the same constraint
+    slacks, b = slack * np.linalg.norm(D, axis=1), rng.normal(size=8)
+    y = nonnegative_least_squares(D, slacks, b)
+    whole = np.concatenate([D.T, np.diag(slacks)])
+    right = np.concatenate([b, np.zeros(len(D))])
+    assert y.min() >= 0
+    assert np.linalg.norm(whole @ y - right) <= nnls(whole, right)[1] + 1e-9
+    assert y[:60] == pytest.approx(y[60:120], abs=1e-9)
+
+
 def test_b14_a_program_of_300_variables_and_3000_rows_ends():
     rng = np.random.default_rng(0)
     A, b, c = rng.standard_normal((3000, 300)), np.abs(rng.standard_normal(3000)) + 0.1, rng.standard_normal(300)

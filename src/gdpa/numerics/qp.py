@@ -28,6 +28,9 @@ PIVOTS = 12
 #: Slacks above this share of their row are eliminated from a least squares problem; smaller ones would lose digits.
 HEAVY = 1e-3
 
+#: Rows whose unit vectors differ by less than this are one row.
+PARALLEL = 1e-12
+
 #: A least squares problem is made triangular first if it has this many times more rows than columns: the time of a
 #: triangle of 10 columns is that of `nnls` with some 50 rows.
 TALL = 4
@@ -80,6 +83,13 @@ def nonnegative_least_squares(D: Matrix, slack: Matrix, b: Matrix, num_equalitie
     def slope(y: Matrix) -> Matrix:
         return D @ (D.T @ y - b) + slack * slack * y
 
+    merged = _merge_parallel(D[: m - p], slack[: m - p])
+    if merged is not None:
+        rows, slacks, shares, group = merged
+        joint = nonnegative_least_squares(
+            np.concatenate([rows, D[m - p :]]), np.concatenate([slacks, slack[m - p :]]), b, p
+        )
+        return np.concatenate([shares * joint[group], joint[len(rows) :]])
     order = np.argsort(slack)  # the likeliest to be positive first
     first = np.zeros(m, dtype=bool)
     first[order[: len(b)]] = True
@@ -98,6 +108,30 @@ def nonnegative_least_squares(D: Matrix, slack: Matrix, b: Matrix, num_equalitie
         if not len(joining):
             return y
         inside[joining] = True
+
+
+def _merge_parallel(D: Matrix, slack: Matrix) -> tuple[Matrix, Matrix, Matrix, Any] | None:
+    """Return one row and slack for each group of parallel rows, the shares y_i / y and the groups; None if none are.
+
+    Rows D_i = c_i u of one direction u have sum_i (slack_i y_i)^2 = (slack y)^2 at least for a given y = sum_i c_i y_i,
+    with slack^-2 = sum_i (c_i / slack_i)^2 and y_i = c_i (slack / slack_i)^2 y. `nnls` cycles between such rows.
+    """
+    c = np.linalg.norm(D, axis=1)
+    c[c == 0] = 1.0
+    units = D / c[:, None]
+    keys = units @ np.sin(np.arange(1.0, D.shape[1] + 1))
+    order = np.argsort(keys)
+    close = np.flatnonzero(np.diff(keys[order]) <= PARALLEL)
+    close = close[np.abs(units[order[close]] - units[order[close + 1]]).max(axis=1, initial=0.0) <= PARALLEL]
+    if not len(close):
+        return None
+    begins = np.ones(len(D), dtype=bool)
+    begins[close + 1] = False
+    group = np.empty(len(D), dtype=int)
+    group[order] = np.cumsum(begins) - 1
+    pulls = (c / np.maximum(slack, PARALLEL * c)) ** 2
+    slacks: Matrix = 1 / np.sqrt(np.bincount(group, pulls), dtype=float)
+    return units[order[begins]], slacks, pulls / c * slacks[group] ** 2, group
 
 
 def _least_squares(D: Matrix, slack: Matrix, b: Matrix) -> Matrix:

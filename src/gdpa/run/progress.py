@@ -226,7 +226,7 @@ class Progress:
             run.best, run.best_kkt = probe, worst
         elif not isinstance(worst, float):
             better = worst < run.best_kkt
-            run.best = Probe._make((*pick(better, probe[:5], run.best[:5]), probe.weight))
+            run.best = _merge(better, probe, run.best)
             run.best_kkt = namespace(worst).where(better, worst, run.best_kkt)
 
     def _keep_feasible(self, probe: Probe, feasibility: Any) -> None:
@@ -244,7 +244,7 @@ class Progress:
             run.best_objective = xp.zeros_like(probe.objective) + float("nan")
         known = run.best_objective == run.best_objective
         better = feasible & (~known | (probe.objective < run.best_objective))
-        run.best_feasible = Probe._make((*pick(better, probe[:5], run.best_feasible[:5]), probe.weight))
+        run.best_feasible = _merge(better, probe, run.best_feasible)
         run.best_objective = xp.where(better, probe.objective, run.best_objective)
 
     @property
@@ -297,3 +297,9 @@ class Progress:
             x = self._judged = point.x
             self.certificate = certify(self.problem, x, point.multipliers, evaluation=point.evaluation)
         return self.certificate
+
+
+def _merge(mask: Array, new: Probe, old: Probe) -> Probe:
+    """Take each batch member from ``new`` if ``mask`` holds, else from ``old``."""
+    x, multipliers, objective, constraints, gradient = pick(mask, new[:5], old[:5])
+    return Probe(x, multipliers, objective, constraints, gradient, new.weight)
