@@ -46,13 +46,9 @@ PRESETS = ("printed", "tuned", "both")
 class Settings:
     """The options of a run.
 
-    Args:
-        seeds: how many seeds, 0 to seeds - 1 unless the experiment has others.
-        budget: seconds of processor time that a method may use in a unit; None for the experiment's own default.
-        steps: iterations a unit may use; None for the experiment's own default.
-        preset: constants as the paper prints them, tuned on a declared grid, or both.
-        method: a registered method to add to the paper's figures; "module:name" imports the module first.
-        constants: its constants; its defaults for all others.
+    ``budget`` is the seconds of processor time that a method may use in a unit; it and ``steps`` default to the
+    experiment's own. ``method`` is a registered method to add to the paper's figures, with ``constants`` in place of
+    its defaults; "module:name" imports the module first.
 
     >>> Settings(method="gdpa", constants={"alpha": 0.1}).label
     'gdpa (alpha=0.1)'
@@ -94,14 +90,9 @@ class Settings:
 class Unit:
     """One unit of work: a method in a setting with a seed.
 
-    Args:
-        experiment: the name of the experiment.
-        method: the method, as the figures label it.
-        setting: where it runs: a problem, a preset, a reading of the paper.
-        seed: the seed.
-        config: everything else that decides the outcome, as JSON values. Its hash is part of the unit's
-            name: a unit with another configuration is another unit.
-        after: a unit whose record this one reads, run before it. Its decisions must show in ``config``.
+    ``setting`` is a problem, a preset or a reading of the paper. ``config`` is all else that decides the outcome, as
+    JSON values; its hash is part of the name, so another configuration makes another unit. ``after`` is a unit whose
+    record this one reads, run before it.
 
     >>> unit = Unit("rate", "GDPA tau=0.1", "HS12", 0, {"tau": 0.1})
     >>> unit.name
@@ -133,15 +124,12 @@ class Log(Protocol):
 
     def row(self, **columns: float | int | str) -> None:
         """Write one row; every row of a unit has the same columns."""
-        ...
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far the unit is, from 0 to 1."""
-        ...
 
     def summary(self, unit: Unit) -> Mapping[str, Any]:
         """Return the summary of the unit that this one runs ``after``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -155,14 +143,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim and its verdict by the records.
-
-    Args:
-        claim: the claim, in a sentence.
-        holds: True, False, or None if the records do not decide.
-        words: the measurement in plain words.
-        ours: whether this library makes the claim, not the paper.
-    """
+    """A claim, whether it holds by the records (None: undecided), the measurement in words, and whose claim it is."""
 
     claim: str
     holds: bool | None
@@ -186,16 +167,12 @@ class Experiment(Protocol):
     @property
     def title(self) -> str:
         """Its heading in the report."""
-        ...
 
     def units(self, settings: Settings) -> list[Unit]:
         """Return the units of work, cheap to make: no data is touched."""
-        ...
 
     def run(self, unit: Unit, log: Log) -> Mapping[str, Any]:
         """Run one unit, report rows as they come, and return a summary of JSON values."""
-        ...
 
     def section(self, records: Sequence[Record]) -> Section:
         """Return the experiment's part of the report."""
-        ...

@@ -33,13 +33,7 @@ from gdpa.run.stopping import MaxSteps, StopRule
 
 
 class Size(NamedTuple):
-    """The amount of work of a run.
-
-    Attributes:
-        images: of a class; None for all.
-        budget: seconds of processor time per method, if the user gives none.
-        pilot_images, pilot_calls: images of a class and forward passes for each point of a grid.
-    """
+    """The amount of work: images of a class (None: all), seconds per method, images and passes per grid point."""
 
     images: int | None
     budget: float
@@ -104,18 +98,8 @@ def contest(
         if not math.isfinite(worst):
             return
         best, found[:] = min(best, worst), [certificate]
-        rows.append(
-            {
-                "step": step,
-                "forwards": forwards,
-                "backwards": backwards,
-                "seconds": round(clock.seconds, 6),
-                "objective": float(certificate.objective),
-                **{name: float(value) for name, value in certificate.residuals._asdict().items()},
-                "kkt": worst,
-                "regularity": regularity(exact, certificate.x),
-            }
-        )
+        costs = {"step": step, "forwards": forwards, "backwards": backwards, "seconds": round(clock.seconds, 6)}
+        rows.append({**costs, **_numbers_of(certificate), "regularity": regularity(exact, certificate.x)})
 
     def watch(progress: Progress) -> None:
         nonlocal due
@@ -147,25 +131,23 @@ def contest(
     return Outcome(summary, rows, found[0] if found else None)
 
 
+def _numbers_of(certificate: Certificate) -> dict[str, float]:
+    residuals = {name: float(value) for name, value in certificate.residuals._asdict().items()}
+    return {"objective": float(certificate.objective), **residuals, "kkt": float(certificate.relative.worst)}
+
+
 def _double(array: Array) -> Array:
     return array.double() if isinstance(array, torch.Tensor) else array
 
 
 @dataclass(frozen=True)
 class Study:
-    """One of the two experiments.
+    """One of the two experiments; its title begins with the paper's figure.
 
-    Args:
-        name: of the experiment.
-        title: its heading in the report, which begins with the paper's figure.
-        introduction: of its section.
-        printed_as: its name in the methods' ``printed_constants``.
-        readings: readings of the paper for all methods: name of the setting -> options of the problem.
-        variants: further readings, tried with GDPA and seed 0 alone.
-        axes: of the grids: step lengths, penalties, tolerances; see `gdpa.paper.contestants.grid`.
-        size: of a run with several seeds.
-        case: makes the `Case` from the data, the images per class (None for all), a seed and options of the problem.
-        judge: returns the verdicts on the paper's claims from the records.
+    ``printed_as`` is its name in the methods' ``printed_constants``. ``readings`` maps a setting to options of the
+    problem; ``variants`` are further readings, tried with GDPA and seed 0 alone. ``axes`` are the step lengths,
+    penalties and tolerances of `gdpa.paper.contestants.grid`, ``size`` is for several seeds. ``case`` makes the `Case`
+    from data, images per class, a seed and those options; ``judge`` gives the verdicts on the records.
     """
 
     name: str
@@ -262,11 +244,7 @@ def _describe(application: Any, certificate: Certificate | None, data: Images) -
     if certificate is None:
         return {"final": None, "classes": classes}
     return {
-        "final": {
-            "objective": float(certificate.objective),
-            **{name: float(value) for name, value in certificate.residuals._asdict().items()},
-            "kkt": float(certificate.relative.worst),
-        },
+        "final": _numbers_of(certificate),
         "classes": classes,
         "multipliers": certificate.multipliers.tolist(),
         "losses": application.losses(certificate.x).tolist(),

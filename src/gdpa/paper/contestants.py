@@ -54,12 +54,9 @@ def to_json(constants: Constants) -> dict[str, Any]:
 
 
 def build(method: str, constants: Constants) -> Any:
-    """Return a method with constants as `to_json` writes them.
+    """Return a method, by label or registered name, with constants as `to_json` writes them.
 
-    Args:
-        method: its label in the figures, its registered name, or "module:name", where importing the module (also one
-            of the current folder) registers the name.
-        constants: its constants.
+    "module:name" imports the module, which may lie in the current folder, to register the name.
 
     >>> build("IPPP", {"beta": 2.0, "inner": {"solver": "FixedMomentum", "alpha": 0.5}}).inner.alpha
     0.5

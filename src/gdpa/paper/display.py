@@ -12,13 +12,7 @@ from gdpa.paper.runner import Event
 
 
 class Display:
-    """Shows the progress of the runner. A context manager: the live part ends with it.
-
-    Args:
-        title: the experiment.
-        total: how many units there are.
-        console: where to write.
-    """
+    """Shows the progress of an experiment's units. A context manager: the live part ends with it."""
 
     def __init__(self, title: str, total: int, console: Console) -> None:
         self._title, self._total, self._console = title, total, console

@@ -44,14 +44,9 @@ def look(index: int, colors: int = len(COLORS)) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve or cloud of points.
+    """One curve or cloud of points, with a band from ``low`` to ``high``, such as the range over seeds.
 
-    Args:
-        label: its name in the legend; series of one label share a legend entry across panels.
-        x, y: the data.
-        style: "line", "dashed", "dotted", "dashdot" or "points".
-        color: an index into `COLORS`.
-        low, high: a band around y, e.g. the range over seeds.
+    ``style`` is a key of `STYLES`, ``color`` an index into `COLORS`. Series of one label share a legend entry.
     """
 
     label: str
@@ -69,14 +64,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes; logarithmic unless said otherwise.
-
-    Args:
-        title, x_label, y_label: the texts above and next to it.
-        series: the curves.
-        log_x, log_y: whether an axis is logarithmic.
-        x_ticks: place -> label, if the ticks of x are chosen and not found.
-    """
+    """One pair of axes; ``x_ticks`` maps places to labels, if the ticks of x are chosen and not found."""
 
     title: str
     x_label: str
@@ -89,15 +77,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels side by side.
-
-    Args:
-        name: of the files, e.g. "rate-violation".
-        title: above the chart.
-        caption: below it, in plain words.
-        panels: the panels, row by row.
-        columns: how many panels a row has.
-    """
+    """Panels, row by row with ``columns`` in a row; ``name`` is the name of the files."""
 
     name: str
     title: str

@@ -222,14 +222,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished unit.
-
-    Attributes:
-        unit: the unit that ran.
-        summary: the answer of `run`.
-        columns: the rows it reported, by column.
-        about: seconds, time, versions, machine, commit, command.
-    """
+    """A finished unit: the summary that `run` returned, the rows by column, and the origin (time, commit, machine)."""
 
     unit: Unit
     summary: Mapping[str, Any]
@@ -243,12 +236,8 @@ class Folder:
         FOLDER/EXPERIMENT/records.jsonl     a line for each finished unit, and one for the request of the last run
         FOLDER/EXPERIMENT/failed/UNIT.txt   the traceback of a unit that failed
 
-    A unit is finished as soon as its line is there. A unit that was cut off leaves nothing.
-
-    Args:
-        path: the folder; made if it does not exist.
-        command: the command that is running, which records repeat.
-        complain: called with a sentence for each damaged record; default: standard error.
+    A unit is finished as soon as its line is there. A unit that was cut off leaves nothing. Records repeat ``command``;
+    ``complain`` gets a sentence for each damaged record, by default for standard error.
     """
 
     def __init__(

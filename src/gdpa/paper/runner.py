@@ -45,14 +45,10 @@ Listener = Callable[[Event], None]
 def run_units(
     folder: Folder, units: Sequence[Unit], listen: Listener, *, jobs: int = 1, fresh: bool = False
 ) -> list[Unit]:
-    """Run the units that have no record yet and return those that failed.
+    """Run the units that have no record yet (``fresh``: all) and return those that failed.
 
-    Args:
-        folder: where records go; its lock is held by the caller.
-        units: the units to run.
-        listen: called with every `Event`, in this process.
-        jobs: how many run at once. 1 runs them in this process, more in a process of one thread for each unit.
-        fresh: run recorded units again.
+    The caller holds the lock of the folder. ``listen`` gets every `Event`, in this process. One job runs the units in
+    this process, more run each in a process of one thread.
 
     Raises:
         ExperimentError: an error that no other unit will escape either (the output folder is full, data are missing).

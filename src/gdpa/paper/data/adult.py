@@ -41,11 +41,7 @@ class Adult(NamedTuple):
 
 
 def load_adult(cache: Path | str | None = None, progress: Callable[[str], None] | None = None) -> Adult:
-    """Return UCI Adult as arrays, fetching it first if needed.
-
-    Args:
-        cache, progress: as in `gdpa.paper.data.images.fetch`.
-    """
+    """Return UCI Adult as arrays, first calling `gdpa.paper.data.images.fetch`."""
     folder = fetch("adult", cache, progress).folder
     train, test = (_rows((folder / file).read_text()) for file in ("adult.data", "adult.test"))
     numbers, names = [], []

@@ -125,11 +125,7 @@ def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], 
 
 
 def load(name: str, cache: Path | str | None = None, progress: Callable[[str], None] | None = None) -> Images:
-    """Return the images ``name`` as arrays, fetching them first if needed; for "adult" see `gdpa.paper.data.adult`.
-
-    Args:
-        name, cache, progress: as in `fetch`.
-    """
+    """Return the images ``name`` as arrays, first calling `fetch`; for "adult" see `gdpa.paper.data.adult`."""
     if set(_find(name).hashes) != set(FILES):
         raise ValueError(f"{name} holds no images; load it by gdpa.paper.data.adult.load_adult")
     folder = fetch(name, cache, progress).folder

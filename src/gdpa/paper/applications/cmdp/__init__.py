@@ -21,16 +21,6 @@ from gdpa.paper.applications.cmdp.parametrization import as_problem, policy_of, 
 from gdpa.paper.applications.cmdp.tabular import TabularCMDP, paper_instance, random_instance
 
 __all__ = [
-    "TabularCMDP",
-    "as_problem",
-    "policy_of",
-    "start_of",
-    "solve_linear_program",
-    "Optimum",
-    "max_utility",
-    "InfeasibleThresholdError",
-    "PolicyGradient",
-    "NaturalPolicyGradient",
-    "paper_instance",
-    "random_instance",
-]
+    "InfeasibleThresholdError", "NaturalPolicyGradient", "Optimum", "PolicyGradient", "TabularCMDP", "as_problem",
+    "max_utility", "paper_instance", "policy_of", "random_instance", "solve_linear_program", "start_of",
+]  # fmt: skip

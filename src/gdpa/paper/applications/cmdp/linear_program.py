@@ -45,11 +45,8 @@ def solve_linear_program(cmdp: TabularCMDP, *, constrained: bool = True) -> Opti
         \textstyle\sum_a x(s',a) - \gamma \sum_{s,a} x(s,a) P(s'|s,a) = (1-\gamma)\rho(s'), \quad
         \tfrac{1}{1-\gamma}\langle x, u_i\rangle \ge b_i
 
-    The policy is x(s, a) / sum_a x(s, a), the multipliers are the marginals of the last rows.
-
-    Args:
-        cmdp: the process.
-        constrained: ``False`` ignores the thresholds.
+    The policy is x(s, a) / sum_a x(s, a), the multipliers are the marginals of the last rows, which
+    ``constrained=False`` leaves out.
 
     Raises:
         InfeasibleThresholdError: a threshold is out of reach.

@@ -148,13 +148,7 @@ class ActorCritic:
 
 @dataclass
 class Trained:
-    """A trained policy.
-
-    Attributes:
-        actor: the network, observations -> logits of the actions.
-        method: the method that trained it.
-        rows: one row per update: steps, return of recent episodes, costs, multipliers.
-    """
+    """A trained policy (observations -> logits), its method, and a row per update: steps, return, costs, prices."""
 
     actor: nn.Module
     method: ActorCritic

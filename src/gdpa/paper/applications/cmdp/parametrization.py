@@ -30,8 +30,6 @@ def as_problem(
     for any number of utilities.
 
     Args:
-        cmdp: the process.
-        parametrization: ``"softmax"`` or ``"direct"``.
         thresholds: b of shape (..., m) to use instead of ``cmdp.thresholds``. Leading axes are independent problems:
             with (K, m), x of shape (K, S*A) follows K thresholds side by side.
         check: first ask the linear program whether every threshold can be met.

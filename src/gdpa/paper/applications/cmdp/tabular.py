@@ -268,12 +268,8 @@ def random_instance(
 ) -> TabularCMDP:
     """Return a CMDP with uniform transitions (rows normalized), rewards and utilities in [0, 1], uniform start.
 
-    Args:
-        seed: of NumPy's legacy generator, on which the paper's instance rests; the global one is left alone.
-        num_states: |S|.
-        num_actions: |A|.
-        thresholds: b, one per utility to draw; 0 constrains nothing.
-        discount: gamma.
+    NumPy's legacy generator draws them, as in the paper's instance; one utility per threshold, where 0 constrains
+    nothing.
 
     >>> random_instance(seed=0, num_states=3, num_actions=2).transitions.sum(-1).round(12).tolist()
     [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]

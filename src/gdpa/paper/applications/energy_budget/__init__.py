@@ -36,28 +36,7 @@ from gdpa.paper.applications.energy_budget.network import (
 )
 
 __all__ = [
-    "Batches",
-    "Chain",
-    "Compressed",
-    "Costs",
-    "CountedEnergy",
-    "EnergyBudget",
-    "EnergyFit",
-    "EnergyModel",
-    "LayerCost",
-    "MeasuredEnergy",
-    "OverBudgetError",
-    "Pruned",
-    "compress",
-    "count_layers",
-    "fit_energy",
-    "fit_widths",
-    "measure_model",
-    "prune",
-    "prune_by_norm",
-    "rapl_counter",
-    "sample_widths",
-    "smooth_count",
-    "train",
-    "train_within",
-]
+    "Batches", "Chain", "Compressed", "Costs", "CountedEnergy", "EnergyBudget", "EnergyFit", "EnergyModel", "LayerCost",
+    "MeasuredEnergy", "OverBudgetError", "Pruned", "compress", "count_layers", "fit_energy", "fit_widths",
+    "measure_model", "prune", "prune_by_norm", "rapl_counter", "sample_widths", "smooth_count", "train", "train_within",
+]  # fmt: skip

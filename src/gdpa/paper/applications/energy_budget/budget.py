@@ -90,12 +90,8 @@ def fit_energy(
     .. math::
         a = \arg\min_a \|Xa - y\|^2 + \kappa \|a\|^2 = (X^T X + \kappa I)^{-1} X^T y
 
-    with a row (1, products of neighboring shares) of X for every measurement.
-
-    Args:
-        widths: the hidden widths measured, of shape (n, L - 1).
-        energies: y, of shape (n,), in joules.
-        full, penalty: S, and kappa.
+    with a row (1, products of neighboring shares) of X for every measurement: hidden ``widths`` of shape (n, L - 1) and
+    ``energies`` y of shape (n,) in joules. ``full`` is S, ``penalty`` kappa.
 
     Example:
         >>> truth = EnergyModel((1.0, 10.0, 20.0, 30.0), full=(4, 8))
