@@ -185,7 +185,12 @@ def test_failed_at_once_after_loading_a_run(tmp_path):
     assert caught.value.partial_result.steps == 3
 
 
-def test_a_methods_own_verdict_ends_the_run():
+@pytest.mark.parametrize(
+    ("x0", "status"),
+    [(np.array([5.0, -2.0]), Status.LOCALLY_INFEASIBLE), (START, Status.STALLED)],
+    ids=["never feasible", "a feasible point refutes it"],
+)
+def test_a_methods_own_verdict_ends_the_run(x0, status):
     class Resigned(GDPA):
         def update(self, problem, state):
             from dataclasses import replace
@@ -193,8 +198,8 @@ def test_a_methods_own_verdict_ends_the_run():
             after = super().update(problem, state)
             return replace(after, verdict=Status.LOCALLY_INFEASIBLE if after.step == 3 else None)
 
-    result = solve(bowl(), START, Resigned(alpha=1e-3))
-    assert (result.status, result.steps, result.success) == (Status.LOCALLY_INFEASIBLE, 3, False)
+    result = solve(bowl(), x0, Resigned(alpha=1e-3))
+    assert (result.status, result.steps, result.success) == (status, 3, False)
 
 
 def test_a_rule_looser_than_the_tolerance_is_no_success():

@@ -204,6 +204,8 @@ def go_back(progress: Progress, bad: State) -> bool:
 def conclude(oracle: CountingOracle, progress: Progress, ending: Ending, recorder: Recorder) -> Result:
     """Build the result from the problem at the candidate points, never from the loop's own numbers."""
     run, tolerance, (status, detail, _) = progress.run, progress.tolerance, ending
+    if status is Status.LOCALLY_INFEASIBLE and run.best_feasible is not None:  # a feasible point refutes the verdict
+        status = Status.STALLED
     state, now = run.state, run.state.evaluation
     finite = all_finite(*((state.x,) if now is None else (state.x, now.objective, now.constraints)))
     last: Probe | State = state if finite or run.last is None else run.last
