@@ -65,16 +65,18 @@ def output_of(command: list[str], limit: float) -> str:
             os.killpg(process.pid, signal.SIGKILL)
             raise
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command[1:])} ended with {process.returncode}: {complaints[-2000:]}")
+        # The rank that failed first comes first, torchrun's summary last.
+        shown = complaints if len(complaints) <= 6000 else f"{complaints[:3000]}\n[...]\n{complaints[-3000:]}"
+        raise RuntimeError(f"{' '.join(command[1:])} ended with {process.returncode}: {shown}")
     return out
 
 
 def output_with_retry(command: list[str], limit: float, report: Callable[[str], Any]) -> str:
-    """Run a program; if it does not end in time, report that and run it once more."""
+    """Run a program; if it fails or does not end in time, report that and run it once more."""
     try:
         return output_of(command, limit)
-    except subprocess.TimeoutExpired:  # gloo's rendezvous now and then hangs; twice in a row is an error
-        report(f"{' '.join(map(str, command[1:]))} did not end within {limit:g} s; it is started once more")
+    except (subprocess.TimeoutExpired, RuntimeError) as error:  # gloo's rendezvous: twice in a row is an error
+        report(f"{error}\nIt is started once more.")
     return output_of(command, limit)
 
 

@@ -9,11 +9,13 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 import gdpa.torch
 
 
+@record  # torchrun then shows the traceback of the rank that failed
 def main():
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))  # of a start or a step without the other ranks
     rank = dist.get_rank()

@@ -511,10 +511,11 @@ def test_the_distance_to_a_constraint_is_the_length_of_a_start_at_zero():
         (67, 0, 1.0, 0.5, True),  # the trials 60 to 66 were refused
         (60, 0, 0.5, 1.0, False),  # the constraints are not the obstacle
         (179, 1, 1.0, 0.0, False),
-        (181, 1, 0.5, 1.0, True),
+        (181, 1, 1.0, 0.5, True),
+        (181, 1, 0.5, 1.0, False),
     ],
 )
-def test_lengths_of_the_columns_follow_if_the_violation_holds_a_run_up_or_later(
+def test_lengths_of_the_columns_follow_if_the_violation_holds_a_run_up(
     step, reviews, violation, residual, renewed
 ):
     # J = (1, 1/1024): the second variable has the length 1024
@@ -532,7 +533,7 @@ def test_lengths_of_the_columns_follow_if_the_violation_holds_a_run_up_or_later(
     state = state.replaced(step=step, reviews=reviews, reference=reference, probe=probe)
     new = method._in_suitable_lengths(scaled(problem, state), state)
     assert (new.scaling.lengths is not None) == renewed
-    assert new.reviews == reviews + (renewed or step == 60)
+    assert new.reviews == reviews + (step >= 60 * 3**reviews)
     if renewed:
         assert new.scaling.lengths.tolist() == [1.0, 1024.0]
         again = method._in_suitable_lengths(scaled(problem, new), new.replaced(step=10**6))

@@ -250,12 +250,12 @@ class AdaptiveGDPA(Settings, Method):
     def _in_suitable_lengths(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state in new lengths if x has outgrown the old ones or they have not led to an end.
 
-        The lengths of the columns of J cost the curvature. A run takes them once: at the first point from
-        `Rules.second_attempt` on if the violation holds it up, at the first from three times as many on in any case.
+        The lengths of the columns of J cost the curvature. A run takes them once, if the violation holds it up at the
+        first point from `Rules.second_attempt` on or at the first from three times as many on.
         """
         rules, phase, original = self.rules, state.phase, problem.original
         reviewed = phase.linearizes and state.step >= rules.second_attempt * 3**state.reviews
-        second = reviewed and state.scaling.has_common_length and (state.reviews > 0 or _is_held_up(problem, state))
+        second = reviewed and state.scaling.has_common_length and _is_held_up(problem, state)
         if reviewed:
             state = state.replaced(reviews=state.reviews + 1)
         if not second and (phase.restores or not _are_outgrown(problem, state, rules)):
