@@ -76,7 +76,7 @@ def output_with_retry(command: list[str], limit: float, report: Callable[[str], 
     try:
         return output_of(command, limit)
     except (subprocess.TimeoutExpired, RuntimeError) as error:  # gloo's rendezvous: twice in a row is an error
-        report(f"{error}\nIt is started once more.")
+        report(f"{error}; it is started once more")
     return output_of(command, limit)
 
 

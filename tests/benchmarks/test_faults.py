@@ -197,21 +197,23 @@ def test_a_long_run_grows_no_memory_and_keeps_its_multipliers():
     assert row["ok"], row
 
 
-HANGS_ONCE = """
+HANGS_OR_FAILS_ONCE = """
 import pathlib, sys, time
 marker = pathlib.Path(sys.argv[1])
 if not marker.exists():
     marker.touch()
-    time.sleep(600)
+    time.sleep(600) if sys.argv[2] == "hangs" else sys.exit("no rendezvous")
 print("ended")
 """
 
 
-def test_a_start_that_hangs_is_reported_and_repeated(tmp_path):
+@pytest.mark.parametrize(("start", "words"), [("hangs", "timed out after 3"), ("fails", "no rendezvous")])
+def test_a_start_that_hangs_or_fails_is_reported_and_repeated(tmp_path, start, words):
     said: list = []
-    command = [sys.executable, "-c", HANGS_ONCE, str(tmp_path / "marker")]
+    command = [sys.executable, "-c", HANGS_OR_FAILS_ONCE, str(tmp_path / "marker"), start]
     assert ranks.output_with_retry(command, 3.0, said.append) == "ended\n"
-    assert "did not end within 3 s; it is started once more" in said[0]
+    assert words in said[0]
+    assert "it is started once more" in said[0]
 
 
 def test_a_start_that_hangs_twice_is_an_error():

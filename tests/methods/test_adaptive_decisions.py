@@ -515,9 +515,7 @@ def test_the_distance_to_a_constraint_is_the_length_of_a_start_at_zero():
         (181, 1, 0.5, 1.0, False),
     ],
 )
-def test_lengths_of_the_columns_follow_if_the_violation_holds_a_run_up(
-    step, reviews, violation, residual, renewed
-):
+def test_lengths_of_the_columns_follow_if_the_violation_holds_a_run_up(step, reviews, violation, residual, renewed):
     # J = (1, 1/1024): the second variable has the length 1024
     J = np.array([[1.0, 1 / 1024]])
     c = np.array([1.0, 0.0])
