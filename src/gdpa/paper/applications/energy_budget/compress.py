@@ -56,11 +56,7 @@ def prune(budgeted: EnergyBudget, meter: Meter) -> Pruned:
 
 
 def prune_by_norm(
-    chain: Chain,
-    scores: Sequence[torch.Tensor],
-    meter: Meter,
-    limit: float,
-    choose: Callable[[float], Sequence[int]],
+    chain: Chain, scores: Sequence[torch.Tensor], meter: Meter, limit: float, choose: Callable[[float], Sequence[int]]
 ) -> Pruned:
     """Keep the channels with the largest scores; ``choose(limit)`` returns how many of each width.
 
