@@ -18,7 +18,7 @@ from typing import Any
 
 from gdpa.base.writing import write_whole
 from gdpa.paper.provenance import about, commit_named, versions_named
-from gdpa.paper.records import NAME, RecordFile, Row, latest
+from gdpa.paper.records import NAME, RecordFile, Row
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -56,7 +56,7 @@ class Study:
     def rows(self) -> list[Row]:
         """Return the records of this part, of each run the last one."""
         rows = [row for row in self.file.rows() if row.get("part") == self.part]
-        return latest(rows, self.key) if self.names else rows
+        return list({self.key(row): row for row in rows}.values()) if self.names else rows
 
     def add(self, row: Row) -> Row:
         """Append the record of one run with its origin, and return it."""

@@ -217,7 +217,7 @@ STUDIES: dict[str, Declared] = {
     "minibatch": Declared((*TORCH, "benchmarks/minibatch"), minibatch),
     "noise": Declared((*CORE, "benchmarks/noise.py"), noise),
     "cmdp": Declared((*CORE, *CMDP, "benchmarks/cmdp.py"), cmdp),
-    "cartpole": Declared((*TORCH, *CMDP, "examples/safe_cartpole.py"), nothing),
+    "cartpole": Declared((*TORCH, *CMDP, "examples/safe_cartpole.py", "examples/actor_critic.py"), nothing),
     "choice": Declared((*CORE, "benchmarks/choice.py", "benchmarks/large/cases.py"), choice),
     "small_steps": Declared((*CORE, "benchmarks/small_steps.py"), small_steps),
     "certificate": Declared(

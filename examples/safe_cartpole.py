@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import torch
+from actor_critic import ActorCritic
 from cartpole import CostlyCartPole, learning_chart
 
 from gdpa import StopRequest
-from gdpa.paper.applications.cmdp.neural import ActorCritic
 from gdpa.paper.figures import save
 from gdpa.paper.provenance import about
 from gdpa.paper.records import RecordFile

@@ -17,7 +17,7 @@ import gdpa
 ROOT = Path(gdpa.__file__).parent
 REPOSITORY = Path(__file__).parent.parent
 
-HEAVY = {"torch", "scipy", "jax", "matplotlib", "plotly", "sklearn", "gymnasium", "rich", "typer", "pandas", "ray"}
+HEAVY = {"torch", "scipy", "jax", "matplotlib", "jinja2", "sklearn", "gymnasium", "rich", "typer", "pandas", "ray"}
 #: Modules made for one library import it at the top; a user loads them by name.
 AT_HOME = {
     "oracles/torch.py": {"torch"},

@@ -256,7 +256,7 @@ def test_a_broken_installation_of_gdpa_itself_is_not_called_a_missing_library(mo
 
 
 def test_a_library_missing_later_is_named_too(cli, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     monkeypatch.delitem(sys.modules, "gdpa.paper.report", raising=False)
     result = cli(*RATE, "--out", tmp_path)
     assert (result.exit_code, "pip install -e '.[experiments]'" in result.stderr) == (2, True)

@@ -14,7 +14,7 @@ from gdpa.paper import get
 from gdpa.paper.base import Settings
 from gdpa.paper.cli import app
 from gdpa.paper.clock import Clock
-from gdpa.paper.figures import STYLE, Chart, Panel, Series, draw, log_ticks, to_html
+from gdpa.paper.figures import Chart, Panel, Series, draw
 from gdpa.paper.records import Folder
 from gdpa.paper.studies import cmdp
 from gdpa.paper.studies.mnist import MNPC
@@ -69,39 +69,20 @@ def test_n7_n8_a_method_without_a_step_is_named_and_step_0_is_not_drawn(toy_data
         assert all(np.min(series.x) > 0 for panel in chart.panels for series in panel.series)
 
 
-@pytest.mark.parametrize(
-    ("values", "labels"),
-    [
-        ([0.1, 4.0], ["0.1", "0.2", "0.5", "1", "2"]),
-        ([2.0, 9.0], ["2", "5"]),
-        ([0.8, 2.3], ["1", "2"]),
-        ([3.2, 3.4], ["3.2", "3.4"]),
-        ([1e-8, 1.0], ["1e-8", "1e-7", "1e-6", "1e-5", "0.0001", "0.001", "0.01", "0.1", "1"]),
-        ([0.01, 1e7], ["0.01", "1", "100", "10000", "1e6"]),
-    ],
-)
-def test_n8_labels_of_log_axes_are_whole_numbers_of_the_axis(values, labels):
-    assert list(log_ticks([np.array(values)]).values()) == labels
+@pytest.mark.parametrize("values", [[0.1, 4.0], [2.0, 9.0], [0.8, 2.3], [3.2, 3.4], [1e-8, 1.0], [0.01, 1e7]])
+def test_n8_log_axes_have_two_labels_or_more(values):
+    axes = draw(Chart("c", "t", "words", [Panel("p", "x", "y", [Series("a", [1, 2], values)])])).axes[0]
+    low, high = axes.get_ylim()
+    ticks = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+    small = zip(axes.get_yticks(minor=True), axes.get_yticklabels(minor=True), strict=True)
+    assert sum(low <= place <= high and bool(label.get_text()) for place, label in (*ticks, *small)) >= 2
 
 
-def test_n8_both_drawings_leave_out_points_without_a_place():
+def test_n8_points_without_a_place_are_left_out():
     series = [Series("a", [0, 1, 50], [3.0, 2.0, 5.0]), Series("b", [1, 5], [0.0, 2.0])]
-    chart = Chart("c", "t", "words", [Panel("p", "iterations", "residual", series)])
-    axes = draw(chart).axes[0]
-    assert [line.get_xdata().tolist() for line in axes.lines] == [[1.0, 50.0], [1.0, 5.0]]
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["2", "5"]
-    html = to_html(chart)
-    assert '"x": [1.0, 50.0], "y": [2.0, 5.0]' in html
-    assert '"y": [null, 2.0]' in html
-    assert '"ticktext": ["2", "5"]' in html
-
-
-def test_n9_panels_are_one_column_in_narrow_windows():
-    panels = [Panel(f"p {k}", "x", "y", [Series("a", [1, 2], [1.0, 2.0])]) for k in range(3)]
-    html = to_html(Chart("c", "t", "words", panels, columns=3))
-    assert 'style="--columns: 3"' in html
-    assert [f'id="c-{k}"' in html for k in range(4)] == [True, True, True, False]
-    assert "@media (max-width: 700px) { .panels { grid-template-columns: minmax(0, 1fr); } }" in STYLE
+    lines = draw(Chart("c", "t", "words", [Panel("p", "iterations", "residual", series)])).axes[0].lines
+    assert [line.get_xdata().tolist() for line in lines] == [[1.0, 50.0], [1.0, 5.0]]
+    assert [np.isnan(line.get_ydata()).tolist() for line in lines] == [[False, False], [True, False]]
 
 
 MINE = """

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gdpa.paper.base import OutputError
-from gdpa.paper.records import RecordFile, latest, seal, unseal
+from gdpa.paper.records import RecordFile, seal, unseal
 
 ROW = {"study": "toy", "seed": 0, "value": 1 / 3, "words": 'naïve "quoted"\n', "list": [1, None, True]}
 
@@ -146,11 +146,6 @@ def test_replacing_writes_the_whole_file(file):
     file.replace([{"n": 2}])
     assert file.rows() == [{"n": 2}]
     assert [path.name for path in file.path.parent.iterdir()] == ["records.jsonl"]
-
-
-def test_the_last_record_of_a_key_counts():
-    rows = [{"k": 1, "v": 0}, {"k": 2, "v": 0}, {"k": 1, "v": 5}]
-    assert latest(rows, lambda row: row["k"]) == [{"k": 1, "v": 5}, {"k": 2, "v": 0}]
 
 
 def _append(path, worker):

@@ -207,7 +207,7 @@ def test_estimates_are_exact_on_quadratics_and_optimistic_elsewhere():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: Constants(1, 1, 1, 1, 1, -1, 1), ValueError, "G must be a finite nonnegative number, got -1"),
+        (lambda: Constants(1, 1, 1, 1, 1, -1, 1), ValueError, "G must be a finite number of at least 0, got -1"),
         (lambda: Constants(float("nan"), 1, 1, 1, 1, 1, 1), ValueError, "L_f must be"),
         (lambda: Constants(1, 1, 1, 1, 1, 1, 2), ValueError, "sigma=2 exceeds U_J=1"),
         (lambda: estimate_constants(half_space(), [[0.0, 1.0]]), ValueError, "at least two points"),

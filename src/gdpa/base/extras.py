@@ -8,7 +8,7 @@ from contextlib import contextmanager
 #: Which extra brings a library, by the name under which the library is imported.
 EXTRAS = {
     "torch": "torch", "jax": "jax", "sklearn": "sklearn", "ray": "ray", "pyarrow": "parquet", "gymnasium": "rl",
-    "matplotlib": "plot", "plotly": "experiments", "rich": "experiments", "typer": "experiments",
+    "matplotlib": "plot", "jinja2": "experiments", "rich": "experiments", "typer": "experiments",
 }  # fmt: skip
 #: The name of a library on the package index, if it is not the name under which it is imported.
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}

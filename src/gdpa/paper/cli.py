@@ -165,13 +165,13 @@ def _plan(name: str, settings: Settings, only: str | None) -> list[Unit]:
 
 def _run(name: str, folder: Folder, settings: Settings, units: Sequence[Unit], jobs: int, fresh: bool) -> int:
     """Run units of one experiment and return its exit code."""
-    from gdpa.paper.display import Display
+    from gdpa.paper.display import display
     from gdpa.paper.runner import run_units
 
     folder.begin(name, settings, units)
     try:
-        with Display(name, len(units), console) as display:
-            failed = run_units(folder, units, display, jobs=jobs, fresh=fresh)
+        with display(name, len(units), console) as listen:
+            failed = run_units(folder, units, listen, jobs=jobs, fresh=fresh)
     except DataError as error:  # the other experiments may do without these data
         _complain(str(error))
         return error.exit_code

@@ -14,7 +14,6 @@ from typing import Any
 from gdpa.base.status import Status
 from gdpa.core.problem import Problem
 from gdpa.methods.base import State
-from gdpa.run.progress import Progress
 from gdpa.run.solve import solve
 from gdpa.run.stopping import MaxSteps, StopRule
 
@@ -37,28 +36,25 @@ class Clock:
 
     def watch(self, method: Any) -> Any:
         """Return a copy of the method whose ``init`` and ``update`` are on the clock."""
+
+        def counting(compute: Callable[..., State]) -> Callable[..., State]:
+            def counted(*arguments: Any) -> State:
+                start = time.process_time()
+                try:
+                    return compute(*arguments)
+                finally:
+                    self.seconds += time.process_time() - start
+
+            return counted
+
         watched = copy.copy(method)
         for name in ("init", "update"):
-            object.__setattr__(watched, name, self._counting(getattr(method, name)))  # a frozen dataclass
+            object.__setattr__(watched, name, counting(getattr(method, name)))  # a frozen dataclass
         return watched
 
-    def stop_at(self, budget: float) -> StopRule:
-        """Return a stop rule for ``budget`` seconds on this clock."""
-
-        def rule(progress: Progress) -> Status | None:
-            return Status.MAX_TIME if self.seconds >= budget else None
-
-        return rule
-
-    def _counting(self, compute: Callable[..., State]) -> Callable[..., State]:
-        def counted(*arguments: Any) -> State:
-            start = time.process_time()
-            try:
-                return compute(*arguments)
-            finally:
-                self.seconds += time.process_time() - start
-
-        return counted
+    def stop_at(self, budget: float | None) -> StopRule:
+        """Return a stop rule for ``budget`` seconds on this clock (None: no end)."""
+        return lambda progress: Status.MAX_TIME if budget is not None and self.seconds >= budget else None
 
 
 def warm_up(method: Any, problem: Problem, x0: Any) -> None:

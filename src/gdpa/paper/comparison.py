@@ -227,11 +227,7 @@ class Study:
         outcome = contest(method, case, small, config["budget"], stop, log)
         for row in outcome.rows:
             log.row(**row)
-        return {
-            "constants": dict(constants),
-            **outcome.summary,
-            **_describe(case.judge, outcome.certificate, data),
-        }
+        return {"constants": dict(constants), **outcome.summary, **_describe(case.judge, outcome.certificate, data)}
 
     def section(self, records: Sequence[Record]) -> Section:
         """Return the figure, its tables and the verdicts on the paper's claims."""

@@ -1,13 +1,11 @@
-"""A chart, described once, drawn by matplotlib (PNG and SVG files) and by plotly.js (the report)."""
+"""A chart, described by its data and drawn once by matplotlib: PNG and SVG files, and the same SVG in the report."""
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,16 +19,8 @@ Numbers: TypeAlias = Sequence[float] | Vector
 
 #: Okabe and Ito's colors, which color-blind readers can distinguish.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
-#: The styles of a series: the line of matplotlib, the dash of plotly.js, the border in the legend of the report.
-STYLES = {
-    "line": ("-", "solid", "solid"),
-    "dashed": ("--", "dash", "dashed"),
-    "dotted": (":", "dot", "dotted"),
-    "dashdot": ("-.", "dashdot", "dashed"),
-    "points": ("none", "solid", "dotted"),
-}
-#: About how many labels an axis has.
-LABELS = 6
+#: The styles of a series, as matplotlib's lines.
+STYLES = {"line": "-", "dashed": "--", "dotted": ":", "dashdot": "-.", "points": "none"}
 
 
 def look(index: int, colors: int = len(COLORS)) -> tuple[str, int]:
@@ -103,40 +93,6 @@ def visible(panel: Panel, series: Series) -> tuple[Vector, Vector, list[Vector]]
     return x[keep], column(series.y), [column(edge) for edge in (series.low, series.high) if edge is not None]
 
 
-def ticks_of(panel: Panel) -> tuple[Mapping[float, str], Mapping[float, str]]:
-    """Return places and labels of the axes x and y; none if the drawing library is to choose them."""
-    drawn = [visible(panel, series) for series in panel.series]
-    heights = [column for _, y, edges in drawn for column in (y, *edges)]
-    along = panel.x_ticks or (log_ticks([x for x, _, _ in drawn]) if panel.log_x else {})
-    return along, log_ticks(heights) if panel.log_y else {}
-
-
-def log_ticks(values: Iterable[Vector]) -> dict[float, str]:
-    """Return places and labels for a logarithmic axis: powers of ten, and digits between them if these are few.
-
-    >>> log_ticks([np.array([1e-12, 1.0])])
-    {1e-12: '1e-12', 1e-10: '1e-10', 1e-08: '1e-8', 1e-06: '1e-6', 0.0001: '0.0001', 0.01: '0.01', 1.0: '1'}
-    >>> log_ticks([np.array([2.0]), np.array([9.0])])
-    {2.0: '2', 5.0: '5'}
-    """
-    found = np.concatenate([np.ravel(column) for column in values] or [np.zeros(0)])
-    found = found[(found > 0) & np.isfinite(found)]
-    if not len(found):
-        return {}
-    low, high = float(found.min()), float(found.max())
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    powers = range(first, last + 1)
-    stride = max(1, round((last - first) / LABELS))
-    for factors, chosen, least in (((1,), powers[::stride], 3), ((1, 2, 5), powers, 2), (range(1, 10), powers, 2)):
-        places = [factor * 10.0**power for power in chosen for factor in factors]
-        places = [place for place in places if low * (1 - 1e-9) <= place <= high * (1 + 1e-9)]
-        if len(places) >= least:
-            break
-    else:
-        places = [float(f"{place:.3g}") for place in sorted({low, high})]
-    return {place: re.sub(r"e([+-])0*", lambda sign: "e" + sign[1].strip("+"), f"{place:g}") for place in places}
-
-
 def save(chart: Chart, folder: Path) -> list[Path]:
     """Write the chart as ``NAME.png`` and ``NAME.svg`` and return their paths."""
     import matplotlib
@@ -155,28 +111,36 @@ def save(chart: Chart, folder: Path) -> list[Path]:
 
 
 def draw(chart: Chart) -> Any:
-    """Return the chart as a matplotlib figure, one legend below all panels."""
+    """Return the chart as a matplotlib figure, one legend below all panels.
+
+    In its SVG the curves, bands and legend entries of a label have ids with a common start, by which the script of the
+    report finds them: ``NAME:3:0``, ``NAME:3:1``, ..., and ``NAME:3:key``, ``NAME:3:text`` in the legend.
+    """
     from matplotlib.figure import Figure
 
     columns, rows = min(chart.columns, max(1, len(chart.panels))), max(1, math.ceil(len(chart.panels) / chart.columns))
     figure = Figure(figsize=(3.6 * columns + 0.4, 2.9 * rows + 1.1), layout="constrained")
     figure.suptitle(chart.title, fontsize=12)
+    labels = list(dict.fromkeys(series.label for panel in chart.panels for series in panel.series))
     handles: dict[str, Any] = {}
+    numbers = itertools.count()
     for index, panel in enumerate(chart.panels):
-        _draw_panel(figure.add_subplot(rows, columns, index + 1), panel, handles)
-    if handles:
-        across = min(len(handles), columns if max(map(len, handles)) > 14 else 2 * columns)
+        axes = figure.add_subplot(rows, columns, index + 1)
+        _draw_panel(axes, panel, handles, lambda label: f"{chart.name}:{labels.index(label)}:{next(numbers)}")
+    if labels:
+        across = min(len(labels), columns if max(map(len, labels)) > 14 else 2 * columns)
         place: dict[str, Any] = {"loc": "outside lower center", "ncols": across, "frameon": False, "fontsize": 9}
-        figure.legend(list(handles.values()), list(handles), **place)
+        legend = figure.legend(list(handles.values()), list(handles), **place)
+        for index, (key, text) in enumerate(zip(legend.get_lines(), legend.get_texts(), strict=True)):
+            key.set_gid(f"{chart.name}:{index}:key")
+            text.set_gid(f"{chart.name}:{index}:text")
     # Lay it out once: otherwise each file it is saved to does it again, which takes longer than drawing.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
 
 
-def _draw_panel(axes: Any, panel: Panel, handles: dict[str, Any]) -> None:
-    from matplotlib.ticker import NullLocator
-
+def _draw_panel(axes: Any, panel: Panel, handles: dict[str, Any], name: Callable[[str], str]) -> None:
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.x_label, fontsize=9)
     axes.set_ylabel(panel.y_label, fontsize=9)
@@ -186,105 +150,12 @@ def _draw_panel(axes: Any, panel: Panel, handles: dict[str, Any]) -> None:
     axes.set_axisbelow(True)
     for series in panel.series:
         (x, y, edges), color = visible(panel, series), COLORS[series.color % len(COLORS)]
-        line = {"linestyle": STYLES[series.style][0], "linewidth": 1.4, "color": color, "zorder": 2}
+        line = {"linestyle": STYLES[series.style], "linewidth": 1.4, "color": color, "zorder": 2}
         if series.style == "points":
             line |= {"marker": "o", "markersize": 3.8, "markerfacecolor": "white", "markeredgewidth": 1.1, "zorder": 3}
-        handles.setdefault(series.label, axes.plot(x, y, label=series.label, **line)[0])
+        (curve,) = axes.plot(x, y, label=series.label, gid=name(series.label), **line)
+        handles.setdefault(series.label, curve)
         if edges:
-            axes.fill_between(x, *edges, color=color, alpha=0.15, linewidth=0)
-    for axis, ticks in zip("xy", ticks_of(panel), strict=True):
-        if ticks:
-            axes.set(**{f"{axis}ticks": list(ticks), f"{axis}ticklabels": list(ticks.values())})
-            getattr(axes, f"{axis}axis").set_minor_locator(NullLocator())
-
-
-#: The style of the charts in a page: a plot for each panel, in a grid that narrow windows show as one column.
-STYLE = """
-.panels { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); gap: 0.5rem; }
-.panels > div { height: 300px; }
-.legend { display: flex; flex-wrap: wrap; gap: 0.2rem 0.9rem; margin: 0.5rem 0; }
-.legend button { border: 0; background: none; padding: 0; font: inherit; font-size: 0.82rem; cursor: pointer; }
-.legend i { display: inline-block; width: 1.6rem; border-top: 3px; margin-right: 0.35rem; vertical-align: middle; }
-.legend .off { opacity: 0.35; }
-@media (max-width: 700px) { .panels { grid-template-columns: minmax(0, 1fr); } }
-"""
-#: Draws the panels of a chart; a click on an entry of its legend hides or shows the curves in all of its panels.
-SCRIPT = """
-function drawChart(name, panels) {
-  panels.forEach((panel, index) => Plotly.newPlot(`${name}-${index}`, panel.data, panel.layout,
-    {displaylogo: false, displayModeBar: false, responsive: true}));
-}
-document.addEventListener("click", (event) => {
-  const entry = event.target.closest(".legend button");
-  if (!entry) return;
-  const visible = !entry.classList.toggle("off");
-  for (const plot of entry.closest("figure").querySelectorAll(".js-plotly-plot")) {
-    const curves = [...plot.data.keys()].filter((index) => plot.data[index].legendgroup === entry.textContent);
-    if (curves.length) Plotly.restyle(plot, {visible}, curves);
-  }
-});
-"""
-
-
-def to_html(chart: Chart) -> str:
-    """Return the chart as HTML for a page with plotly.js, `STYLE` and `SCRIPT`."""
-    series = {one.label: one for panel in reversed(chart.panels) for one in reversed(panel.series)}
-    entries = "".join(
-        f'<button><i style="border-top-style: {STYLES[one.style][2]}; border-color: {COLORS[one.color % len(COLORS)]}">'
-        f"</i>{escape(label)}</button>"
-        for label, one in reversed(series.items())
-    )
-    plots = "".join(f'<div id="{chart.name}-{index}"></div>' for index in range(len(chart.panels)))
-    columns = min(chart.columns, max(1, len(chart.panels)))
-    panels = json.dumps([_plot(panel) for panel in chart.panels]).replace("</", "<\\/")
-    return (
-        f'<div class="legend">{entries}</div><div class="panels" style="--columns: {columns}">{plots}</div>'
-        f'<script>drawChart("{chart.name}", {panels})</script>'
-    )
-
-
-def _plot(panel: Panel) -> dict[str, Any]:
-    """Return the data and the layout of one plot, as plotly.js reads them."""
-    layout: dict[str, Any] = {
-        "title": {"text": panel.title, "font": {"size": 14}},
-        "autosize": True,
-        "margin": {"l": 64, "r": 12, "t": 40, "b": 48},
-        "font": {"family": "system-ui, sans-serif", "size": 12},
-        "showlegend": False,
-        "hovermode": "closest",
-    }
-    along, up = ticks_of(panel)
-    for axis, label, log, ticks in (("x", panel.x_label, panel.log_x, along), ("y", panel.y_label, panel.log_y, up)):
-        layout[f"{axis}axis"] = {
-            "title": {"text": label},
-            "gridcolor": "#e6e6e6",
-            "linecolor": "#999",
-            "zeroline": False,
-            **({"tickvals": list(ticks), "ticktext": list(ticks.values())} if ticks else {"nticks": LABELS}),
-            "type": "log" if log else "linear",
-            "automargin": True,
-        }
-    return {"data": [trace for series in panel.series for trace in _traces(panel, series)], "layout": layout}
-
-
-def _traces(panel: Panel, series: Series) -> list[dict[str, Any]]:
-    (x, y, edges), color = visible(panel, series), COLORS[series.color % len(COLORS)]
-    shared = {"legendgroup": series.label, "name": series.label}
-    traces: list[dict[str, Any]] = []
-    if edges:
-        area = {"fill": "toself", "fillcolor": color, "opacity": 0.15, "line": {"width": 0}, "hoverinfo": "skip"}
-        low, high = edges
-        around = {"x": _numbers([*x, *x[::-1]]), "y": _numbers([*high, *low[::-1]])}
-        traces.append({**shared, **area, **around})
-    curve = {
-        "mode": "markers" if series.style == "points" else "lines",
-        "line": {"color": color, "dash": STYLES[series.style][1], "width": 2},
-        "marker": {"color": "white", "size": 6, "line": {"color": color, "width": 1.5}},
-        "hovertemplate": f"{series.label}<br>{panel.x_label} %{{x:.4g}}<br>{panel.y_label} %{{y:.4g}}<extra></extra>",
-    }
-    return [*traces, {**shared, **curve, "x": _numbers(x), "y": _numbers(y)}]
-
-
-def _numbers(values: Iterable[float]) -> list[float | None]:
-    """Return a column for JSON, which has no infinity and no NaN."""
-    return [float(value) if np.isfinite(value) else None for value in values]
+            axes.fill_between(x, *edges, color=color, alpha=0.15, linewidth=0, gid=name(series.label))
+    if panel.x_ticks:
+        axes.set_xticks(list(panel.x_ticks), list(panel.x_ticks.values()))

@@ -14,7 +14,7 @@ from typing import Any
 import gdpa
 
 LIBRARIES = (
-    *("numpy", "scipy", "array-api-compat", "torch", "jax", "matplotlib", "plotly", "typer", "rich", "gymnasium"),
+    *("numpy", "scipy", "array-api-compat", "torch", "jax", "matplotlib", "typer", "rich", "gymnasium"),
     *("cooper-optim", "humancompatible-train"),
 )
 #: Names the commit of a copy of the source that has no git history; a trailing ``-dirty`` marks a changed copy.

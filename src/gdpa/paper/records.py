@@ -119,15 +119,6 @@ class RecordFile:
             self._complain(text)
 
 
-def latest(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[Row]:
-    """Return the last record of each key, in the order in which the keys first appear.
-
-    >>> latest([{"k": 1, "v": 0}, {"k": 2, "v": 0}, {"k": 1, "v": 5}], lambda row: row["k"])
-    [{'k': 1, 'v': 5}, {'k': 2, 'v': 0}]
-    """
-    return list({key(row): row for row in rows}.values())
-
-
 def seal(row: Mapping[str, Any]) -> bytes:
     """Return the record as a line with its hash.
 

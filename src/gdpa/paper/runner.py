@@ -71,21 +71,18 @@ def run_units(
         if event.error is not None:
             raise event.error
 
-    def run(wave: Sequence[Unit]) -> None:
-        if jobs == 1:
+    for reads_another in (False, True):  # first the units that others read
+        wave = []
+        for unit in (unit for unit in todo if (unit.after is not None) == reads_another):
+            if unit.after is None or folder.finished(unit.after):
+                wave.append(unit)
+            else:
+                note(Event("failed", unit, note=f"it requires the record {unit.after.name}, which does not exist"))
+        if jobs > 1 and wave:
+            _run_processes(folder, wave, note, jobs)
+        elif jobs == 1:
             for unit in wave:
                 _run_one(folder, unit, note)
-        elif wave:
-            _run_processes(folder, wave, note, jobs)
-
-    run([unit for unit in todo if unit.after is None])
-    ready = []
-    for unit in todo:
-        if unit.after is not None and folder.finished(unit.after):
-            ready.append(unit)
-        elif unit.after is not None:
-            note(Event("failed", unit, note=f"it requires the record {unit.after.name}, which does not exist"))
-    run(ready)
     return failed
 
 

@@ -118,9 +118,7 @@ def _points_table(records: Sequence[Record]) -> Table:
         summary, final = first.summary, first.summary["final"] or {}
         losses, multipliers = (_numbers(summary.get(name)) for name in ("losses", "multipliers"))
         residuals = (final.get(name) for name in ("stationarity", "feasibility", "slackness"))
-        rows.append(
-            [setting, method, final.get("objective"), losses, multipliers, *residuals, _accuracy(summary)],
-        )
+        rows.append([setting, method, final.get("objective"), losses, multipliers, *residuals, _accuracy(summary)])
     digits = ", ".join(map(str, records[0].summary["classes"]))
     head = (
         *("setting", "method", "objective", f"losses of {digits}", "multipliers", "stationarity", "violation"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gdpa.base.arrays import norm, positive_part, to_numpy
-from gdpa.base.checks import is_number
+from gdpa.base.checks import check_at_least
 from gdpa.base.typing import Array, Vector
 from gdpa.core.certificate import violation
 from gdpa.core.lagrangian import AugmentedLagrangian
@@ -56,11 +56,10 @@ class Constants:
     estimated: bool = False
 
     def __post_init__(self) -> None:
-        for field in fields(self)[:-1]:
-            value = getattr(self, field.name)
-            unknown = field.name == "sigma" and isinstance(value, float) and math.isnan(value)
-            if not unknown and not (is_number(value) and math.isfinite(value) and value >= 0):
-                raise ValueError(f"{field.name} must be a finite nonnegative number, got {value!r}")
+        known = {f.name: getattr(self, f.name) for f in fields(self)[:-1]}
+        if isinstance(self.sigma, float) and math.isnan(self.sigma):
+            del known["sigma"]
+        check_at_least(0, **known)
         if self.sigma > self.U_J * (1 + 1e-9):
             raise ValueError(
                 f"sigma={self.sigma!r} exceeds U_J={self.U_J!r}, but ||J^T g_+|| <= U_J ||g_+|| always; check both"

@@ -83,7 +83,7 @@ def test_a_batch_equals_a_loop_over_its_members():
     f, g, pullback = net.problem.evaluate(x)
     gradient = pullback(w)
     for b in range(2):
-        f_b, g_b, pullback_b = net.with_budgets(budgets[b]).problem.evaluate(x[b])
+        f_b, g_b, pullback_b = net.with_thresholds(budgets[b]).problem.evaluate(x[b])
         torch.testing.assert_close(f[b], f_b)
         torch.testing.assert_close(g[b], g_b)
         torch.testing.assert_close(gradient[b], pullback_b(w[b]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -55,18 +55,9 @@ class BudgetNet(ByClass):
             raise ValueError(f"classes must lie in 0..{outputs - 1}, one output unit each, got {self.classes}")
 
     @property
-    def budgets(self) -> Tensor:
-        """The thresholds b_j."""
-        return self.thresholds
-
-    @property
     def size(self) -> int:
         """How many parameters the network has."""
         return sum((a + 1) * b for a, b in itertools.pairwise(self.widths))
-
-    def with_budgets(self, budgets: float | Sequence[float] | Tensor) -> BudgetNet:
-        """Return the same network and data under other budgets: a number, m numbers, or a batch of shape (..., m)."""
-        return replace(self, thresholds=as_thresholds(budgets, self.classes, self.samples, "budgets"))
 
     def start(self, seed: int = 0) -> Tensor:
         """Return a start: entries uniform within 1/sqrt(fan-in), layer by layer, as torch.nn.Linear begins."""
@@ -85,11 +76,6 @@ class BudgetNet(ByClass):
             inputs = values.sigmoid() if layer else values
             values = part[..., : a * b].reshape(*x.shape[:-1], b, a) @ inputs + part[..., a * b :, None]
         return values.mT
-
-    def confusion(self, x: Tensor, images: Array, labels: Array) -> Any:
-        """Return how images of each class are classified: row = true class, column = largest output unit."""
-        test = select(images, labels, self.classes, dtype=self.samples.dtype, device=self.samples.device)
-        return self.confusion_of(x, test)
 
     def _losses_of(self, scores: Tensor, j: int) -> Tensor:
         """Cross-entropy: minus the logarithm of the probability of the true class."""

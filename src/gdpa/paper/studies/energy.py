@@ -155,21 +155,20 @@ class _Run:
 
     def trained(self, network: nn.Sequential, epochs: int, rate: float, note: str) -> nn.Sequential:
         """Train and return a network."""
-        train(network, self.batches(), epochs=epochs, lr=rate, watch=lambda done: self.log.progress(done, note))
+        train(network, self.batches(), epochs=epochs, lr=rate, watch=self.watch(note))
         return network
+
+    def watch(self, note: str) -> Callable[[float], None]:
+        """Return the listener of a training."""
+        return lambda done: self.log.progress(done, note)
 
     def gdpa(self, limit: float) -> Iterator[_Found]:
         """Train under the budget, prune and fine-tune, at every rate."""
         _, under, after = self.config["epochs"]
         for rate in self.config["rates"]:
             budgeted = EnergyBudget(copy.deepcopy(self.dense), self.model, limit)
-            optimizer = train_within(
-                budgeted,
-                self.batches(),
-                epochs=under,
-                lr=rate,
-                watch=lambda done: self.log.progress(done, "under the budget"),
-            )
+            watch = self.watch("under the budget")
+            optimizer = train_within(budgeted, self.batches(), epochs=under, lr=rate, watch=watch)
             pruned = prune(budgeted, self.meter)
             extra = {
                 "before fine-tuning": accuracy(pruned.network, self.test),
@@ -279,8 +278,6 @@ def _seconds(networks: Sequence[nn.Module], images: torch.Tensor) -> list[float]
     return [min(found) for found in times]
 
 
-#: The budgets that the verdicts are about, as shares of the dense energy.
-JUDGED = (0.25, 0.1)
 #: The color of the dense network, which no method has.
 DENSE = 6
 #: By method: a dashed line shows a solid one under it, because pruning in equal shares has the uniform widths.
@@ -299,34 +296,26 @@ INTRODUCTION = (
 
 
 class Results:
-    """The chosen networks of all records, by network, budget and method, one row per seed."""
+    """The networks of all records: ``cells`` maps (network, budget, method) to the chosen ones, one row per seed."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = records
-        self.networks = tuple(sorted({record.unit.setting for record in records}, reverse=True))
-        self.budgets = tuple(sorted({b for record in records for b in record.unit.config["budgets"]}, reverse=True))
-
-    def rows(self, network: str, budget: float, method: str) -> list[Row]:
-        """Return one row per seed."""
-        chosen = [row for record in self.records if record.unit.setting == network for row in record.summary["chosen"]]
-        return [row for row in chosen if row["budget"] == budget and row["method"] == method]
-
-    def dense(self, network: str) -> list[Row]:
-        """Return the dense network of each record."""
-        return [record.summary["dense"] for record in self.records if record.unit.setting == network]
-
-    def cells(self, *methods: str) -> Iterator[tuple[str, float, str, list[Row]]]:
-        """Yield network, budget, method and the rows of each cell that has some."""
-        for network, budget, method in itertools.product(self.networks, self.budgets, methods):
-            if rows := self.rows(network, budget, method):
-                yield network, budget, method, rows
+        self.networks = sorted({record.unit.setting for record in records}, reverse=True)
+        self.budgets = sorted({b for record in records for b in record.unit.config["budgets"]}, reverse=True)
+        #: The dense networks, one row per record.
+        self.dense = {n: [r.summary["dense"] for r in records if r.unit.setting == n] for n in self.networks}
+        self.cells: dict[tuple[str, float, str], list[Row]] = {}
+        for network, budget, method in itertools.product(self.networks, self.budgets, (*METHODS, SCRATCH)):
+            chosen = [row for r in records if r.unit.setting == network for row in r.summary["chosen"]]
+            if rows := [row for row in chosen if (row["budget"], row["method"]) == (budget, method)]:
+                self.cells[network, budget, method] = rows
 
 
 def section(records: Sequence[Record]) -> Section:
     """Return the figures, tables and verdicts."""
-    results = Results(records)
     if not records:
         return Section(INTRODUCTION, (), (), ())
+    results = Results(records)
     return Section(
         f"{INTRODUCTION} {_settings(results)}",
         charts=(_accuracy_chart(results), _widths_chart(results)),
@@ -362,44 +351,44 @@ def _curve(method: str, color: int, x: Any, values: Vector) -> list[Series]:
     return [line, Series(method, x, mean, "points", color)]
 
 
+def _column(rows: Sequence[Row], name: str) -> Vector:
+    return np.array([row[name] for row in rows])
+
+
 def _accuracy_chart(results: Results) -> Chart:
     """Return test accuracy against the energy used, one panel per network."""
     panels = []
     for network in results.networks:
         series: list[Series] = []
         for color, method in enumerate((*METHODS, SCRATCH)):
-            found = [rows for budget in results.budgets if (rows := results.rows(network, budget, method))]
+            found = [rows for b in results.budgets if (rows := results.cells.get((network, b, method)))]
             if found:
-                energy = [100 * float(np.mean([row["energy"] for row in rows])) for rows in found]
-                series += _curve(method, color, energy, np.array([[row["test"] for row in rows] for rows in found]).T)
+                energy = [100 * float(_column(rows, "energy").mean()) for rows in found]
+                series += _curve(method, color, energy, np.array([_column(rows, "test") for rows in found]).T)
         ends = [100 * min(results.budgets), 100 * max(results.budgets)]
-        dense = float(np.mean([row["test"] for row in results.dense(network)]))
+        dense = float(_column(results.dense[network], "test").mean())
         series.append(Series("dense network", ends, [dense, dense], "dashed", DENSE))
         panels.append(Panel(network, "true energy (% of dense)", "test accuracy (%)", series, log_x=False, log_y=False))
-    return Chart(
-        "energy-accuracy",
-        "Test accuracy against energy",
+    caption = (
         "Lines: means over seeds; bands: least and most. All methods have the same number of epochs in all; the dense "
-        "network has fewer, those before pruning.",
-        panels,
-        columns=2,
+        "network has fewer, those before pruning."
     )
+    return Chart("energy-accuracy", "Test accuracy against energy", caption, panels, columns=2)
 
 
 def _widths_chart(results: Results) -> Chart:
     """Return the share of channels kept in every hidden width, one panel per network and budget."""
     panels = []
-    for network in results.networks:
-        full = _widths(results.dense(network)[0])
-        places = np.arange(1, len(full) + 1)
-        ticks = {float(place): f"{place} (of {width})" for place, width in zip(places, full, strict=True)}
-        for budget in results.budgets:
-            series: list[Series] = []
-            for color, method in enumerate(METHODS):
-                if rows := results.rows(network, budget, method):
-                    series += _curve(method, color, places, np.array([_widths(row) for row in rows]) / full * 100)
-            name = f"{network}, {budget:.0%} of the energy"
-            panels.append(Panel(name, "hidden width u", "channels kept (%)", series, False, False, ticks))
+    for network, budget in itertools.product(results.networks, results.budgets):
+        full = _widths(results.dense[network][0])
+        ticks = {float(place): f"{place} (of {width})" for place, width in enumerate(full, 1)}
+        series: list[Series] = []
+        for color, method in enumerate(METHODS):
+            if rows := results.cells.get((network, budget, method)):
+                shares = np.array([_widths(row) for row in rows]) / full * 100
+                series += _curve(method, color, np.arange(1, len(full) + 1), shares)
+        name = f"{network}, {budget:.0%} of the energy"
+        panels.append(Panel(name, "hidden width u", "channels kept (%)", series, False, False, ticks))
     return Chart(
         "energy-widths",
         "Channels that are kept in each hidden width",
@@ -415,13 +404,13 @@ def _widths(row: Row) -> Vector:
 
 def _accuracy_table(results: Results) -> Table:
     rows: list[list[Any]] = []
-    for network, budget, method, found in results.cells(*METHODS, SCRATCH):
-        dense, ours = results.dense(network), results.rows(network, budget, GDPA)
+    for (network, budget, method), found in results.cells.items():
+        dense, ours = results.dense[network], results.cells.get((network, budget, GDPA))
         if network not in {row[0] for row in rows}:
             rows.append([network, "all", "dense", dense[0]["widths"], 1.0, _spread(dense, "test"), None, None])
-        gap = np.mean([row["test"] for row in ours]) - np.mean([row["test"] for row in found]) if ours else None
         before = _spread(found, "before fine-tuning") if "before fine-tuning" in found[0] else None
-        better = None if method == GDPA or gap is None else f"{gap:+.2f}"
+        gap = _column(ours, "test").mean() - _column(found, "test").mean() if ours and method != GDPA else None
+        better = None if gap is None else f"{gap:+.2f}"
         widths, most = ", ".join(row["widths"] for row in found), max(row["energy"] for row in found)
         rows.append([network, f"{budget:.0%}", method, widths, most, _spread(found, "test"), before, better])
     head = (
@@ -431,38 +420,38 @@ def _accuracy_table(results: Results) -> Table:
     return Table("Accuracy at equal energy: means over seeds, in brackets least and most", head, rows)
 
 
-def _ratios(results: Results, network: str, found: Sequence[Row]) -> list[float]:
+def _ratios(results: Results, network: str, found: Sequence[Row]) -> tuple[float, float, float]:
     """Return how many times smaller parameters, multiply-accumulates and time of a call are than the dense ones."""
-    dense = results.dense(network)[0]
-    sizes = [min(dense[name] / row[name] for row in found) for name in ("parameters", "macs")]
-    return [*sizes, min(row["dense seconds"] / row["seconds"] for row in found)]
+    dense = results.dense[network][0]
+    parameters, macs = (min(dense[name] / row[name] for row in found) for name in ("parameters", "macs"))
+    return parameters, macs, min(row["dense seconds"] / row["seconds"] for row in found)
 
 
 def _size_table(results: Results) -> Table:
     rows = []
-    for network, budget, _, found in results.cells(GDPA):
-        parameters, macs, times = _ratios(results, network, found)
-        numbers = (parameters, macs, min(1 / row["energy"] for row in found), times)
-        rows.append([network, f"{budget:.0%}", *(f"{number:.1f}" for number in numbers)])
+    for (network, budget, method), found in results.cells.items():
+        if method == GDPA:
+            parameters, macs, times = _ratios(results, network, found)
+            numbers = (parameters, macs, min(1 / row["energy"] for row in found), times)
+            rows.append([network, f"{budget:.0%}", *(f"{number:.1f}" for number in numbers)])
     head = ("network", "budget", "parameters", "multiply-accumulates", "energy", "time of a call with 256 images")
     return Table(f"How many times smaller the network of {GDPA} is than the dense one (least over seeds)", head, rows)
 
 
 def _training_table(results: Results) -> Table:
+    tried: dict[tuple[str, str], set[str]] = {}
+    for record in results.records:
+        for method, variant in zip(*(record.columns.get(name, ()) for name in ("method", "variant")), strict=True):
+            if method == record.unit.method:
+                tried.setdefault((record.unit.setting, method), set()).add(str(variant))
     rows: list[list[Any]] = []
-    for network, budget, method, found in results.cells(*METHODS):
-        tried = {
-            str(variant)
-            for record in results.records
-            if record.unit.setting == network and record.unit.method == method and record.columns
-            for name, variant in zip(record.columns["method"], record.columns["variant"], strict=True)
-            if name == method
-        }
-        prices = [", ".join(f"{row[key]:.3g}" for key in row if key.startswith("price of ")) for row in found]
-        violations = [f"{row['largest violation']:.3f}" for row in found if "largest violation" in row]
-        cells = ("; ".join(prices) if any(prices) else None, ", ".join(violations) or None)
-        chosen = "; ".join(row["variant"] for row in found)
-        rows.append([network, f"{budget:.0%}", method, len(tried), chosen, *cells])
+    for (network, budget, method), found in results.cells.items():
+        if method != SCRATCH:
+            prices = [", ".join(f"{row[key]:.3g}" for key in row if key.startswith("price of ")) for row in found]
+            violations = [f"{row['largest violation']:.3f}" for row in found if "largest violation" in row]
+            cells = ("; ".join(prices) if any(prices) else None, ", ".join(violations) or None)
+            chosen = "; ".join(row["variant"] for row in found)
+            rows.append([network, f"{budget:.0%}", method, len(tried.get((network, method), ())), chosen, *cells])
     head = (
         *("network", "budget", "method", "variants tried", "chosen, by seed"),
         *("GDPA's multipliers (widths, energy)", "largest violation before pruning"),
@@ -471,54 +460,33 @@ def _training_table(results: Results) -> Table:
 
 
 def _verdicts(results: Results) -> list[Verdict]:
-    """Judge energy, accuracy beside each rival, and size at each judged budget."""
-
-    def inside(network: str, budget: float, found: Sequence[Row]) -> tuple[bool, str]:
+    """Judge energy, accuracy beside each rival, and size."""
+    inside = "The pruned network's true energy is inside the budget in every seed."
+    smaller = "The pruned network is really smaller: parameters, multiply-accumulates and time of a call on the CPU."
+    as_good = {r: f"{GDPA}'s test accuracy is at least that of {r} at the same energy." for r in METHODS[1:]}
+    judged: dict[str, list[tuple[bool, str]]] = {claim: [] for claim in (inside, *as_good.values(), smaller)}
+    for (network, budget, method), found in results.cells.items():
+        if method != GDPA:
+            continue
+        where = f"{network}, {budget:.0%}:"
         shares = ", ".join(f"{100 * row['energy']:.2f} %" for row in found)
-        return all(row["energy"] <= budget for row in found), f"{shares}."
-
-    def smaller(network: str, budget: float, found: Sequence[Row]) -> tuple[bool, str]:
+        judged[inside].append((all(row["energy"] <= budget for row in found), f"{where} {shares}."))
+        for rival, claim in as_good.items():
+            if others := results.cells.get((network, budget, rival)):
+                ours, theirs = _column(found, "test"), _column(others, "test")
+                gap = ours.mean() - theirs.mean()
+                several = 1 < len(ours) == len(theirs)
+                each = f" (by seed {', '.join(f'{value:+.2f}' for value in ours - theirs)})" if several else ""
+                words = f"{'better' if gap >= 0 else 'worse'} by {abs(gap):.2f} points{each}."
+                judged[claim].append((bool(gap >= 0), f"{where} {words}"))
         parameters, macs, times = _ratios(results, network, found)
-        return min(parameters, macs, times) > 1, (
-            f"{parameters:.1f} times fewer parameters, {macs:.1f} times fewer multiply-accumulates, a call "
-            f"{times:.1f} times as fast."
-        )
-
-    def as_good(rival: str) -> Callable[[str, float, Sequence[Row]], tuple[bool, str] | None]:
-        def judge(network: str, budget: float, found: Sequence[Row]) -> tuple[bool, str] | None:
-            others = results.rows(network, budget, rival)
-            if not others:
-                return None
-            ours, theirs = (np.array([row["test"] for row in rows]) for rows in (found, others))
-            gap = ours.mean() - theirs.mean()
-            several = 1 < len(ours) == len(theirs)
-            each = f" (by seed {', '.join(f'{value:+.2f}' for value in ours - theirs)})" if several else ""
-            return bool(gap >= 0), f"{'better' if gap >= 0 else 'worse'} by {abs(gap):.2f} points{each}."
-
-        return judge
-
-    claims: dict[str, tuple[str, Callable[..., tuple[bool, str] | None]]] = {
-        "The pruned network's true energy is inside the budget in every seed.": (
-            "Shares of the dense energy, by seed. ",
-            inside,
-        ),
-        **{
-            f"{GDPA}'s test accuracy is at least that of {rival} at the same energy.": ("", as_good(rival))
-            for rival in METHODS[1:]
-        },
-        "The pruned network is really smaller: parameters, multiply-accumulates and time of a call on the CPU.": (
-            "",
-            smaller,
-        ),
-    }
+        words = f"{parameters:.1f} times fewer parameters, {macs:.1f} times fewer multiply-accumulates, a call"
+        judged[smaller].append((min(parameters, macs, times) > 1, f"{where} {words} {times:.1f} times as fast."))
     verdicts = []
-    for claim, (opening, judge) in claims.items():
-        marks, words = [], []
-        for network, budget, _, found in results.cells(GDPA):
-            if budget in JUDGED and (judged := judge(network, budget, found)) is not None:
-                marks.append(judged[0])
-                words.append(f"{network}, {budget:.0%}: {judged[1]}")
-        verdicts.append(Verdict(claim, all(marks) if marks else None, opening + " ".join(words), ours=True))
+    for claim, marks in judged.items():
+        opening = "Shares of the dense energy, by seed. " if claim == inside else ""
+        words = opening + " ".join(found for _, found in marks)
+        verdicts.append(Verdict(claim, all(holds for holds, _ in marks) if marks else None, words, ours=True))
     return verdicts
 
 
@@ -528,6 +496,6 @@ def _spread(rows: Sequence[Row], name: str) -> str:
     >>> _spread([{"test": 97.5}], "test"), _spread([{"test": 97.0}, {"test": 98.0}], "test")
     ('97.50', '97.50 (97.00 to 98.00)')
     """
-    values = np.array([row[name] for row in rows])
+    values = _column(rows, name)
     mean = f"{values.mean():.2f}"
     return mean if values.min() == values.max() else f"{mean} ({values.min():.2f} to {values.max():.2f})"

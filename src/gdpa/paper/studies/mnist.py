@@ -24,7 +24,7 @@ def _network(data: Images, images: int | None, seed: int, budget_per_image: bool
     """Return the case of Figure 2: the start is drawn from ``seed``."""
     double = budget_net(data.train_x, data.train_y, images_per_class=images, **options)
     if budget_per_image:
-        double = double.with_budgets(double.budgets * torch.tensor(double.counts[1:]))
+        double = double.with_thresholds(double.thresholds * torch.tensor(double.counts[1:]))
     single = double.to(torch.float32)
     return Case(double, single.problem, single.start(seed))
 

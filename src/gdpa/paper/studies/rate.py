@@ -25,7 +25,7 @@ from gdpa.paper.records import Record
 from gdpa.run.progress import Progress
 from gdpa.run.result import Result
 from gdpa.run.solve import solve
-from gdpa.run.stopping import MaxSteps, StopRule
+from gdpa.run.stopping import MaxSteps
 
 NAME = "rate"
 title = "Rate: the violation GDPA leaves, and Theorem 1's r^(-1/3)"
@@ -118,9 +118,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         log.row(step=state.step, seconds=round(clock.seconds, 6), beta=beta, **sizes, **found)
         log.progress(0.3 + 0.7 * state.step / config["steps"], f"step {state.step}")
 
-    stop: list[StopRule] = [MaxSteps(config["steps"])]
-    if config["budget"] is not None:
-        stop.append(clock.stop_at(config["budget"]))
+    stop = [MaxSteps(config["steps"]), clock.stop_at(config["budget"])]
     result = _solve(problem, x0, clock.watch(algorithm), config["steps"], stop, measure)
     return {
         "alpha": best["alpha"],

@@ -13,8 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 gymnasium = pytest.importorskip("gymnasium")
 
+from examples.actor_critic import ActorCritic, Batch, Players  # noqa: E402
 from examples.cartpole import CostlyCartPole  # noqa: E402
-from gdpa.paper.applications.cmdp.neural import ActorCritic, Batch, Players  # noqa: E402
 from gdpa.paper.records import RecordFile  # noqa: E402
 
 

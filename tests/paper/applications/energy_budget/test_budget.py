@@ -136,9 +136,7 @@ def test_compressing_leaves_the_network_alone_and_is_inside_the_budget():
     before = copy.deepcopy(net.state_dict())
     meter = CountedEnergy(torch.zeros(1, 3, dtype=torch.float64))
     heard: list = []
-    found = compress(
-        net, data, meter, 0.3 * meter(net), epochs=20, fine_tune=20, lr=1e-2, fine_tune_lr=1e-2, watch=heard.append
-    )
+    found = compress(net, data, meter, 0.3 * meter(net), epochs=20, fine_tune=20, lr=1e-2, watch=heard.append)
     assert meter(found.pruned.network) == found.pruned.energy <= 0.3 * meter(net)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert set(found.multipliers) == {"width 1", "energy"}

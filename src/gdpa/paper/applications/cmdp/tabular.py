@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dgetrf, dgetrs
 
-from gdpa.base.checks import is_number
+from gdpa.base.checks import check_share
 from gdpa.base.typing import Vector
 
 #: The cost of a transition: cost(s, a, s', reward, done).
@@ -76,10 +76,7 @@ class TabularCMDP:
                 raise ValueError(f"{name} must have shape {axes} = {shape}, got {arrays[name].shape}{hint}")
         for name in ("transitions", "start"):
             _check_distributions(name, arrays[name])
-        if not (is_number(self.discount) and 0 <= self.discount < 1):
-            raise ValueError(
-                f"discount must lie in [0, 1), got {self.discount!r}: at 1 the sum of rewards need not converge"
-            )
+        check_share(discount=self.discount)  # at 1 the sum of rewards need not converge
         if self.names is not None and len(self.names) != m:
             raise ValueError(f"names has {len(self.names)} entries for {m} utilities; give one name each")
         for name, value in arrays.items():
@@ -138,10 +135,9 @@ class TabularCMDP:
                     rewards[s, a] += probability * reward
                     for i, cost in enumerate(costs.values()):
                         utilities[i, s, a] -= probability * cost(s, a, int(s_next), float(reward), bool(done))
+        start = getattr(inner, "initial_state_distrib", None) if start is None else start
         if start is None:
-            start = getattr(inner, "initial_state_distrib", None)
-            if start is None:
-                raise ValueError("start is missing: the environment does not publish initial_state_distrib; pass it")
+            raise ValueError("start is missing: the environment does not publish initial_state_distrib; pass it")
         thresholds = [-budgets[name] for name in costs]
         return cls(P, rewards, utilities, thresholds, discount, np.append(start, 0.0), tuple(costs))
 
@@ -215,10 +211,6 @@ class PolicyEvaluation:
         values = pairs.reshape(*pairs.shape[:-2], -1) @ self.cmdp.signals.T
         return values[..., 0], values[..., 1:]
 
-    def occupancy(self) -> Vector:
-        """Return the normalized state-action occupancy of shape (..., S, A), which sums to one."""
-        return (1 - self.cmdp.discount) * self.visits[..., None] * self.policy
-
     def action_values(self, weights: Vector) -> tuple[Vector, Vector]:
         """Return Q of shape (..., S, A) and V of shape (..., S) of the signal ``weights @ (r, u_1, ..., u_m)``."""
         P = self.cmdp.transitions
@@ -233,19 +225,20 @@ def _finite(name: str, value: Any) -> Vector:
         array = np.array(value, dtype=float)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be an array of numbers, got {type(value).__name__}: {error}") from None
-    if not np.isfinite(array).all():
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+    if (where := _first(~np.isfinite(array))) is not None:
         raise ValueError(f"{name} must be finite, got {array[where]} at index {where}")
     return array
 
 
+def _first(marks: Any) -> tuple[int, ...] | None:
+    """Return the index of the first True, if there is one; that of a scalar is ()."""
+    return next((tuple(map(int, where)) for where in np.argwhere(marks)), None)
+
+
 def _check_distributions(name: str, rows: Vector) -> None:
-    if (rows < 0).any():
-        where = tuple(int(i) for i in np.argwhere(rows < 0)[0])
+    if (where := _first(rows < 0)) is not None:
         raise ValueError(f"{name} must be probabilities, got {rows[where]} at index {where}")
-    off = np.abs(rows.sum(-1) - 1)
-    if (off > ROW_TOLERANCE).any():
-        where = tuple(int(i) for i in np.argwhere(off > ROW_TOLERANCE)[0])
+    if (where := _first(np.abs(rows.sum(-1) - 1) > ROW_TOLERANCE)) is not None:
         row = f"{name}[{', '.join(map(str, where))}]" if where else name
         raise ValueError(f"{row} must sum to one, got {rows[where].sum():.12g}; normalize it")
 

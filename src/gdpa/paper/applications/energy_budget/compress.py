@@ -21,8 +21,8 @@ ROUNDS = 10
 MEASUREMENTS = 200
 #: Of the multipliers. The constraints are known exactly at every step, so it may be larger than for sampled ones.
 DUAL_RATE = 3.0
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+#: Adam's step of the shares s_u / S_u.
+SHARES_RATE = 1e-3
 
 
 class OverBudgetError(RuntimeError):
@@ -56,11 +56,7 @@ def prune(budgeted: EnergyBudget, meter: Meter) -> Pruned:
 
 
 def prune_by_norm(
-    chain: Chain,
-    scores: Sequence[torch.Tensor],
-    meter: Meter,
-    limit: float,
-    choose: Callable[[float], Sequence[int]],
+    chain: Chain, scores: Sequence[torch.Tensor], meter: Meter, limit: float, choose: Callable[[float], Sequence[int]]
 ) -> Pruned:
     """Keep the channels with the largest scores; ``choose(limit)`` returns how many of each width.
 
@@ -153,16 +149,14 @@ def train(
     *,
     epochs: int,
     lr: float = 1e-3,
-    loss: Loss = nn.functional.cross_entropy,
     watch: Callable[[float], None] = lambda done: None,
 ) -> None:
-    """Train a network by Adam with a cosine decay of the step to 0; ``watch`` gets the share of steps done."""
+    """Train a classifier by Adam with a cosine decay of the step to 0; ``watch`` gets the share of steps done."""
     optimizer = torch.optim.Adam(network.parameters(), lr, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(epochs * len(data), 1))
     for inputs, targets in _batches(data, epochs, watch):
         optimizer.zero_grad()
-        value: Any = loss(network(inputs), targets)
-        value.backward()
+        nn.functional.cross_entropy(network(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
 
@@ -173,22 +167,19 @@ def train_within(
     *,
     epochs: int,
     lr: float = 1e-3,
-    shares_lr: float = 1e-3,
     dual_rate: float = DUAL_RATE,
-    loss: Loss = nn.functional.cross_entropy,
     watch: Callable[[float], None] = lambda done: None,
 ) -> ConstrainedOptimizer:
     """Train (W, S) in place under the budget by `gdpa.torch.constrain` around Adam and return the optimizer.
 
     Adam's steps for the weights (``lr``) and for the shares s_u / S_u are constant: `train` decays afterwards.
     """
-    base = torch.optim.Adam(budgeted.parameter_groups(lr, shares_lr), fused=True)
+    base = torch.optim.Adam(budgeted.parameter_groups(lr, SHARES_RATE), fused=True)
     optimizer = constrain(base, budgeted.names, dual_rate, rule="damped", average=False)
     for inputs, targets in _batches(data, epochs, watch):
         optimizer.zero_grad()
         outputs, g = budgeted(inputs)
-        value: Any = optimizer.lagrangian(loss(outputs, targets), g)
-        value.backward()
+        optimizer.lagrangian(nn.functional.cross_entropy(outputs, targets), g).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return optimizer
 
@@ -218,10 +209,8 @@ def compress(
     epochs: int = 5,
     fine_tune: int = 5,
     lr: float = 1e-3,
-    fine_tune_lr: float = 1e-3,
     model: EnergyModel | None = None,
     smoothing: float = SMOOTHING,
-    loss: Loss = nn.functional.cross_entropy,
     watch: Callable[[float], None] = lambda done: None,
 ) -> Compressed:
     """Return a smaller dense network whose energy is at most ``limit``: train under the budget, prune, fine-tune.
@@ -232,10 +221,9 @@ def compress(
         meter: the true energy of a network in joules, counted or measured.
         limit: the budget in joules.
         epochs, fine_tune: how often to go through the data under the budget, and afterwards with the smaller network.
-        lr, fine_tune_lr: Adam's steps.
+        lr: Adam's step.
         model: psi; by default fitted to `MEASUREMENTS` readings of the meter.
         smoothing: see `EnergyBudget`.
-        loss: maps outputs and targets to the objective.
         watch: gets the share of the work done.
 
     Example:
@@ -252,14 +240,10 @@ def compress(
     psi = measure_model(network, meter) if model is None else model
     total = max(epochs + fine_tune, 1)
     budgeted = EnergyBudget(copy.deepcopy(network), psi, limit, smoothing=smoothing)
-    optimizer = train_within(
-        budgeted, data, epochs=epochs, lr=lr, loss=loss, watch=lambda done: watch(done * epochs / total)
-    )
+    optimizer = train_within(budgeted, data, epochs=epochs, lr=lr, watch=lambda done: watch(done * epochs / total))
     pruned = prune(budgeted, meter)
-    train(
-        pruned.network, data, epochs=fine_tune, lr=fine_tune_lr, loss=loss,
-        watch=lambda done: watch((epochs + done * fine_tune) / total),
-    )  # fmt: skip
+    last = (epochs / total, fine_tune / total)
+    train(pruned.network, data, epochs=fine_tune, lr=lr, watch=lambda done: watch(last[0] + done * last[1]))
     energy = meter(pruned.network)  # widths decide it, so training cannot change it, unless a meter is noisy
     if energy > limit:
         raise OverBudgetError(f"the meter reads {energy:.4g} after fine-tuning, over the budget of {limit:.4g}")

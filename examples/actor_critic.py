@@ -1,4 +1,7 @@
-"""A small actor-critic under budgets: policies as networks, costs from ``info``, multipliers by `gdpa.torch`."""
+"""A small actor-critic under budgets: policies as networks, costs from ``info``, multipliers by `gdpa.torch`.
+
+For `safe_cartpole.py`, and for any environment that puts a vector of costs into ``info["costs"]``.
+"""
 
 from __future__ import annotations
 
