@@ -121,8 +121,11 @@ def total(v: Array) -> Array:
 
 
 def dot(v: Array, w: Array) -> float:
-    """Return the inner product of two vectors as a number."""
-    return float(v.dot(w)) if type(v) is np.ndarray else float(namespace(v).sum(v * w))
+    """Return the inner product of two vectors as a number; torch sums single precision in double precision."""
+    if type(v) is np.ndarray:
+        return float(v.dot(w))
+    wide = array_api_compat.is_torch_array(v) and v.device.type != "mps"  # mps has no double precision
+    return float((v * w).sum(dtype=namespace(v).float64) if wide else namespace(v).sum(v * w))
 
 
 def matmul(a: Array, b: Array) -> Array:

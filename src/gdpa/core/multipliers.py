@@ -42,10 +42,11 @@ def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equa
     """
     if isinstance(J, SparseMatrix):
         return _fit_sparse(domain, x, grad_f, J, g, num_equalities, units)
-    if g.ndim == 1 and x.shape[-1] >= MANY and isinstance(domain, Reals):
-        found = _fit_by_products(grad_f, J, g, num_equalities, units)
+    if g.ndim == 1 and _has_long_rows(domain, J):
+        w = units.coordinates
+        found = _fit_by_products(w * grad_f, w * J, _slack(g, units), num_equalities)
         if found is not None:
-            return found
+            return from_numpy(found, like=g)
     host = _on_host(x, grad_f, J, g, *units)
     if g.ndim == 1:
         return from_numpy(_fit_point(domain, num_equalities, *host), like=g)
@@ -61,7 +62,12 @@ def _on_host(*arrays: Array) -> tuple[Matrix, ...]:
     return arrays if type(first) is np.ndarray and first.dtype == np.float64 else tuple(map(to_float64, arrays))
 
 
-def _fit_by_products(grad_f: Array, J: Array, g: Array, p: int, units: Units) -> Array | None:
+def _has_long_rows(domain: ConvexSet, J: Array) -> bool:
+    """Return whether `_fit_by_products` takes these rows."""
+    return 0 < J.shape[0] <= FEW_ROWS and J.shape[1] >= MANY and isinstance(domain, Reals)
+
+
+def _fit_by_products(grad_f: Array, J: Array, slack: Matrix, p: int) -> Matrix | None:
     """Return the multipliers from J J^T and J times vectors, in double precision; None if the rows nearly depend.
 
     With J J^T = L L^T the least squares problem is ``||L^T lambda - c||``. The first c is ``L^-1 J b``, b = -grad f.
@@ -69,26 +75,22 @@ def _fit_by_products(grad_f: Array, J: Array, g: Array, p: int, units: Units) ->
     digits that products of large ones round away.
     """
     xp = namespace(J)
-    if not 0 < len(g) <= FEW_ROWS or (is_jax_array(J) and J.dtype != xp.float64):  # JAX may have no double precision
+    if is_jax_array(J) and J.dtype != xp.float64:  # JAX may have no double precision
         return None
-    b, rows = (xp.astype(a * units.coordinates, xp.float64) for a in (-grad_f, J))
-    if not all_finite(b, rows, g):
+    b, rows = xp.astype(-grad_f, xp.float64, copy=False), xp.astype(J, xp.float64, copy=False)
+    gram, right = np.array(to_float64(rows @ rows.T)), to_float64(rows @ b)
+    if not all_finite(gram, right, slack):
         return None
-    gram = to_float64(rows @ rows.T)
-    sizes = np.sqrt(gram.diagonal())
-    sizes[sizes == 0] = 1.0
+    sizes, zero = np.sqrt(gram.diagonal()), gram.diagonal() == 0  # rows that were not evaluated
+    sizes[zero], slack[zero], gram[zero, zero] = 1.0, 1.0, 1.0
     factor = cholesky_divided(gram / np.outer(sizes, sizes), np.eye(len(sizes)))
     if factor is None or not (factor[0].diagonal() >= LEAST_SHARE).all():
         return None
-    triangle, inverse = sizes[:, None] * np.tril(factor[0]), factor[1] / sizes
-    slack = _slack(to_float64(g), Units(*_on_host(*units)))
     slack[len(slack) - p :] = 0.0
-    lam, residual = np.zeros(len(slack)), b
-    for _ in range(2):
-        right = triangle.T @ lam + inverse @ to_float64(rows @ residual)
-        lam = nonnegative_least_squares(triangle, slack, right, p)
-        residual = b - from_numpy(lam, b) @ rows
-    return from_numpy(lam, like=g)
+    triangle, inverse = sizes[:, None] * np.tril(factor[0]), factor[1] / sizes
+    lam = nonnegative_least_squares(triangle, slack, inverse @ right, p)
+    right = to_float64(rows @ (b - from_numpy(lam, b) @ rows))
+    return nonnegative_least_squares(triangle, slack, triangle.T @ lam + inverse @ right, p)
 
 
 def _fit_point(domain: ConvexSet, p: int, x: Any, grad_f: Any, J: Any, g: Any, w: Any, *weights: Any) -> Any:
@@ -101,10 +103,11 @@ def _fit_point(domain: ConvexSet, p: int, x: Any, grad_f: Any, J: Any, g: Any, w
     return _fit_one(domain, x, w * grad_f, w * J, slack, p)
 
 
-def _slack(g: Any, units: Units) -> Any:
-    """Return the weights of the second term."""
-    sizes = abs(g)
-    return units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.slacks * sizes), LARGEST_SLACK)
+def _slack(g: Array, units: Units) -> Matrix:
+    """Return the weights of the second term, on the host."""
+    values, slacks, rounding, pushes = map(to_float64, (g, units.slacks, units.rounding, units.pushes))
+    sizes = abs(values)
+    return pushes * np.minimum(np.where(sizes <= rounding, 0.0, slacks * sizes), LARGEST_SLACK)
 
 
 def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int) -> Array:
@@ -112,10 +115,15 @@ def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Ar
 
     The arguments are as in `fit`, at one point. A violated constraint has no slack.
     """
-    point, gradient, rows, values = _on_host(x, grad_f, J, g)
+    (values,) = _on_host(g)
+    slack = np.minimum(np.maximum(-values, 0.0), LARGEST_SLACK)
+    if _has_long_rows(domain, J):
+        found = _fit_by_products(grad_f, J, slack, num_equalities)
+        if found is not None:
+            return from_numpy(found, like=g)
+    point, gradient, rows = _on_host(x, grad_f, J)
     if not all_finite(gradient, rows, values):
         return namespace(g).zeros_like(g)
-    slack = np.minimum(np.maximum(-values, 0.0), LARGEST_SLACK)
     return from_numpy(_fit_one(domain, point, gradient, rows, slack, num_equalities), like=g)
 
 

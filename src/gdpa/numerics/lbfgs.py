@@ -9,7 +9,16 @@ import numpy as np
 from gdpa.base.arrays import dot, from_numpy, machine_eps, matmul, max_norm, namespace
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
-from gdpa.numerics.dense import Matrix, cholesky_divided, combine, padded, solve_symmetric, strictly_lower, to_float64
+from gdpa.numerics.dense import (
+    Matrix,
+    cholesky_divided,
+    combine,
+    padded,
+    products,
+    solve_symmetric,
+    strictly_lower,
+    to_float64,
+)
 
 #: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
 POWELL = 0.2
@@ -124,9 +133,9 @@ class LBFGS(NamedTuple):
             return rows, Z.dot(Z.T)
         kept = k - first
         new = [kept, 2 * kept + 1]  # where s and y stand
-        products = to_float64(rows @ xp.stack([s, y]).T)[: 2 * kept + 2]
+        pulled = products(rows, xp.stack([s, y]))[: 2 * kept + 2]
         gram = np.empty((2 * kept + 2, 2 * kept + 2))
-        gram[new, :], gram[:, new] = products.T, products
+        gram[new, :], gram[:, new] = pulled.T, pulled
         others = np.r_[:kept, kept + 1 : 2 * kept + 1]
         before = np.r_[first:k, k + first : 2 * k]
         gram[np.ix_(others, others)] = self.gram[np.ix_(before, before)]
@@ -170,8 +179,8 @@ class LBFGS(NamedTuple):
     def inverse_product(self, v: Array) -> Array:
         """Return H v by the two-loop recursion (Nocedal and Wright, Algorithm 7.4)."""
         xp = namespace(v)
-        products = np.diagonal(self.gram, self.pairs).tolist()  # s'y
-        triples = [(s, y, 1 / sy) for s, y, sy in zip(self.steps, self.changes, products, strict=True)]
+        curvatures = np.diagonal(self.gram, self.pairs).tolist()  # s'y
+        triples = [(s, y, 1 / sy) for s, y, sy in zip(self.steps, self.changes, curvatures, strict=True)]
         coefficients = []
         for s, y, rho in reversed(triples):
             coefficients.append(rho * xp.sum(s * v))
@@ -188,7 +197,7 @@ class LBFGS(NamedTuple):
         if self.matrix is not None:
             return from_numpy(matmul(self.matrix, v), v)
         k, sigma = self.pairs, self.sigma
-        units, u = np.repeat([sigma, 1.0], k), to_float64(self.rows @ v)[: 2 * k]
+        units, u = np.repeat([sigma, 1.0], k), products(self.rows, v[None, :])[: 2 * k, 0]
         return sigma * v - combine(units * solve_symmetric(self.middle(), units * u), self.rows)
 
     def middle(self) -> Matrix:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gdpa.base.arrays import from_numpy, machine_eps, namespace
 from gdpa.base.typing import Array
-from gdpa.numerics.dense import Matrix, combine, padded, solve_symmetric, to_float64
+from gdpa.numerics.dense import Matrix, combine, padded, products, solve_symmetric, to_float64
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.qp import WORKING_SET, elastic_qp, nonnegative_qp
 
@@ -158,10 +158,10 @@ def _minimize(
             part, coordinates = Z, span.minimize(gram, np.zeros(size))
         else:
             part = xp.where(free[None, :], Z, xp.zeros_like(Z))
-            coordinates = span.minimize(to_float64(part @ part.T)[:size, :size], to_float64(Z @ fixed)[:size])
+            coordinates = span.minimize(products(part, part)[:size, :size], products(Z, fixed[None, :])[:size, 0])
         coefficients, multipliers = coordinates
         p = combine(coefficients, part) + fixed
-        slope = span.curved(to_float64(Z @ p)[:size])
+        slope = span.curved(products(Z, p[None, :])[:size, 0])
         slope[0] += 1.0
         slope[1 : 1 + m] += multipliers
         z = combine(slope, Z) + curvature.sigma * p  # the model's gradient at p: zero on the free coordinates
@@ -177,8 +177,8 @@ def _gram(new: Array, curvature: LBFGS) -> Matrix:
     """Return Z Z^T of Z = [c; J; S; Y] with new = [c; J]; the matrix knows the products of S and Y."""
     n, size = new.shape[0], new.shape[0] + 2 * curvature.pairs
     gram = np.empty((size, size))
-    gram[:n, :n] = to_float64(new @ new.T)
+    gram[:n, :n] = products(new, new)
     if curvature.rows is not None:
-        gram[:n, n:] = to_float64(new @ curvature.rows.T)[:, : size - n]
+        gram[:n, n:] = products(new, curvature.rows)[:, : size - n]
         gram[n:, :n], gram[n:, n:] = gram[:n, n:].T, curvature.gram
     return gram
