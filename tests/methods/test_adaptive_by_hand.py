@@ -22,7 +22,7 @@ from gdpa.methods.adaptive.scaling import (
     scaling_from,
 )
 from gdpa.methods.adaptive.sqp import begins_with_sqp
-from gdpa.methods.adaptive.state import Monitor, Reference, Trial, largest_violation, sqrt_eps
+from gdpa.methods.adaptive.state import Monitor, Reference, Trial, largest_violation
 from gdpa.numerics.lbfgs import LBFGS
 
 RULES = Rules()
@@ -320,8 +320,8 @@ def test_the_monitor():
     assert monitored(waiting) == (1.0, 0, 0)  # 1 is below 0.9 * 1.2
     assert monitored(waiting._replace(violation=1 / 0.9)) == (1 / 0.9, 20, 0)
     assert monitored(waiting._replace(points=19)) == (1.2, 19, 0)
-    assert monitored(waiting, sqrt_eps(state.x)) == (math.inf, 0, 0)
-    assert monitored(waiting._replace(points=1), 2 * sqrt_eps(state.x)) == (1.2, 1, 0)
+    assert monitored(waiting, 2.0**-26) == (math.inf, 0, 0)
+    assert monitored(waiting._replace(points=1), 2.0**-25) == (1.2, 1, 0)
 
 
 def test_the_largest_violation():

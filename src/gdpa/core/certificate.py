@@ -202,7 +202,7 @@ class Certificate:
     @property
     def summary(self) -> str:
         """The relative residuals in one sentence."""
-        return f"Relative residuals: {', '.join(f'{largest(r):.1e}' for r in self.relative)}."
+        return f"Relative residuals: {', '.join(map('{:.1e}'.format, map(largest, self.relative)))}."
 
     def __str__(self) -> str:
         rows = zip(Residuals._fields, map(largest, self.residuals), map(largest, self.relative), strict=True)

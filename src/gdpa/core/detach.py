@@ -18,7 +18,7 @@ from gdpa.core.problem import Evaluation
 
 T = TypeVar("T")
 #: Types without arrays, looked up before anything else.
-_PLAIN = frozenset((type(None), bool, int, float, str, Status))
+_PLAIN = frozenset((type(None), bool, int, float, np.float64, str, Status))
 
 
 def own_copy(x: Array) -> Array:
@@ -65,8 +65,9 @@ def map_arrays(value: T, leaf: Callable[[Any], Any], owned: bool = True) -> T:
             parts = list(map(getattr, repeat(value), names))
         if parts is not None:
             items = []
-            for part in parts:  # most are plain or arrays of their own: no walk for these
+            for part in parts:  # most are plain, tuples of plain parts or arrays of their own: no walk for these
                 kept = type(part) in _PLAIN or (type(part) is np.ndarray and part.base is None and not owned)
+                kept = kept or (isinstance(part, tuple) and _PLAIN.issuperset(map(type, part)))
                 items.append(part if kept else walk(part))
             if not all(map(operator.is_, items, parts)):
                 changed: Any = dict(zip(names, items, strict=True)) if names else items
@@ -83,13 +84,13 @@ def _fields(kind: type[Any]) -> tuple[tuple[str, ...], Callable[..., Any]]:
     """Return the names of a dataclass and the function that replaces their values."""
     names = tuple(field.name for field in dataclasses.fields(kind) if field.init)
     plain = not hasattr(kind, "__post_init__") and all("__slots__" not in vars(base) for base in kind.__mro__)
-    return names, _replace if plain else dataclasses.replace
+    return names, _made_of if plain and len(names) == len(dataclasses.fields(kind)) else dataclasses.replace
 
 
-def _replace(value: Any, /, **changed: Any) -> Any:
-    """Return a dataclass without checks and slots with other values: `dataclasses.replace` in a tenth of its time."""
+def _made_of(value: Any, /, **values: Any) -> Any:
+    """Return a dataclass without checks and slots from all its values: `dataclasses.replace` in a tenth of its time."""
     copy = object.__new__(type(value))
-    vars(copy).update(vars(value), **changed)
+    vars(copy).update(values)
     return copy
 
 

@@ -76,7 +76,7 @@ class AugmentedLagrangian(NamedTuple):
     def value(self, objective: Array, constraints: Array) -> Array:
         """Return F_beta(x, lambda) of eq. (defF)."""
         lam = (1 - self.tau) * self.multipliers
-        if self.is_plain:
+        if isinstance(self.beta, (int, float)) and self.beta == 0:  # there is no penalty term
             return objective + total(lam * constraints)
         w = positive_part(lam + self.beta * constraints, self.num_equalities)
         return objective + total(w * w - lam * lam) / (2 * self.beta)
@@ -90,7 +90,7 @@ class AugmentedLagrangian(NamedTuple):
         >>> AugmentedLagrangian(np.array([1.0, 1.0]), beta=2.0).complementarity(np.array([0.25, -3.0])).tolist()
         [0.25, -0.5]
         """
-        if self.is_plain:
+        if isinstance(self.beta, (int, float)) and self.beta == 0:
             return constraints
         shift = self.multipliers / self.beta
         return positive_part(constraints + shift, self.num_equalities) - shift
@@ -137,11 +137,6 @@ class AugmentedLagrangian(NamedTuple):
         [0.1]
         """
         return self.tau * self.multipliers / self.beta
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether beta is the number 0, so that there is no penalty term."""
-        return isinstance(self.beta, (int, float)) and self.beta == 0
 
 
 def in_gate(q: Array, num_equalities: int = 0) -> Array:

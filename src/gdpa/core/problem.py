@@ -103,7 +103,8 @@ class Evaluation:
         """Return grad f(x): one backward pass the first time."""
         if self._gradient is None:
             self._gradient = self.pullback(zeros_like(self.constraints))
-            self._note("gradient", 1)
+            if self.account is not None and self.account.is_measuring:
+                self._owed = {**(self._owed or {}), "gradient": 1}
         elif self._owed:
             self._settle("gradient")
         return self._gradient
@@ -113,14 +114,12 @@ class Evaluation:
         if self._jacobian is None:
             J = _rows(self) if self.whole is None else self.whole()
             self._jacobian = read(J, "the jacobian") if type(J) is not np.ndarray and is_sparse(J) else J
-            self._note("jacobian", self.passes if self.whole is not None else max(1, self.constraints.shape[-1]))
+            if self.account is not None and self.account.is_measuring:
+                passes = self.passes if self.whole is not None else max(1, self.constraints.shape[-1])
+                self._owed = {**(self._owed or {}), "jacobian": passes}
         elif self._owed:
             self._settle("jacobian")
         return self._jacobian
-
-    def _note(self, name: str, passes: int) -> None:
-        if self.account is not None and self.account.is_measuring:
-            self._owed = {**(self._owed or {}), name: passes}
 
     def _settle(self, name: str) -> None:
         """Let the method pay for a derivative that it uses, though measuring asked for it first."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import dot, from_numpy, machine_eps, matmul, max_norm, namespace
+from gdpa.base.arrays import dot, from_numpy, machine_eps, max_norm, namespace
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.numerics.dense import (
@@ -121,16 +121,16 @@ class LBFGS(NamedTuple):
 
     def _joined(self, s: Array, y: Array) -> tuple[Array, Matrix]:
         """Return the rows with the pair and their products, without the oldest pair if there are more than `limit`."""
-        k = self.pairs
+        k = len(self.gram) // 2
         first = max(0, k + 1 - self.limit)  # the oldest pair that is kept
-        xp, pair = namespace(s), (s[None, :], y[None, :])
-        if self.rows is None:
-            rows = padded(xp.concat(pair))
-        else:
-            rows = padded(xp.concat([self.rows[first:k], pair[0], self.rows[k + first : 2 * k], pair[1]]))
+        xp, pair = namespace(s), [s[None, :], y[None, :]]
+        if self.rows is not None:
+            pair = [self.rows[first:k], pair[0], self.rows[k + first : 2 * k], pair[1]]
+        rows = xp.concat(pair)
         if type(rows) is np.ndarray and rows.shape[1] <= DENSE:
-            Z = to_float64(rows)
+            Z = rows.astype(np.float64, copy=False)
             return rows, Z.dot(Z.T)
+        rows = padded(rows)
         kept = k - first
         new = [kept, 2 * kept + 1]  # where s and y stand
         pulled = products(rows, xp.stack([s, y]))[: 2 * kept + 2]
@@ -195,7 +195,7 @@ class LBFGS(NamedTuple):
         if self.rows is None:
             return self.sigma * v
         if self.matrix is not None:
-            return from_numpy(matmul(self.matrix, v), v)
+            return self.matrix.dot(v).astype(v.dtype, copy=False)
         k, sigma = self.pairs, self.sigma
         units, u = np.repeat([sigma, 1.0], k), products(self.rows, v[None, :])[: 2 * k, 0]
         return sigma * v - combine(units * solve_symmetric(self.middle(), units * u), self.rows)
@@ -215,7 +215,7 @@ def _matrix(rows: Array, gram: Matrix, sigma: float) -> Matrix:
     References:
         R. H. Byrd, J. Nocedal and R. B. Schnabel (see `middle_matrix`), eq. (2.26).
     """
-    k, Z = len(gram) // 2, to_float64(rows)
+    k, Z = len(gram) // 2, rows.astype(np.float64, copy=False)
     S, ss, sy = Z[:k], gram[:k, :k], gram[:k, k:]
     roots = np.sqrt(sy.diagonal())
     L, Y = strictly_lower(k) * sy / roots, Z[k:] / roots[:, None]

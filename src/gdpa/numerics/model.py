@@ -131,7 +131,7 @@ def _minimize(
         B = curvature.sigma * np.eye(len(c)) if curvature.matrix is None else np.asarray(curvature.matrix)
         small = elastic_qp(B, c, J, r, beta, num_equalities, bounds)
         if small is not None:
-            return ModelStep(from_numpy(small[0], c), from_numpy(small[1], c))
+            return ModelStep(small[0].astype(c.dtype, copy=False), small[1].astype(c.dtype, copy=False))
     xp = namespace(c)
     m, k = J.shape[0], curvature.pairs
     size = 1 + m + 2 * k

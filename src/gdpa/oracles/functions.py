@@ -14,7 +14,7 @@ from gdpa.base.sets import REALS, Box, ConvexSet
 from gdpa.base.typing import Array, Vector
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.numerics.differences import FiniteDifferenceWarning, GroupedDifferences, derivative, precision
-from gdpa.numerics.sparse.matrix import DENSE_LIMIT, is_sparse, read
+from gdpa.numerics.sparse.matrix import DENSE_LIMIT, FEW_ROWS, is_sparse, read
 from gdpa.oracles.hessian import HessianDifferences
 
 
@@ -108,9 +108,10 @@ def from_functions(
                     f"jacobian_sparsity must have shape {shape}, got {grouped.pattern.shape}: "
                     "one row for each constraint, one column for each component of x"
                 )
-            raw = raw.toarray() if is_sparse(raw) and x.dtype != np.float64 else raw
-            found["sparse"] = sparse = is_sparse(raw)
-            return read(raw, "jacobian", shape) if sparse else _shaped("jacobian", raw, shape, x.dtype)
+            found["sparse"] = sparse = type(raw) is not np.ndarray and is_sparse(raw) and x.dtype == np.float64
+            if sparse:
+                return read(raw, "jacobian", shape)
+            return _shaped("jacobian", raw.toarray() if hasattr(raw, "toarray") else raw, shape, x.dtype)
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:
             # np.any costs more than the product itself on short vectors; count_nonzero does not. The product also
@@ -129,7 +130,7 @@ def from_functions(
 
         sparse = grouped is not None or found.get("sparse", False)
         now = Evaluation(f_x, g_x, pullback, whole, hessian=None if hessian is None else second, sparse=sparse)
-        if by_differences is not None:
+        if by_differences is not None and (hessian_sparsity is not None or g.shape[0] > FEW_ROWS):
             by_differences.attach(x, now)
         return now
 

@@ -18,7 +18,7 @@ from gdpa.base.sets import Box, ConvexSet
 from gdpa.base.typing import Pullback, Vector
 from gdpa.core.problem import Evaluation
 from gdpa.numerics.differences import SHORTEST, GroupedDifferences
-from gdpa.numerics.sparse.matrix import FEW_ROWS, SparseMatrix, products, read, row_sizes, transposed, union
+from gdpa.numerics.sparse.matrix import SparseMatrix, products, read, row_sizes, transposed, union
 
 #: With more groups of columns than this, a Hessian by differences costs more than it saves.
 MOST_GROUPS = 60
@@ -48,9 +48,7 @@ class HessianDifferences:
         self._failed, self._scheme, self._calls = False, "2-point", 0
 
     def attach(self, x: Vector, now: Evaluation) -> None:
-        """Give the oracle call at ``x`` its Hessian, unless there are too few rows to infer the pattern."""
-        if self._given is None and now.constraints.shape[-1] <= FEW_ROWS:
-            return
+        """Give the oracle call at ``x`` its Hessian."""
         pullback = now.pullback  # before a run counts it: the cost of a Hessian is counted as a whole
 
         def hessian(w: Vector, objective: float = 1.0) -> SparseMatrix | None:

@@ -26,6 +26,9 @@ from gdpa.numerics.sparse.matrix import (
     union,
 )
 
+#: A StopIteration of the problem is an error, not an observer's wish to end the run.
+STOPPED = "the problem's own code raised StopIteration; only observers, stop rules and callbacks may raise it"
+
 
 class Job(Protocol):
     """The job of a problem that several processes solve together: the attribute ``job`` of a `Problem`.
@@ -83,7 +86,8 @@ class CountingOracle:
         self._decided: bool | None = None  # whether a sparse Jacobian stays sparse
         self._pattern: Pattern | None = None
         self._hessian_pattern: Pattern | None = None
-        self.problem = replace(problem, evaluate=self._evaluate)
+        self.problem = object.__new__(type(problem))  # it is checked already
+        vars(self.problem).update(vars(problem), evaluate=self._evaluate)
 
     def __enter__(self) -> None:
         self._depth += 1
@@ -106,7 +110,10 @@ class CountingOracle:
 
     def _evaluate(self, x: Array) -> Evaluation:
         self._account.forwards += 1
-        now = _call(self._inner.evaluate, x)
+        try:
+            now = self._inner.evaluate(x)
+        except StopIteration as error:
+            raise RuntimeError(STOPPED) from error
         if not isinstance(now, Evaluation):
             raise TypeError(f"evaluate must return an Evaluation, got {type(now).__name__} {now!r}")
         f, g = now.objective, now.constraints
@@ -125,14 +132,16 @@ class CountingOracle:
             if g.shape[-1] == 0:
                 now.whole = partial(filled, np.zeros((0, d)))
         if now.whole is not None and (now.second is None or g.shape[-1]):
-            has_hessian = now.second is not None
-            now.whole = partial(self._whole, now.whole, now.passes, (*g.shape, d), has_hessian)
+            now.whole = partial(self._whole, now.whole, now.passes, (*g.shape, d), now.second is not None)
         now.sparse = now.sparse and d > FEW_COLUMNS
         return now
 
     def _pull(self, pullback: Pullback, shape: tuple[int, ...], w: Array, objective: float | Array = 1.0) -> Array:
         self._account.backwards += 1
-        gradient = _call(pullback, w, objective)
+        try:
+            gradient = pullback(w, objective)
+        except StopIteration as error:
+            raise RuntimeError(STOPPED) from error
         if gradient.shape != shape:
             raise ValueError(
                 f"the pullback returned shape {tuple(gradient.shape)} for x of shape {tuple(shape)}; "
@@ -142,7 +151,10 @@ class CountingOracle:
 
     def _whole(self, whole: Callable[[], Array], passes: int, shape: tuple[int, ...], has_hessian: bool) -> Array:
         self._account.backwards += passes
-        J = _call(whole)
+        try:
+            J = whole()
+        except StopIteration as error:
+            raise RuntimeError(STOPPED) from error
         if type(J) is not np.ndarray and is_sparse(J):
             J = read(J, "the jacobian")
         if J.shape != shape:
@@ -163,7 +175,10 @@ class CountingOracle:
 
     def _hessian(self, hessian: Callable[..., Any], d: int, w: Array, objective: float = 1.0) -> SparseMatrix | None:
         """Return H in a pattern that grows if it must: sums of sparse arrays have no entries that cancel."""
-        found = _call(hessian, w, objective)
+        try:
+            found = hessian(w, objective)
+        except StopIteration as error:
+            raise RuntimeError(STOPPED) from error
         if found is None:
             return None
         H, seen = read(found, "the hessian", (d, d)), self._hessian_pattern
@@ -192,13 +207,3 @@ class CountingOracle:
             replace(self._inner, num_constraints=self._length)  # names and equalities must fit this length
         elif g.shape[-1] != self._length:
             raise ValueError(f"the constraints have length {g.shape[-1]}, expected {self._length}")
-
-
-def _call(function: Callable[..., Any], *args: Any) -> Any:
-    """Call the problem's own code. A StopIteration in it is an error, not an observer's wish to end the run."""
-    try:
-        return function(*args)
-    except StopIteration as error:
-        raise RuntimeError(
-            "the problem's own code raised StopIteration; only observers, stop rules and callbacks may raise it"
-        ) from error

@@ -143,6 +143,11 @@ class Progress:
             raise AttributeError(name)
         return getattr(self.run, name)
 
+    @property
+    def step(self) -> int:
+        """How many updates the method has made."""
+        return self.run.state.step
+
     def record(self, history: History) -> Run:
         """Return the run as it is now, from which it can be continued."""
         measuring, now = self._oracle.measuring, self.run.state.evaluation

@@ -88,9 +88,10 @@ def describe_point(
     gradient, all_bound_v = np.full(free.shape, np.nan), np.full(free.shape, np.nan)
     if bound_v is not None:
         gradient, all_bound_v[free] = point.slope(0, full=True)[0].copy(), bound_v
+    if bound_v is not None and not canonical.all_free:
         if any(isinstance(function.jac, str) for function in canonical.functions):
             gradient[~free] = np.nan
-        elif not canonical.all_free:
+        else:
             total = gradient.copy()
             for i, w in enumerate(v, start=1):
                 total = total + w @ point.slope(i, full=True)

@@ -28,7 +28,7 @@ from gdpa.methods.adaptive.scaling import (
     scaling_from,
 )
 from gdpa.methods.adaptive.sqp import begins_with_sqp, enter_sqp, nearly_active
-from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Reference, Trial, sqrt_eps
+from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Reference, Trial
 from gdpa.methods.base import Probe
 from gdpa.methods.method import Method, MethodCard
 from gdpa.numerics.lbfgs import LBFGS
@@ -156,10 +156,11 @@ class AdaptiveGDPA(Settings, Method):
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
         old, scaled = state.replaced(step=state.step + 1, probe=None), ScaledProblem(problem, state.scaling)
-        now = scaled.evaluate(old.phase.place(scaled, old.trial.point(old.z), self.rules))  # 1. one forward pass
+        z = old.phase.place(scaled, old.trial.point(old.z), self.rules)
+        now = scaled.evaluate(z)  # 1. one forward pass
         reference, rise, accepted = assess(old, now, self.rules)
         if accepted:  # 2. nonmonotone Armijo test on F_beta
-            there = old.replaced(x=now.x, evaluation=now.original, reference=reference)
+            there = old.replaced(x=now.x, z=z, evaluation=now.original, _call=now, reference=reference)
             # 3. multipliers, penalty and curvature; the next phase; its trial, or a verdict
             new = self._arrive(scaled, old, there)
             if math.isfinite(new.trial.slope):
@@ -175,7 +176,7 @@ class AdaptiveGDPA(Settings, Method):
             state = phase.arrive(self, problem, old, state)
             return state.phase.plan(self, problem, state)
         if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
-            far = state.violation > sqrt_eps(state.x) * max(1.0, float(max_norm(state.x)))
+            far = state.violation > state.negligible * max(1.0, float(max_norm(state.x)))
             return enter_restoration(self, problem, state) if far else state.replaced(verdict=Status.DIVERGING)
         unmoved = 0 if _moved(old.x, state.x, rules) else old.unmoved_points + 1
         if unmoved != state.unmoved_points:
@@ -183,7 +184,7 @@ class AdaptiveGDPA(Settings, Method):
         violated, still = state.is_violated, unmoved >= rules.patience
         state = phase.arrive(self, problem, old, state)
         state = state.phase.plan(self, problem, state)
-        if self.step == "auto":
+        if self.step == "auto" and state.multipliers.shape[0] > rules.few_rows:
             state = self._choose(problem, state)
         state = _watch(state, rules)
         if violated and (still or state.monitor.is_out_of_patience(rules.patience)):
@@ -202,7 +203,7 @@ class AdaptiveGDPA(Settings, Method):
             if correction is not None:
                 return state.replaced(trial=trial._replace(correction=correction))
         length = trial.shorter(rise, rules)
-        if length >= sqrt_eps(state.x) ** (2 * rules.shortest_step):
+        if length >= state.negligible ** (2 * rules.shortest_step):
             return state.replaced(trial=trial._replace(length=length))
         if state.curvature.pairs:  # once more along the projected gradient
             curvature = LBFGS.fresh(state.gradient, state.curvature.limit)
@@ -231,7 +232,7 @@ class AdaptiveGDPA(Settings, Method):
         take. An easy problem is solved by then.
         """
         rules, m, d = self.rules, state.multipliers.shape[0], state.x.shape[0]
-        if m <= rules.few_rows or m * d > JACOBIAN_LIMIT or not problem.is_box:
+        if m * d > JACOBIAN_LIMIT or not problem.is_box:
             return state
         if state.call(problem).original.has_cheap_jacobian:
             return state
@@ -288,14 +289,14 @@ def assess(state: AdaptiveState, now: ScaledEvaluation, rules: Rules) -> tuple[R
     rise = value - current
     if trial.forced and math.isfinite(value):
         return points.newest(), rise, True
-    accepted = trial.suffices(value, current, reference, rules.roundings * machine_eps(now.x), rules)
-    return points.newest(rules.reference_points), rise, accepted
+    accepted = trial.suffices(value, current, reference, rules.roundings * state.eps, rules)
+    most = rules.reference_points
+    return points if points.objectives.shape[0] <= most else points.newest(most), rise, accepted
 
 
 def _moved(old: Array, new: Array, rules: Rules) -> bool:
     """Return whether a coordinate has changed by more than rounding."""
-    xp = namespace(new)
-    return some(xp.abs(new - old) > rules.roundings * machine_eps(new) * xp.abs(new))
+    return some(abs(new - old) > rules.roundings * machine_eps(new) * abs(new))
 
 
 def _watch(state: AdaptiveState, rules: Rules) -> AdaptiveState:
@@ -322,8 +323,10 @@ def _are_outgrown(problem: ScaledProblem, state: AdaptiveState, rules: Rules) ->
     A first small step from 0 does not measure x: a length of 1 is shortened at `Rules.patience` points or not at all,
     and a shorter one is not shortened.
     """
-    if problem.original.x_scale is not None or not problem.is_box or not state.scaling.has_common_length:
+    lengths = state.scaling.lengths
+    common = lengths is None or state.scaling.has_common_length
+    if problem.original.x_scale is not None or not problem.is_box or not common:
         return False  # lengths of single variables stay
-    D, size = state.scaling.length, float(max_norm(state.x))
+    D, size = 1.0 if lengths is None else float(lengths[0]), float(max_norm(state.x))
     shortened = D > 1 or (D == 1 and size > 0 and state.step == rules.patience)
     return size > rules.ordinary * D or (shortened and size < D / rules.ordinary)

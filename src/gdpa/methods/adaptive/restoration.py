@@ -24,7 +24,7 @@ from gdpa.methods.adaptive.quasi_newton import descend, enter_quasi_newton, meas
 from gdpa.methods.adaptive.rules import Rules, Settings
 from gdpa.methods.adaptive.scaling import ScaledProblem
 from gdpa.methods.adaptive.sqp import begins_with_sqp, enter_sqp
-from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Phase, Trial, sqrt_eps
+from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Phase, Trial
 
 
 @stored
@@ -68,7 +68,7 @@ class Restoration(Phase):
         if self.stage != Stage.DESCENDING:
             phase = replace(self, points=self.points + 1)
             state = state.replaced(phase=phase)
-        if state.violation <= max(rules.restored * self.violation, sqrt_eps(state.x)):
+        if state.violation <= max(rules.restored * self.violation, state.negligible):
             return self.end(method, problem, state)
         reach = 1 + float(max_norm(state.z))
         if not _is_flat(problem, state, reach, rules):
@@ -97,7 +97,7 @@ class Restoration(Phase):
         """
         units = state.scaling.constraints
         common = 1 / float(max_norm(1 / units))
-        if float(max_norm(units)) <= common * (1 + sqrt_eps(state.x)):
+        if float(max_norm(units)) <= common * (1 + state.negligible):
             return state.replaced(verdict=Status.LOCALLY_INFEASIBLE)
         state = state.rescaled(1.0, common / units, state.scaling.lengths)
         return enter_restoration(method, ScaledProblem(problem.original, state.scaling), state)
@@ -139,5 +139,5 @@ def _is_flat(problem: ScaledProblem, state: AdaptiveState, reach: float, rules: 
     """Return whether the violation is stationary: moving x by its size changes it by a millionth to first order."""
     size = float(norm(violation(state.constraints, state.lagrangian.num_equalities)))
     stationarity = float(max_norm(gradient_mapping(problem.domain, state.z, state.gradient)))
-    share = max(rules.stationary, rules.roundings * sqrt_eps(state.x) ** 1.5)
+    share = max(rules.stationary, rules.roundings * state.negligible**1.5)
     return bool(stationarity * reach <= share * size * min(size, 1.0))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gdpa.base.arrays import every, from_numpy, max_norm, namespace
-from gdpa.base.sets import Box, ConvexSet, Reals
+from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem
@@ -61,20 +61,12 @@ class Scaling(NamedTuple):
 class ScaledEvaluation:
     """An oracle call at x = D z: f', g' and their derivatives in z. It shares derivatives with the original call."""
 
-    __slots__ = ("original", "scaling", "x")
+    __slots__ = ("constraints", "objective", "original", "scaling", "x")
 
     def __init__(self, original: Evaluation, scaling: Scaling, x: Array) -> None:
         self.original, self.scaling, self.x = original, scaling, x
-
-    @property
-    def objective(self) -> Array:
-        """The scaled objective."""
-        return self.scaling.objective * self.original.objective
-
-    @property
-    def constraints(self) -> Array:
-        """The scaled constraints."""
-        return self.scaling.constraints * self.original.constraints
+        self.objective = scaling.objective * original.objective
+        self.constraints = scaling.constraints * original.constraints
 
     def pullback(self, w: Array, objective: float = 1.0) -> Array:
         """Return objective * grad f' + J'^T w, one backward pass."""
@@ -120,8 +112,8 @@ class ScaledProblem:
 
     def __init__(self, original: Problem, scaling: Scaling) -> None:
         self.original, self.scaling, self.num_equalities = original, scaling, original.num_equalities
-        self.is_box = is_box(original.domain)
         self.domain, D = original.domain, scaling.lengths
+        self.is_box = isinstance(self.domain, (Reals, Box))
         if D is not None and isinstance(self.domain, Box):
             lower, upper = self.domain.bounds(D)
             self.domain = Box(lower / D, upper / D)
@@ -138,11 +130,6 @@ class ScaledProblem:
             return None
         lower, upper = self.domain.bounds(z)  # type: ignore[attr-defined]
         return lower - z, upper - z
-
-
-def is_box(domain: ConvexSet) -> bool:
-    """Return whether the set is a box or the whole space, in which coordinates are independent."""
-    return isinstance(domain, (Reals, Box))
 
 
 def measures_rows(now: Evaluation, rules: Rules) -> bool:
@@ -208,7 +195,7 @@ def common_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) ->
     The length of x_j is ``problem.x_scale``, or max_k |x_k| for all, or `length_at_zero`. Lengths within
     `Rules.ordinary` of 1 are left as they are.
     """
-    if not is_box(problem.domain):
+    if not isinstance(problem.domain, (Reals, Box)):
         return None
     if problem.x_scale is not None:
         known = np.asarray(problem.x_scale) * np.ones(x.shape[-1])
@@ -246,7 +233,7 @@ def own_lengths(problem: Problem, x: Array, rules: Rules) -> Array | None:
     them only after it has stalled in a common one.
     """
     size = np.abs(to_float64(x))
-    if problem.x_scale is not None or not is_box(problem.domain) or not size.any():
+    if problem.x_scale is not None or not isinstance(problem.domain, (Reals, Box)) or not size.any():
         return None
     powers = np.rint(np.log2(np.where(size > 0, size, size.max())))
     return None if np.ptp(powers) <= math.log2(rules.ordinary) else _powers_of_two(powers, x)

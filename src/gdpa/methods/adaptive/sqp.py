@@ -12,28 +12,27 @@ References:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import array_api_compat
 import numpy as np
 
 from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, to_numpy, total
-from gdpa.base.sets import ConvexSet
+from gdpa.base.sets import Box, ConvexSet, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.certificate import JACOBIAN_LIMIT
-from gdpa.core.lagrangian import AugmentedLagrangian
+from gdpa.core.lagrangian import AugmentedLagrangian, shifted
 from gdpa.core.multipliers import best_multipliers
 from gdpa.core.problem import Evaluation, unit_vectors
 from gdpa.methods.adaptive.quasi_newton import projected_gradient
 from gdpa.methods.adaptive.rules import Rules, Settings
-from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, drift, is_box
-from gdpa.methods.adaptive.state import AdaptiveState, Phase, Trial, largest_violation, sqrt_eps
-from gdpa.numerics.lbfgs import LBFGS
+from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, drift
+from gdpa.methods.adaptive.state import AdaptiveState, Phase, Trial, largest_violation
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.qp import WORKING_SET
-from gdpa.numerics.sparse.matrix import filled, is_sparse, row_sizes
+from gdpa.numerics.sparse.matrix import SparseMatrix, filled, row_sizes
 from gdpa.numerics.sparse.model import sparse_model_step
 from gdpa.numerics.sparse.program import STIFFER, Quadratic, predicts
 
@@ -54,7 +53,8 @@ class SQP(Phase):
 
         Next to the bound a coordinate counts as free, and its multiplier as a residual.
         """
-        return problem.domain.snap(z, rules.roundings * machine_eps(z)) if is_sparse(self.jacobian) else z
+        sparse = isinstance(self.jacobian, SparseMatrix)
+        return problem.domain.snap(z, rules.roundings * machine_eps(z)) if sparse else z
 
     def arrive(
         self, method: Settings, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState
@@ -95,7 +95,7 @@ class SQP(Phase):
             state = state.rescaled(*change, state.scaling.lengths).replaced(monitor=state.monitor.reset())
             c, J, g = phase.gradient, phase.jacobian, state.constraints
         now, z = state.call(problem), state.z
-        if state.hessian is None and now.original.has_hessian and isinstance(c, np.ndarray):
+        if state.hessian is None and now.original.second is not None and isinstance(c, np.ndarray):
             state = state.replaced(hessian=now.hessian(state.lagrangian.multipliers))
         model = model_at(problem, z, state, c, J, g, state.violation)
         F, step = model.penalize(state.lagrangian, rules)
@@ -137,7 +137,7 @@ class SQP(Phase):
 def begins_with_sqp(domain: ConvexSet, now: Evaluation, d: int, step: str, rules: Rules) -> bool:
     """Return whether a run begins with SQP: J is cheap or has few rows, and X is a box or the whole space."""
     m = now.constraints.shape[-1]
-    if (m == 0 and not now.has_hessian) or not is_box(domain):
+    if (m == 0 and not now.has_hessian) or not isinstance(domain, (Reals, Box)):
         return False
     cheap = (now.has_cheap_jacobian or m <= rules.few_rows) and (m * d <= JACOBIAN_LIMIT or now.is_sparse)
     return step == "jacobian" or (step == "auto" and cheap)
@@ -181,15 +181,16 @@ def _fit_multipliers(problem: ScaledProblem, z: Array, model: Model, multipliers
     qualification the model's lag behind. No multipliers have a smaller residual than the violation.
     """
     c, J, g, violation, domain = model.c, model.J, model.g, model.violation, problem.domain
-    gradient, split = c + matmul(multipliers, J), g.shape[-1] - problem.num_equalities
-    if not model.fits_multipliers(g):
+    gradient, split = model.pulled(multipliers), g.shape[-1] - problem.num_equalities
+    if g.shape[-1] > model.most_fitted:
         return multipliers, gradient, 1.0
-    sizes = namespace(g).abs(g[:split])
+    sizes = abs(g[:split])
 
     def residual(lam: Array, gradient: Array) -> float:
         """The largest KKT residual on the scaled problem; slackness is the mean of |g_i| weighted by lambda."""
-        slackness = float(matmul(lam[:split], sizes)) / max(1.0, float(total(namespace(lam).abs(lam))))
-        return max(float(max_norm(domain.tangent(z, -gradient))), violation, slackness)
+        slackness = float(matmul(lam[:split], sizes)) / max(1.0, float(total(abs(lam))))
+        left = gradient if model.bounds is None else domain.tangent(z, -gradient)
+        return max(float(max_norm(left)), violation, slackness)
 
     old = residual(multipliers, gradient)
     if old <= violation:
@@ -208,6 +209,8 @@ class Model:
         c, J, g: grad f', J' and g'.
         violation: the largest one.
         bounds: how far each coordinate may move down and up; None for the whole space.
+        B: the matrix of second derivatives.
+        most_fitted: up to this many constraints have their best multipliers for x quickly found.
     """
 
     c: Array
@@ -215,6 +218,10 @@ class Model:
     g: Array
     violation: float
     bounds: tuple[Array, Array] | None
+    B: Any
+    most_fitted: ClassVar[int] = -1
+    _pulled: tuple[Any, Any] = field(default=(None, None), init=False)
+    _weights: tuple[Any, Any] = field(default=(None, None), init=False)
 
     def minimize(self, F: AugmentedLagrangian, near: ModelStep | None = None, interior: bool = True) -> ModelStep:
         """Return the minimizer of the model of F, from ``near``, the minimizer with a smaller beta, if that is known.
@@ -225,22 +232,30 @@ class Model:
 
     def bend(self, step: ModelStep) -> float:
         """Return p'Bp of a step p that minimizes the model of some penalty."""
-        raise NotImplementedError
+        return dot(step.direction, self.B.product(step.direction))
 
     def stiffest(self, F: AugmentedLagrangian, rules: Rules) -> float:
         """Return the beta of a stiff model."""
         return rules.largest_beta
 
-    def fits_multipliers(self, g: Array) -> bool:
-        """Return whether the best multipliers for x are quickly found."""
-        return False
+    def pulled(self, multipliers: Array) -> Array:
+        """Return grad f' + J'^T multipliers, once for the multipliers of a step."""
+        if self._pulled[0] is not multipliers:
+            self._pulled = multipliers, self.c + matmul(multipliers, self.J)
+        return self._pulled[1]
+
+    def weights(self, F: AugmentedLagrangian) -> Array:
+        """Return the weights of the rows of J' in the gradient of F_beta at x, once for each F_beta."""
+        if self._weights[0] is not F:
+            self._weights = F, F.weights(self.g)
+        return self._weights[1]
 
     def penalize(self, F: AugmentedLagrangian, rules: Rules) -> tuple[AugmentedLagrangian, ModelStep]:
         """Return F_beta and the step, with beta raised until the step removes enough of the violation."""
         stiff = self.stiff(F, rules)
         step = self.choose(F, stiff, rules)
         for _ in range(rules.raises):
-            if self.violation <= sqrt_eps(self.c) or F.beta >= rules.largest_beta:
+            if self.violation == 0 or F.beta >= rules.largest_beta or self.violation <= math.sqrt(machine_eps(self.c)):
                 break
             left = largest_violation(self.g + matmul(self.J, step.direction), F.num_equalities)
             if left <= rules.violation_left * self.violation:
@@ -259,9 +274,8 @@ class Model:
         The weight 1 / beta of the multipliers in the model's dual makes them converge linearly. With beta_max in place
         of beta they converge as in SQP (Wright 1998: superlinear convergence asks for a weight that vanishes).
         """
-        beta = self.stiffest(F, rules)
-        if self.violation < rules.near and F.beta < beta:
-            return self.minimize(F.stiffened(np.inf, beta), interior=False)
+        if self.violation < rules.near and F.beta < (beta := self.stiffest(F, rules)):
+            return self.minimize(F._replace(beta=beta), interior=False)
         return None
 
     def choose(
@@ -272,43 +286,37 @@ class Model:
         A step along which the model of F_beta rises would be cut short, and the multipliers would stay wrong. With
         beta_max a slope down is enough: the multipliers of a sparse model are taken whole however short the step is.
         """
-        if stiff is None or F.beta >= self.stiffest(F, rules):
+        largest = F.beta >= rules.largest_beta
+        if stiff is None or (largest and F.beta >= self.stiffest(F, rules)):
             return self.minimize(F, near)
-        change = dot(self.gradient(F), stiff.direction) if F.beta >= rules.largest_beta else self.change(F, stiff)
+        change = dot(self.gradient(F), stiff.direction) if largest else self.change(F, stiff)
         return stiff if change < 0 else self.minimize(F, near)  # the change along a step that is NaN is not below 0
 
     def gradient(self, F: AugmentedLagrangian) -> Array:
         """Return the gradient of F_beta at x, which is also the gradient of its model at p = 0."""
-        return self.c + matmul(F.weights(self.g), self.J)
+        return self.c + matmul(self.weights(F), self.J)
 
     def change(self, F: AugmentedLagrangian, step: ModelStep) -> float:
         """Return the change of the model of F_beta along a step p: grad f'p + p'Bp/2 is added to f, and Jp to g."""
         p = step.direction
-        before, after = F.weights(self.g), F.weights(self.g + matmul(self.J, p))
+        before, after = self.weights(F), F.weights(self.g + matmul(self.J, p))
         return dot(self.c, p) + self.bend(step) / 2 + (dot(after, after) - dot(before, before)) / (2 * F.beta)
 
 
-@dataclass
 class DenseModel(Model):
     """The model with a dense Jacobian and a limited-memory BFGS matrix."""
 
-    B: LBFGS
+    most_fitted: ClassVar[int] = WORKING_SET
 
     def minimize(self, F: AugmentedLagrangian, near: ModelStep | None = None, interior: bool = True) -> ModelStep:
-        r, p = F.shifted(self.g) / F.beta, F.num_equalities
+        r, p = shifted(F.multipliers, F.beta, F.tau, self.g) / F.beta, F.num_equalities
         return model_step(self.B, self.c, self.J, r, F.beta, p, self.bounds)
 
     def bend(self, step: ModelStep) -> float:
-        p = step.direction
-        if self.bounds is None:  # Bp + grad f + J'l = 0
-            return -dot(self.c + matmul(step.multipliers, self.J), p)
-        return dot(p, self.B.product(p))
-
-    def fits_multipliers(self, g: Array) -> bool:
-        return bool(g.shape[-1] <= WORKING_SET)  # more take too long
+        # Without bounds Bp + grad f + J'l = 0.
+        return super().bend(step) if self.bounds else -dot(self.pulled(step.multipliers), step.direction)
 
 
-@dataclass
 class SparseModel(Model):
     """The model with a sparse Jacobian and a sparse matrix with a low rank.
 
@@ -316,14 +324,9 @@ class SparseModel(Model):
     times larger then.
     """
 
-    B: Quadratic
-
     def minimize(self, F: AugmentedLagrangian, near: ModelStep | None = None, interior: bool = True) -> ModelStep:
-        r, p = F.shifted(self.g) / F.beta, F.num_equalities
+        r, p = shifted(F.multipliers, F.beta, F.tau, self.g) / F.beta, F.num_equalities
         return sparse_model_step(self.B, self.c, self.J, r, F.beta, p, self.bounds, interior, near)
-
-    def bend(self, step: ModelStep) -> float:
-        return dot(step.direction, self.B.product(step.direction))
 
     def stiffest(self, F: AugmentedLagrangian, rules: Rules) -> float:
         return STIFFER * F.beta if F.beta >= rules.largest_beta else rules.largest_beta
@@ -334,7 +337,8 @@ def model_at(
 ) -> Model:
     """Return the model at z, where the state is; a row of zeros was not evaluated and takes no part in it."""
     bounds = problem.step_bounds(z)
-    if state.hessian is None and not is_sparse(J):
+    sparse = isinstance(J, SparseMatrix)
+    if state.hessian is None and not sparse:
         return DenseModel(c, J, g, violation, bounds, state.curvature)
-    J = J if is_sparse(J) else filled(J)
+    J = J if sparse else filled(J)
     return SparseModel(c, J, g, violation, bounds, Quadratic.of(state.curvature, state.hessian, len(c)))

@@ -206,7 +206,7 @@ class AdaptiveState(State):
     unmoved_points: int = 0
     reviews: int = 0
 
-    @property
+    @cached_property
     def z(self) -> Array:
         """The point in the scaled variables, x / D."""
         D = self.scaling.lengths
@@ -223,22 +223,36 @@ class AdaptiveState(State):
         return largest_violation(self.reference.constraints[-1], self.lagrangian.num_equalities)
 
     @cached_property
+    def eps(self) -> float:
+        """The precision of x."""
+        return machine_eps(self.x)
+
+    @cached_property
+    def negligible(self) -> float:
+        """A violation up to this is rounding."""
+        return math.sqrt(self.eps)
+
+    @cached_property
     def is_violated(self) -> bool:
         """Whether a scaled constraint is violated by more than rounding."""
-        return self.violation > sqrt_eps(self.x)
+        return self.violation > self.negligible
 
     def call(self, problem: ScaledProblem) -> ScaledEvaluation:
         """Return the oracle call at x in the units of the state."""
-        return ScaledEvaluation(self.evaluation or problem.original.evaluate(self.x), self.scaling, self.x)
+        if (now := vars(self).get("_call")) is None:
+            now = ScaledEvaluation(self.evaluation or problem.original.evaluate(self.x), self.scaling, self.x)
+            vars(self)["_call"] = now
+        return now
 
     def replaced(self, **changes: Any) -> AdaptiveState:
-        """Return the state with other values of some fields: `dataclasses.replace` without its check of each field."""
+        """Return the state with other values of some fields, and without the numbers that were made of them."""
         state = object.__new__(AdaptiveState)
         known = vars(state)
-        known.update(vars(self), **changes)
-        if "reference" in changes:
-            known.pop("violation", None)
-            known.pop("is_violated", None)
+        known.update(vars(self))
+        if not changes.keys().isdisjoint(("x", "evaluation", "scaling", "reference")):  # the fields of the point
+            for name in ("z", "_call", "violation", "is_violated"):
+                known.pop(name, None)
+        known.update(changes)
         return state
 
     def rescaled(self, a: float = 1.0, b: Array | float = 1.0, lengths: Array | None = None) -> AdaptiveState:
@@ -273,13 +287,3 @@ def largest_violation(constraints: Array, num_equalities: int) -> float:
     if num_equalities == 0:
         return max(float(top(constraints)), 0.0)  # the same in one operation
     return float(top(violation(constraints, num_equalities)))
-
-
-def sqrt_eps(x: Array) -> float:
-    """Return the square root of the precision of ``x``: a violation below it is negligible.
-
-    >>> import numpy as np
-    >>> sqrt_eps(np.zeros(1)) == 2.0**-26
-    True
-    """
-    return math.sqrt(machine_eps(x))

@@ -206,6 +206,8 @@ def _check_indices(matrix: Any, name: str) -> None:
 
 def row_sizes(J: Array) -> Array:
     """Return the largest absolute value in every row of a dense or sparse matrix; 0 for a row without entries."""
+    if type(J) is np.ndarray and J.ndim == 2:
+        return np.maximum.reduce(np.abs(J), axis=-1)  # of as many columns as x has, at least one
     if not isinstance(J, SparseMatrix):
         return max_norm(J)
     out, starts = np.zeros(J.shape[0]), J.pattern.indptr[:-1]
@@ -222,6 +224,8 @@ def combined(weights: Array, J: Array) -> Array:
 
 def row_sums(J: Array, v: Array) -> Array:
     """Return J v, for each member of a batch of dense matrices or for a sparse one."""
+    if type(J) is np.ndarray and v.ndim == 1:
+        return np.add.reduce(J * v, axis=-1)
     return J @ v if isinstance(J, SparseMatrix) else total(J * (v if v.ndim == 1 else v[..., None, :]))
 
 
