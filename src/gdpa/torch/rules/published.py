@@ -115,8 +115,9 @@ class SPBM(Rule):
         epoch_length: batches in an epoch; None leaves gamma and K as they start.
 
     References:
-        arXiv 2605.18618. A. Ben-Tal, M. Zibulevsky, "Penalty/barrier multiplier methods for convex programming
-        problems", SIAM J. Optim. 1997.
+        A. Bosak et al., "Stochastic Penalty-Barrier Methods for Constrained Machine Learning", arXiv 2605.18618.
+        A. Ben-Tal, M. Zibulevsky, "Penalty/barrier multiplier methods for convex programming problems", SIAM J. Optim.
+        1997.
     """
 
     dual_rate: float = 1.0
@@ -235,7 +236,8 @@ class RCML(Rule):
         penalty, gain: kappa and eta.
 
     References:
-        RCML ("pressure, memory, residual"), arXiv 2606.07088; we had its abstract alone, the form is our reading.
+        K. Liu, J. Hu, Z. Qu, "Residual-Controlled Multiplier Learning for Stochastic Constrained Decision-Making",
+        arXiv 2606.07088; we had its abstract alone, the form is our reading.
     """
 
     dual_rate: float = 1.0
