@@ -193,18 +193,8 @@ def test_the_method_in_a_copy_of_the_repository_passes_the_tests_of_all_methods(
     insert_after(tmp_path / RACE, "GRIDS = {\n", grid)
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
     tests = [str(TABLE), "tests/methods/test_registry.py", "tests/paper/test_race.py", "tests/test_architecture.py"]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "switching or row or registry or Switch or race",
-    ]
-    ended = subprocess.run(
-        [*command, *tests, str(METHOD)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
-    )
+    chosen = ["-k", "switching or row or registry or Switch or race", *tests, str(METHOD)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count(".") > 20

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gdpa.base.arrays import positive_part
-from gdpa.base.checks import check_count, check_positive
+from gdpa.base.checks import check_count, check_positive, check_share
 from gdpa.core.lagrangian import AugmentedLagrangian, ascended, in_gate, shifted
 from gdpa.torch.rules.base import LARGEST, Entries, Number, Row, Rule, Scalar, Vector, functions
 
@@ -129,9 +129,7 @@ class SPBM(Rule):
     vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector(1e-9, 0.0, 100.0), "penalties": Vector(1.0, 0.1, 1.0)}
 
     def __post_init__(self) -> None:
-        for name in ("gamma", "mix"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
+        check_share(gamma=self.gamma, mix=self.mix)
         if self.epoch_length is not None:
             check_count(1, epoch_length=self.epoch_length)
 
