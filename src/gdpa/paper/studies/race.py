@@ -340,7 +340,7 @@ def _verdicts(runs: Sequence[Record]) -> list[Verdict]:
         Verdict(
             claim,
             max(factors) >= FACTOR if factors else None,
-            f"{' '.join(words['factor'])} The claim is about a stochastic method that is not in this race.",
+            f"{' '.join(words['factor'])} The claim is about the SPIDER penalty: python -m benchmarks.spider.",
         ),
         Verdict(
             "AdaptiveGDPA needs the fewest passes.",
