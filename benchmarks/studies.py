@@ -127,6 +127,12 @@ def disc(results: Path) -> Tables:
     return {"table.md": table(rows_of(results, "disc", STUDY.names))}
 
 
+def spider(results: Path) -> Tables:
+    from benchmarks.spider import STUDY, table
+
+    return {"table.md": table(rows_of(results, "spider", STUDY.names))}
+
+
 def fair_adult(results: Path) -> Tables:
     from benchmarks.fair_adult import STUDY, table
 
@@ -237,6 +243,9 @@ STUDIES: dict[str, Declared] = {
             "benchmarks/disc.py",
         ),
         disc,
+    ),
+    "spider": Declared(
+        ("src/gdpa/torch/rules/recursive.py", "src/gdpa/paper/studies/race.py", "benchmarks/spider.py"), spider
     ),
     "ablation": Declared((*CORE, "benchmarks/ablation.py", "benchmarks/ablation_cases.py"), ablation),
     "confidence": Declared((*TORCH, "benchmarks/confidence.py"), confidence),

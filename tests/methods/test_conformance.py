@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,6 +145,18 @@ def test_the_page_of_the_methods_shows_the_same_refusals() -> None:
         assert (sets != "any") == ("simplex" in row.rejects), line
         for column, answer in list(answers.items())[1:]:
             assert answer == ("refused" if kinds.get(column) in row.rejects else "yes"), line
+
+
+def test_the_table_of_theorems_has_every_method_and_every_rule() -> None:
+    from gdpa.methods.registry import class_names
+    from gdpa.torch import rules
+
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
+    table = page.split("## The methods and their theorems")[1].split("**AdaptiveGDPA")[0]
+    named = [word for line in table.splitlines() if "|" in line for word in re.findall(r"`(\w+)", line.split("|")[-2])]
+    penalties = (rules.StormPenalty, rules.SpiderPenalty)
+    expected = {*class_names(), *(kind.__name__ for kind in (*rules.RULES.values(), *penalties))}
+    assert sorted(named) == sorted(expected)
 
 
 @pytest.mark.parametrize("name", LINEAR)

@@ -62,6 +62,11 @@ def test_printed_constants_are_the_appendix() -> None:
     ]
 
 
+def test_the_ablations_keep_their_tau_with_the_printed_constants_of_gdpa() -> None:
+    found = [METHODS[name].printed("network") for name in ("penalty", "linearized-alm")]
+    assert [(method.alpha(1), method.beta(1), method.tau) for method in found] == [(2e-4, 2e-4, 1), (2e-4, 2e-4, 0)]
+
+
 def test_presets_that_are_not_there_say_so() -> None:
     with pytest.raises(ValueError, match=re.escape("prints no constants for PDD; use PDD.tuned()")):
         METHODS["pdd"].printed("mnpc")
@@ -78,7 +83,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("iqrc", {"tolerance": -1.0}, "tolerance must be a finite number of at least 0, got -1.0"),
     ("proximal-admm", {"beta": 2.0}, "beta must be at most 1, got 2.0"),
     ("proximal-admm", {"step": -1.0}, "step must be a positive finite number, got -1.0"),
-    ("pdd", {"c": 1.0}, "c and shrink must lie below 1, got c=1.0"),
+    ("pdd", {"c": 1.0}, "c must lie strictly between 0 and 1, got 1.0"),
     ("gda", {"bound": -1.0}, "bound must be a positive finite number, got -1.0"),
     ("gda", {"augmentation": -1.0}, "augmentation must be a finite number of at least 0, got -1.0"),
     ("gda", {"alpha": True}, "must be a positive finite number, got True"),

@@ -84,6 +84,20 @@ def test_a_resumed_run_takes_the_same_steps(kind: Any) -> None:
     assert other.steps == 6
 
 
+@pytest.mark.parametrize("kind", [StormPenalty, SpiderPenalty])
+def test_a_backward_pass_that_needs_the_parameters_sees_those_of_its_step(kind: Any) -> None:
+    """min x^2 y^2 + (x - y)^2 subject to x y >= 1: x = y = 1. A product keeps its factors for the backward pass."""
+    x, y = parameter(1.5), parameter(0.5)
+    opt = kind([x, y], lr=0.01, penalty=10.0)
+
+    def batch() -> Any:
+        return ((x * y) ** 2 + (x - y) ** 2).sum(), 1 - x * y
+
+    for _ in range(500):
+        opt.step(batch, **({} if kind is StormPenalty else {"large": batch}))
+    assert [x.item(), y.item()] == pytest.approx([1, 1], abs=0.05)
+
+
 def test_bad_constants_are_named() -> None:
     with pytest.raises(ValueError, match="memory must be a positive finite number, got 0"):
         StormPenalty([parameter()], lr=0.1, memory=0)

@@ -143,10 +143,7 @@ class Penalty(GDPA):
 
     card: ClassVar[MethodCard] = MethodCard("Penalty (GDPA at tau = 1)", "penalty", constraint_type="inequality")
     # GDPA's own constants, without its tau.
-    printed_constants: ClassVar = {
-        "mnpc": {"alpha": 0.1, "beta": 1e-4, "tau": 0.1},
-        "network": {"alpha": 2e-4, "beta": 2e-4, "tau": 0.1},
-    }
+    printed_constants: ClassVar = {"mnpc": {"alpha": 0.1, "beta": 1e-4}, "network": {"alpha": 2e-4, "beta": 2e-4}}
 
     @classmethod
     def tuned(cls) -> Self:

@@ -74,17 +74,9 @@ class Subproblem:
             return smooth
         return smooth + self.prox / 2 * namespace(x).sum((x - self.center) ** 2, axis=-1)
 
-    def weights(self, at: Evaluation) -> Array:
-        """Return ``[lambda + beta g(x)]_+``: the weights of J^T in the gradient, and the multiplier estimate."""
-        return self.lagrangian.weights(at.constraints)
-
-    def shortfall(self, at: Evaluation) -> Array:
-        """Return ``max(g, -lambda/beta)`` (g for equalities), the residual g + s of the eliminated slack form."""
-        return self.lagrangian.complementarity(at.constraints)
-
     def slope(self, x: Array, at: Evaluation) -> Slope:
         """Return value, gradient and probe at ``x`` (one backward pass)."""
-        w = self.weights(at)
+        w = self.lagrangian.weights(at.constraints)
         lagrangian = at.pullback(w)
         gradient = lagrangian if self.center is None else lagrangian + self.prox * (x - self.center)
         return Slope(self.value(x, at), gradient, Probe(x, w, at.objective, at.constraints, lagrangian, evaluation=at))

@@ -93,13 +93,14 @@ def contest(
         x = _double(state.center if isinstance(state, IQRCState) else state.x)
         if (rows and step == rows[-1]["step"]) or not math.isfinite(float(norm(x))):
             return
-        certificate = certify(x, _double(state.multipliers))
+        now = exact.evaluate(x)
+        certificate = certify(x, _double(state.multipliers), now)
         worst = float(certificate.relative.worst)
         if not math.isfinite(worst):
             return
         best, found[:] = min(best, worst), [certificate]
         costs = {"step": step, "forwards": forwards, "backwards": backwards, "seconds": round(clock.seconds, 6)}
-        rows.append({**costs, **_numbers_of(certificate), "regularity": regularity(exact, certificate.x)})
+        rows.append({**costs, **_numbers_of(certificate), "regularity": regularity(exact, x, now)})
 
     def watch(progress: Progress) -> None:
         nonlocal due

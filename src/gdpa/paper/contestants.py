@@ -11,7 +11,7 @@ from typing import Any
 
 from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, certificate_at
-from gdpa.core.problem import Problem
+from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import ReferencePoint
 from gdpa.methods import get_method
 from gdpa.methods.nested import Accelerated, FixedMomentum
@@ -123,15 +123,17 @@ def grid(
     return [to_json({"beta": beta, **accuracy, "inner": solver}) for solver in inner for beta in penalties]
 
 
-def certify_from(problem: Problem, x0: Array) -> Callable[[Array, Array], Certificate]:
-    """Return the judge of all methods that start at ``x0``: x, multipliers -> certificate with the best multipliers.
+def certify_from(problem: Problem, x0: Array) -> Callable[[Array, Array, Evaluation], Certificate]:
+    """Return the judge of all methods that start at ``x0``.
+
+    It takes x, multipliers and the oracle call at x, and returns the certificate with the best multipliers.
 
     Residuals are relative to the sizes of grad f and g at the common start. `gdpa.certify` takes sizes near x, and
     near a point where f and its gradient vanish, such as a loss that reaches 0, there are none.
     """
     start = problem.evaluate(x0)
     reference = ReferencePoint(x0, start.gradient(), start.constraints)
-    return lambda x, multipliers: certificate_at(problem, x, reference, problem.evaluate(x), multipliers)
+    return lambda x, multipliers, now: certificate_at(problem, x, reference, now, multipliers)
 
 
 def search(
@@ -151,6 +153,7 @@ def search(
     for index, constants in enumerate(candidates):
         note(index)
         result = solve(problem, x0, build(method, constants), stop=MaxOracleCalls(calls), record=0)
-        worst = float(judge(result.x_last, result.multipliers_last).relative.worst)
+        x = result.x_last
+        worst = float(judge(x, result.multipliers_last, problem.evaluate(x)).relative.worst)
         tried.append({"constants": dict(constants), "kkt": worst if worst == worst else None})
     return sorted(tried, key=lambda one: float("inf") if one["kkt"] is None else one["kkt"])

@@ -88,7 +88,7 @@ class AugmentedMethod(NestedMethod):
     ) -> tuple[A, float]:
         """Return the state after the k-th dual step ``y + w c``, w = ``step`` damped, and the violation ||c||."""
         then = then or form.problem.evaluate(state.inner.x)
-        c = phi.shortfall(then)
+        c = phi.lagrangian.complementarity(then.constraints)  # of the eliminated slack form: g + s
         size = float(norm(c))
         reference = size if math.isnan(state.reference) else state.reference
         # With slacks eliminated a dual step longer than beta could leave the nonnegative numbers.

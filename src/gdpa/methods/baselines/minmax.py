@@ -97,7 +97,8 @@ class MinMax(Method):
         L = Subproblem(problem, state.multipliers, self.augmentation, prox=prox, center=center)
         slope = L.slope(state.x, now)
         new = descend(L, state.x, slope, state.lipschitz, descent)
-        raised = state.multipliers + ascent * L.shortfall(now if simultaneous else new.evaluation)
+        at = now if simultaneous else new.evaluation
+        raised = state.multipliers + ascent * L.lagrangian.complementarity(at.constraints)
         multipliers = project_multipliers(raised / decay, self.bound, problem.num_equalities)
         return replace(
             state, step=state.step + 1, x=new.x, multipliers=multipliers, evaluation=new.evaluation, probe=slope.probe,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gdpa.base.arrays import max_norm, norm
-from gdpa.base.checks import check_positive
+from gdpa.base.checks import check_inside, check_positive
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.certificate import violation
@@ -151,9 +151,8 @@ class PDD(NestedMethod):
     )
 
     def __post_init__(self) -> None:
-        check_positive(rho=self.rho, c=self.c, epsilon=self.epsilon, shrink=self.shrink)
-        if self.c >= 1 or self.shrink >= 1:
-            raise ValueError(f"c and shrink must lie below 1, got c={self.c!r}, shrink={self.shrink!r}")
+        check_positive(rho=self.rho, epsilon=self.epsilon)
+        check_inside(0, 1, c=self.c, shrink=self.shrink)
 
     def init(self, problem: Problem, x0: Array) -> PDDState:
         start = self.begin(problem, x0)
@@ -170,8 +169,8 @@ class PDD(NestedMethod):
             return state
 
         then = then or problem.evaluate(state.x)
-        size = float(max_norm(phi.shortfall(then)))
+        size = float(max_norm(phi.lagrangian.complementarity(then.constraints)))
         state = replace(state, evaluation=then, inner=state.inner.restart(), outer=k, eta=self.shrink * size)
         if size <= eta:
-            return replace(state, multipliers=phi.weights(then))  # lambda + h/rho
+            return replace(state, multipliers=phi.lagrangian.weights(then.constraints))  # lambda + h/rho
         return replace(state, rho=self.c * state.rho)

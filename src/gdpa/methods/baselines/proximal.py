@@ -102,7 +102,7 @@ class PPL(Method):
         F = Subproblem(problem, state.multipliers, self.rho)
         slope = F.slope(state.x, now)
         new = descend(F, state.x, slope, state.lipschitz, self.eta)
-        pressure = F.weights(new.evaluation) if self.fresh else slope.probe.multipliers
+        pressure = F.lagrangian.weights(new.evaluation.constraints) if self.fresh else slope.probe.multipliers
         residual = pressure - state.multipliers
         return replace(
             state, step=state.step + 1, x=new.x, evaluation=new.evaluation, probe=slope.probe, lipschitz=new.lipschitz,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gdpa.base.arrays import positive_part
-from gdpa.base.checks import check_count, check_positive
+from gdpa.base.checks import check_count, check_positive, check_share
 from gdpa.core.lagrangian import AugmentedLagrangian, ascended, in_gate, shifted
 from gdpa.torch.rules.base import LARGEST, Entries, Number, Row, Rule, Scalar, Vector, functions
 
@@ -115,8 +115,9 @@ class SPBM(Rule):
         epoch_length: batches in an epoch; None leaves gamma and K as they start.
 
     References:
-        arXiv 2605.18618. A. Ben-Tal, M. Zibulevsky, "Penalty/barrier multiplier methods for convex programming
-        problems", SIAM J. Optim. 1997.
+        A. Bosak et al., "Stochastic Penalty-Barrier Methods for Constrained Machine Learning", arXiv 2605.18618.
+        A. Ben-Tal, M. Zibulevsky, "Penalty/barrier multiplier methods for convex programming problems", SIAM J. Optim.
+        1997.
     """
 
     dual_rate: float = 1.0
@@ -128,9 +129,7 @@ class SPBM(Rule):
     vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector(1e-9, 0.0, 100.0), "penalties": Vector(1.0, 0.1, 1.0)}
 
     def __post_init__(self) -> None:
-        for name in ("gamma", "mix"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)!r}")
+        check_share(gamma=self.gamma, mix=self.mix)
         if self.epoch_length is not None:
             check_count(1, epoch_length=self.epoch_length)
 
@@ -235,7 +234,8 @@ class RCML(Rule):
         penalty, gain: kappa and eta.
 
     References:
-        RCML ("pressure, memory, residual"), arXiv 2606.07088; we had its abstract alone, the form is our reading.
+        K. Liu, J. Hu, Z. Qu, "Residual-Controlled Multiplier Learning for Stochastic Constrained Decision-Making",
+        arXiv 2606.07088; we had its abstract alone, the form is our reading.
     """
 
     dual_rate: float = 1.0

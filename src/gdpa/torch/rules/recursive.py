@@ -160,11 +160,11 @@ class SpiderPenalty(_Recursive):
 
     def step(self, closure: Closure, large: Closure) -> None:  # type: ignore[override]
         """Take one step on the batch of ``closure``; every ``period`` steps g is estimated by ``large``."""
-        (f, g), group = closure(), self.param_groups[0]
-        with torch.no_grad():
-            if group["value"] is None or self.steps % self.period == 0:
-                group["value"] = large()[1].detach().clone()
-            else:
-                group["value"] = group["value"] + g.detach() - self._at_last_point(lambda: closure()[1].detach())
-            weights = self.penalty * (group["value"] / self.smoothing).clamp(0.0, 1.0)
+        group = self.param_groups[0]
+        renewed = group["value"] is None or self.steps % self.period == 0
+        with torch.no_grad():  # before the graph is built, which parameters that are set would spoil
+            known = large()[1].clone() if renewed else group["value"] - self._at_last_point(closure)[1]
+        f, g = closure()
+        group["value"] = known if renewed else known + g.detach()
+        weights = self.penalty * (group["value"] / self.smoothing).clamp(0.0, 1.0)
         self._move(self._gradient(f + weights @ g), 1.0)
