@@ -1,10 +1,11 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gdpa.paper.base import OutputError, Settings, UsageError
-from gdpa.paper.figures import Chart, Panel, Series, save
+from gdpa.paper.figures import Chart, Panel, Series, inline_svg, save
 from gdpa.paper.records import Folder
 from gdpa.paper.report import write_report
 from gdpa.paper.runner import run_units
@@ -80,6 +81,17 @@ def test_linear_axes_keep_values_that_are_not_positive(tmp_path):
     (png, svg) = save(Chart("c", "t", "words", [panel]), tmp_path)
     assert png.is_file()
     assert "<svg" in svg.read_text()
+
+
+def test_n9_panels_stand_below_each_other_on_a_narrow_page():
+    panel = Panel("p", "x", "y", [Series("a", [1, 2], [1.0, 2.0])])
+    chart = Chart("c", "t", "words", [panel, panel], columns=2)
+    wide, narrow = (
+        [float(size) for size in re.search(r'viewBox="0 0 (\S+) (\S+)"', inline_svg(drawn)).groups()]
+        for drawn in (chart, replace(chart, columns=1))
+    )
+    assert narrow[0] < 0.6 * wide[0]
+    assert narrow[1] > 1.5 * wide[1]
 
 
 @pytest.mark.skipif(not CHROMIUM.exists(), reason="no browser: /usr/bin/chromium is not installed")

@@ -95,19 +95,32 @@ def visible(panel: Panel, series: Series) -> tuple[Vector, Vector, list[Vector]]
 
 def save(chart: Chart, folder: Path) -> list[Path]:
     """Write the chart as ``NAME.png`` and ``NAME.svg`` and return their paths."""
-    import matplotlib
-
     folder.mkdir(parents=True, exist_ok=True)
     figure = draw(chart)
-    paths = []
-    # Fixed ids and no date: the same records give the same bytes.
-    with matplotlib.rc_context({"svg.hashsalt": chart.name, "svg.fonttype": "none"}):
-        for kind, metadata in (("png", {}), ("svg", {"Date": None})):
-            drawn = BytesIO()
-            figure.savefig(drawn, format=kind, dpi=150, metadata=metadata)
-            paths.append(folder / f"{chart.name}.{kind}")
-            write_whole(paths[-1], drawn.getvalue())
+    paths = [folder / f"{chart.name}.{kind}" for kind in ("png", "svg")]
+    for path, content in zip(paths, (_file(figure, chart.name, "png"), _file(figure, chart.name, "svg")), strict=True):
+        write_whole(path, content)
     return paths
+
+
+def inline_svg(chart: Chart) -> str:
+    """Return the SVG of the chart for a page of HTML, which has no XML declaration; its text is escaped.
+
+    >>> inline_svg(Chart("c", "<title>", "", [Panel("", "", "", [])]))[:5]
+    '<svg '
+    """
+    drawn = _file(draw(chart), chart.name, "svg").decode()
+    return drawn[drawn.find("<svg") :]
+
+
+def _file(figure: Any, name: str, kind: str) -> bytes:
+    """Return the content of a file; without dates and with fixed ids: the same records give the same bytes."""
+    import matplotlib
+
+    drawn, metadata = BytesIO(), {"Date": None} if kind == "svg" else {}
+    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        figure.savefig(drawn, format=kind, dpi=150, metadata=metadata)
+    return drawn.getvalue()
 
 
 def draw(chart: Chart) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from gdpa.paper import EXPERIMENTS, get
 from gdpa.paper.base import OutputError, Section, Table, UsageError
-from gdpa.paper.figures import Chart, save
+from gdpa.paper.figures import Chart, inline_svg, save
 from gdpa.paper.provenance import commit_named, versions_named
 from gdpa.paper.records import Folder, Record
 
@@ -96,14 +96,16 @@ def _part(folder: Folder, name: str) -> Part:
 
 
 def _picture(folder: Folder, name: str, chart: Chart) -> tuple[Markup, list[str]]:
-    """Draw a chart; return its SVG for the page and the names of its files."""
+    """Draw a chart; return its SVG for wide and for narrow pages and the names of its files."""
     try:
         paths = save(chart, folder.path / name / "figures")
     except OSError as error:
         raise OutputError(f"cannot write the figure {chart.name}: {error.strerror}; choose another folder") from error
-    drawn = "".join(path.read_text(encoding="utf-8") for path in paths if path.suffix == ".svg")
-    # Without the XML declaration, which HTML does not have. The text is matplotlib's own, so it is escaped.
-    return Markup(drawn[drawn.find("<svg") :]), [str(path.relative_to(folder.path)) for path in paths]
+    shown = inline_svg(chart)
+    if min(chart.columns, len(chart.panels)) > 1:
+        narrow = inline_svg(replace(chart, name=f"{chart.name}-narrow", columns=1))
+        shown = f'<div class="wide">{shown}</div><div class="narrow">{narrow}</div>'
+    return Markup(shown), [str(path.relative_to(folder.path)) for path in paths]
 
 
 def summary(folder: Folder, name: str) -> str:
