@@ -236,7 +236,7 @@ def _read_start(x0: Any) -> Vector:
         raise TypeError("x0 is missing: give a start, or after=result")
     start = np.atleast_1d(np.asarray(x0))
     if start.dtype.kind not in "biuf":
-        raise TypeError(f"x0 must be real numbers, got dtype {start.dtype}")
+        raise TypeError(f"x0 must be real numbers, got {x0!r} of dtype {start.dtype}")
     if start.ndim != 1:
         raise ValueError(f"x0 must have one dimension, got shape {start.shape}; flatten it")
     if start.size == 0 or not np.isfinite(start).all():
