@@ -26,8 +26,8 @@ from gdpa.numerics.dense import Matrix, cholesky_divided, diagonal_sizes, lapack
 WORKING_SET = 100
 #: Rounds of block pivoting at most. Where it works it takes 5 to 10.
 PIVOTS = 12
-#: Shares of its row that a slack is raised to on the path of penalties, in turn, and Newton steps at most with each.
-PATH, NEWTON_STEPS = (1e-1, 1e-2, 2e-3, 1e-4, 1e-5, 1e-6), 40
+#: Shares of its row that a slack is raised to on the path of penalties, in turn. Each takes 4 to 15 steps of Newton.
+PATH = (1e-1, 1e-2, 2e-3, 1e-4, 1e-5, 1e-6)
 #: Slacks above this share of their row are eliminated from a least squares problem; smaller ones would lose digits.
 HEAVY = 1e-3
 
@@ -168,7 +168,7 @@ def _follow_path(D: Matrix, slack: Matrix, b: Matrix) -> Any:
     r, inside = b, np.zeros(len(slack), dtype=bool)
     for share in PATH:
         raised, pulls = np.maximum(slack, share * sizes), D @ r
-        for _ in range(NEWTON_STEPS):
+        for _ in range(4 * PIVOTS):
             inside, y = pulls > 0, np.zeros(len(slack))
             y[inside] = _least_squares(D[inside], raised[inside], b)
             d = b - y @ D - r
