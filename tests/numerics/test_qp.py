@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import NonlinearConstraint, lsq_linear, nnls
 
 import gdpa
+from gdpa.numerics import qp
 from gdpa.numerics.qp import nonnegative_least_squares, nonnegative_qp
 
 
@@ -107,3 +108,51 @@ def test_b14_a_program_of_300_variables_and_3000_rows_ends():
     assert active.sum() <= 310
     assert residual <= 1e-5 * np.linalg.norm(10 * c)
     assert force.max() > 0
+
+
+@pytest.fixture
+def columns(monkeypatch):
+    """The numbers of columns that SciPy's solver is given."""
+    found = []
+
+    def recorded(matrix, right, **options):
+        found.append(matrix.shape[1])
+        assert found[-1] <= 600, "a working set that grows by 100 until it holds all positive components"
+        return nnls(matrix, right, **options)
+
+    monkeypatch.setattr(qp, "scipy_nnls", lambda: recorded)
+    return found
+
+
+def test_b14_a_run_ended_on_its_way_has_its_multipliers_soon(columns):
+    """Ctrl-C waits for the multipliers of the last point: 52 CPU seconds while `nnls` was given 1,700 columns."""
+    rng = np.random.default_rng(0)
+    A, b, c = rng.standard_normal((3000, 300)), np.abs(rng.standard_normal(3000)) + 0.1, rng.standard_normal(300)
+    rows = NonlinearConstraint(lambda x: A @ x - b, -np.inf, 0, jac=lambda x: A)
+    points = []
+
+    def end(x):
+        points.append(x)
+        if len(points) == 10:
+            raise StopIteration
+
+    found = gdpa.minimize(
+        lambda x: (x - 3 * c) @ (x - 3 * c) / 2, 0 * c, jac=lambda x: x - 3 * c, constraints=rows, callback=end
+    )
+    assert found.nit == 10
+    assert found.multipliers.min() >= 0
+    assert columns
+
+
+@pytest.mark.parametrize("least", [0.0, 1e-12])
+def test_b14_least_squares_on_a_path_of_penalties(least, columns):
+    """Rows of a point at which more are active than it has coordinates, judged by the conditions of a minimizer."""
+    rng = np.random.default_rng(1)
+    D, b = rng.standard_normal((3000, 300)), rng.standard_normal(300)
+    slack = np.abs(D @ rng.standard_normal(300)) / 10
+    slack[:500] = least * rng.random(500)
+    y = nonnegative_least_squares(D, slack, b)
+    slope = D @ (D.T @ y - b) + slack**2 * y
+    assert y.min() >= 0
+    assert slope.min() >= -1e-8
+    assert np.abs(slope[y > 0]).max() <= 1e-8

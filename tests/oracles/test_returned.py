@@ -103,7 +103,7 @@ def test_a_module_with_a_detached_limit_is_refused():
 
 @pytest.mark.parametrize("start", [[0.5, 0.5], np.array([0.5, 0.5])])
 def test_other_arrays_are_refused_with_the_conversion(start):
-    with pytest.raises(TypeError, match=r"got ndarray; convert it by torch.as_tensor\(x, dtype=torch.float64\)"):
+    with pytest.raises(TypeError, match=r"got ndarray; give the start as torch.as_tensor\(x0, dtype=torch.float64\)"):
         solve(from_torch(lambda x: (f(x), disc(x)[None])), start)
 
 

@@ -134,6 +134,12 @@ class Raises:
             raise self.error
 
 
+def test_low_items_the_message_counts_the_starts():
+    result = solve(Calls().problem, np.array([1.0]), best_of=8)
+    certified = result.success + sum(other.success for other in result.others)
+    assert result.message.endswith(f"The best of 8 starts, {certified} of them certified.")
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, StopIteration])
 def test_ctrl_c_and_stop_iteration_return_the_best_so_far(error):
     result = solve(Calls().problem, np.array([1.0]), best_of=50, observers=[Raises(error, run=6)])

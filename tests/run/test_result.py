@@ -101,6 +101,15 @@ def test_the_plot_shows_what_was_recorded(result):
     plt.close("all")
 
 
+def test_low_items_a_plot_of_few_steps_has_a_plain_axis_and_a_title():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    own = problems.get("HS43")
+    few, many = (solve(own.problem, own.x0, GDPA(), stop=MaxSteps(steps)).plot() for steps in (8, 50))
+    assert (few.get_xscale(), many.get_xscale()) == ("linear", "log")
+    assert few.get_title() == "Result of GDPA: no success"
+    plt.close("all")
+
+
 def test_a_plot_of_nothing_says_so():
     own = problems.get("HS43")
     with pytest.raises(ValueError, match=r"nothing was recorded; run solve with record=1"):

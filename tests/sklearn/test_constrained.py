@@ -154,7 +154,7 @@ def test_bad_limits():
 @pytest.mark.parametrize(
     ("options", "groups", "message"),
     [
-        ({"limits": [0.1]}, None, "limits must hold limits such as demographic_parity.*got 0.1"),
+        ({"limits": [0.1]}, None, "limits must be a limit such as demographic_parity.*got 0.1"),
         ({"limits": [demographic_parity(0.1)]}, None, "groups is missing"),
         ({"limits": [demographic_parity(0.1)]}, ["a", "b"], "inconsistent numbers of samples"),
         ({"limits": [recall_at_least(0.5, ["c"])]}, "right", "names the groups .'c'., which are not in groups"),

@@ -28,8 +28,11 @@ class Status(Enum):
         "Locally infeasible: the violation of the constraints is stationary and positive here. "
         "Check the constraints against each other, or start elsewhere."
     )
-    DIVERGING = "Diverging: the iterates left every reasonable range. The problem may be unbounded below."
-    INVALID_NUMBER = "Stopped at a value that is not a finite number; the best finite point is returned."
+    DIVERGING = "Diverging: the iterates left every reasonable range. The problem may be unbounded below: add bounds."
+    INVALID_NUMBER = (
+        "Stopped at a value that is not a finite number; the best finite point is returned. "
+        "Add bounds that keep x where all values are finite, or start elsewhere."
+    )
     STALLED = "Stalled: no step makes progress any more, and the KKT residuals are above the tolerance."
     INTERRUPTED = "Interrupted from the keyboard; the best point so far is returned."
     STOPPED = "Stopped by a callback; the best point so far is returned."

@@ -78,7 +78,7 @@ def from_torch(
         if not isinstance(x, torch.Tensor):
             raise TypeError(
                 f"x must be a torch tensor for a torch problem, got {type(x).__name__}; "
-                "convert it by torch.as_tensor(x, dtype=torch.float64)"
+                "give the start as torch.as_tensor(x0, dtype=torch.float64)"
             )
         leaf = x.detach().requires_grad_(True)
         with torch.enable_grad():

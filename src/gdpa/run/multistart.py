@@ -100,9 +100,10 @@ def solve_from_several(
     forwards, backwards = (sum(getattr(one, name) for one in found) for name in ("forwards", "backwards"))
     tried = len(found) + len(failed)
     others = [Attempt(one.status, one.success, one.objective, one.x) for one in found if one is not best]
+    reached = f" The best of {count} starts, {sum(one.success for one in found)} of them certified."
     return replace(
         best,
-        message=best.message + (f" Ended after {tried} of {count} starts." if tried < count else ""),
+        message=best.message + (f" Ended after {tried} of {count} starts." if tried < count else reached),
         steps=sum(one.steps for one in found),
         forwards=forwards,
         backwards=backwards,

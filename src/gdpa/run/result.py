@@ -26,6 +26,8 @@ MOST_ROWS = 12
 LONGEST_NAME = 40
 #: A run of an adaptive method that reaches its limit after this many steps may have wrong derivatives.
 MANY_STEPS = 100
+#: Residuals are drawn over a logarithmic axis of at least this many steps.
+FEW_STEPS = 30
 HEAD = ("constraint", "value", "violation", "multiplier", "")
 
 
@@ -155,7 +157,8 @@ class Result:
         for name in ("stationarity", "feasibility", "slackness", "kkt"):
             values = np.where(self.history[name] > 0, self.history[name], np.nan)
             axes.plot(self.history["step"], values, label="relative KKT" if name == "kkt" else name)
-        axes.set(xscale="log", yscale="log", xlabel="step r", ylabel="residual")
+        steps = "log" if len(self.history["step"]) >= FEW_STEPS else "linear"
+        axes.set(xscale=steps, yscale="log", xlabel="step r", ylabel="residual", title=self._title)
         axes.legend()
         return axes
 

@@ -86,27 +86,31 @@ def minimize(
         bounds: `scipy.optimize.Bounds`, or (low, high) pairs. They are kept at every evaluation, to the last bit.
             A variable with equal bounds is fixed: it is taken out of the problem and put back into the result.
         constraints: `NonlinearConstraint`, `LinearConstraint`, a dict (``fun >= 0`` for "ineq"), or a list of any.
-        tol: the relative KKT tolerance that ``success`` is judged by. Default 1e-6, and then up to `POLISHING` steps
-            more for further digits (none with ``maxfev``).
+        tol: the relative KKT tolerance that ``success`` is judged by. Default 1e-6, and then up to three steps more
+            for further digits (none with ``maxfev``).
         callback: called after every step, as ``callback(intermediate_result=...)`` if that is its only parameter, as
             ``callback(x, intermediate_result)`` if it needs two arguments, else as ``callback(x)``. Raising
             StopIteration (or, of two arguments, returning True) ends the run.
-        options: ``maxiter`` (steps, default 10,000), ``maxfev`` (the most calls of ``fun``), ``disp`` (as `gdpa.solve`
-            takes it; a summary follows), ``check`` (raise if `check_derivatives` finds derivatives at ``x0`` that
-            differences contradict), ``x_scale`` (the lengths of the variables, see `gdpa.core.units`), ``multipliers0``
-            (those to begin with, ordered as ``multipliers`` of the result), ``feasible`` (whether an answer is moved to
-            the nearest point that is feasible to rounding, see `gdpa.run.feasible`; default True, but a start that is
-            certified stays), ``eps`` and
-            ``finite_diff_rel_step`` (absolute and relative step of differences), ``best_of`` and ``seed`` (several
-            starts, see `gdpa.solve`; ``maxfev`` limits them together),
-            ``checkpoint``, ``every``, ``keep`` and ``resume`` (saves on the way and before SIGTERM, see `gdpa.solve`),
-            ``hess_sparsity`` (a sparse array: which second derivatives of the Lagrangian may be nonzero, to find them
-            by differences), and the parameters of the method (``alpha``, ``beta``, ``tau``, ... for "gdpa"). Without
-            ``tol``, the smallest of SciPy's ``ftol``, ``gtol`` and ``xtol`` is the tolerance. Another name is
-            ignored with a warning, as in SciPy.
+        options: a dict of options, listed below. Another name is ignored with a warning, as in SciPy.
         after: the result of `minimize` for a problem of the same shape with other limits or other data. The run begins
             with its units, curvature, penalty and multipliers; see `gdpa.solve`.
         **more_options: options given by name, which is how SciPy hands them to a custom method.
+
+    Options:
+        - ``maxiter``: steps, default 10,000. ``maxfev``: the most calls of ``fun``.
+        - ``disp``: as `gdpa.solve` takes it; a summary follows.
+        - ``check``: raise if `check_derivatives` finds derivatives at ``x0`` that differences contradict.
+        - ``x_scale``: the lengths of the variables, see `gdpa.core.units`.
+        - ``multipliers0``: the multipliers to begin with, ordered as ``multipliers`` of the result.
+        - ``feasible``: whether an answer is moved to the nearest point that is feasible to rounding, see
+          `gdpa.run.feasible`; default True, but a start that is certified stays.
+        - ``eps``, ``finite_diff_rel_step``: the absolute and the relative step of differences.
+        - ``hess_sparsity``: a sparse array: which second derivatives of the Lagrangian may be nonzero, to find them by
+          differences.
+        - ``best_of``, ``seed``: how many starts, see `gdpa.solve`; ``maxfev`` limits them together.
+        - ``checkpoint``, ``every``, ``keep``, ``resume``: saves on the way and before SIGTERM, see `gdpa.solve`.
+        - ``ftol``, ``gtol``, ``xtol``: SciPy's; the smallest is the tolerance if ``tol`` is not given.
+        - the parameters of the method: ``alpha``, ``beta``, ``tau``, ... for "gdpa".
 
     Returns:
         An `OptimizeResult` with these entries.
@@ -252,7 +256,7 @@ def _read_start(x0: Any) -> Vector:
         raise TypeError("x0 is missing: give a start, or after=result")
     start = np.atleast_1d(np.asarray(x0))
     if start.dtype.kind not in "biuf":
-        raise TypeError(f"x0 must be real numbers, got dtype {start.dtype}")
+        raise TypeError(f"x0 must be real numbers, got {x0!r} of dtype {start.dtype}")
     if start.ndim != 1:
         raise ValueError(f"x0 must have one dimension, got shape {start.shape}; flatten it")
     if start.size == 0 or not np.isfinite(start).all():

@@ -158,10 +158,11 @@ class ConstrainedClassifier(LimitedClassifier):
 
     def _limits(self) -> list[Limit]:
         """Return the limits as a list; one alone needs none."""
-        limits: list[Any] = [self.limits] if isinstance(self.limits, Limit) else list(self.limits or ())
+        given: Any = () if self.limits is None else self.limits
+        limits = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
         for limit in limits:
             if not isinstance(limit, Limit):
-                text = f"limits must hold limits such as demographic_parity(0.02), got {limit!r}"
+                text = f"limits must be a limit such as demographic_parity(0.02), or a list of them, got {limit!r}"
                 raise ValueError(text)  # noqa: TRY004 - scikit-learn's error for a parameter
         return limits
 

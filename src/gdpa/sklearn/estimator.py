@@ -161,8 +161,8 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _warn(self, result: Result) -> None:
         if self.unmet_:
             warnings.warn(
-                f"limits not met: {', '.join(map(str, self.unmet_))}; "
-                f"loosen them, lower regularizer, or allow a richer model by hidden. The solver said: {result.message}",
+                f"limits not met: {', '.join(map(str, self.unmet_))}; loosen them, lower regularizer, or allow a "
+                f"richer model by hidden. The solver said: {result.status.value}",
                 UnmetLimitWarning,
                 stacklevel=3,
             )

@@ -4,6 +4,11 @@
 whole data in every step.
 """
 
+from gdpa.base.extras import needed_by
+
+with needed_by("gdpa.torch"):
+    import torch as _torch  # noqa: F401
+
 from gdpa.torch import terms
 from gdpa.torch.certify import ModelCertificate, certify, choose
 from gdpa.torch.confidence import NewData, Statement, tighten

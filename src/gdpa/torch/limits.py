@@ -220,8 +220,8 @@ class Limits:
         given = self._given
         if values.keys() != given.keys():
             raise KeyError(
-                f"the values {mismatch(given, values)}; the limits are {list(given)}. Keep metrics without a limit "
-                "in a dict of their own"
+                f"the values {mismatch(given, values)}; give one for each of {list(given)}, and keep metrics without a "
+                "limit in a dict of their own"
             )
         out, place = {self._places[i] for i in absent} if absent else (), 0
         parts: list[torch.Tensor] = []
@@ -229,9 +229,7 @@ class Limits:
             value = values[name]
             if not isinstance(value, torch.Tensor):
                 if differentiable or not is_number(value):
-                    raise TypeError(
-                        f"the value of {name!r} must be a tensor computed from the parameters, got {value!r}"
-                    )
+                    raise TypeError(f"the value of {name!r} {NUMBER.format(value)}")
                 value = torch.tensor(float(value), device="cpu")
             if differentiable and not value.requires_grad:
                 raise ValueError(NO_GRADIENT.format(f"the value of {name!r}"))
@@ -293,6 +291,7 @@ class Limits:
         return "Limits(\n" + "\n".join(rows) + "\n)"
 
 
+NUMBER = "must be a tensor computed from the parameters, got {!r}; leave out .item(), float() or .numpy()"
 NO_GRADIENT = (
     "{} does not require a gradient: it was computed under no_grad, detached, or from frozen parameters only; "
     "compute it from the parameters being trained. A 0/1 rate has no gradient: give a differentiable surrogate as g "

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gdpa.base.checks import is_number
-from gdpa.torch.limits import NO_GRADIENT, Limits, mismatch
+from gdpa.torch.limits import NO_GRADIENT, NUMBER, Limits, mismatch
 
 #: Values of ``constraints=``: how many, or their names, or their limits.
 Constraints = int | Sequence[str] | Limits
@@ -147,7 +147,7 @@ class Roster:
             value = g[name]
             if not isinstance(value, torch.Tensor):
                 if differentiable or not is_number(value):
-                    raise TypeError(f"g[{name!r}] must be a tensor computed from the parameters, got {value!r}")
+                    raise TypeError(f"g[{name!r}] {NUMBER.format(value)}")
                 value = torch.tensor(float(value), device="cpu")
             if value.numel() != 1:
                 raise ValueError(f"g[{name!r}] has shape {tuple(value.shape)}; give one number per name")
