@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -104,12 +104,12 @@ def save(chart: Chart, folder: Path) -> list[Path]:
 
 
 def inline_svg(chart: Chart) -> str:
-    """Return the SVG of the chart for a page of HTML, which has no XML declaration; its text is escaped.
+    """Return the SVG of the chart for a page of HTML: without its title and an XML declaration, its text escaped.
 
-    >>> inline_svg(Chart("c", "<title>", "", [Panel("", "", "", [])]))[:5]
+    >>> inline_svg(Chart("c", "title", "", [Panel("", "", "", [])]))[:5]
     '<svg '
     """
-    drawn = _file(draw(chart), chart.name, "svg").decode()
+    drawn = _file(draw(replace(chart, title="")), chart.name, "svg").decode()
     return drawn[drawn.find("<svg") :]
 
 
@@ -133,7 +133,8 @@ def draw(chart: Chart) -> Any:
 
     columns, rows = min(chart.columns, max(1, len(chart.panels))), max(1, math.ceil(len(chart.panels) / chart.columns))
     figure = Figure(figsize=(3.6 * columns + 0.4, 2.9 * rows + 1.1), layout="constrained")
-    figure.suptitle(chart.title, fontsize=12)
+    if chart.title:
+        figure.suptitle(chart.title, fontsize=12)
     labels = list(dict.fromkeys(series.label for panel in chart.panels for series in panel.series))
     handles: dict[str, Any] = {}
     numbers = itertools.count()
