@@ -40,7 +40,7 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def measure(d: int, dtype: torch.dtype, device: str) -> dict[str, Any]:
+def measure(d: int, dtype: torch.dtype, device: str, memory: int) -> dict[str, Any]:
     x0 = torch.linspace(0.0, 2.0, d, dtype=dtype, device=device)
     problem = gdpa.from_torch(chained, num_constraints=3)
     if device == "cuda":
@@ -65,7 +65,8 @@ def measure(d: int, dtype: torch.dtype, device: str) -> dict[str, Any]:
 
     counted = gdpa.Problem(evaluate, num_constraints=3)
     begin = time.perf_counter()
-    result = gdpa.solve(counted, x0, tolerance=TOLERANCE[dtype], record=0)
+    method = gdpa.AdaptiveGDPA(memory=memory)
+    result = gdpa.solve(counted, x0, method, tolerance=TOLERANCE[dtype], record=0)
     synchronize(device)
     seconds = time.perf_counter() - begin
     own = 1e3 * (seconds - spent[0]) / max(result.steps, 1)
@@ -80,6 +81,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--dtypes", nargs="+", default=["float64", "float32"])
+    parser.add_argument("--memory", type=int, default=20, help="pairs of the quasi-Newton matrix")
     parser.add_argument("--profile", action="store_true", help="print where the time of the last size goes")
     parser.add_argument("--save", action="store_true", help="keep the figures in results/cuda")
     given = parser.parse_args()
@@ -96,19 +98,19 @@ def main() -> None:
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     rows = []
     for name in given.dtypes:
-        measure(10_000, getattr(torch, name), given.device)  # loads the kernels
+        measure(10_000, getattr(torch, name), given.device, given.memory)  # loads the kernels
     for d in given.sizes:
         for name in given.dtypes:
             with cProfile.Profile() as profile:
-                found = measure(d, getattr(torch, name), given.device)
+                found = measure(d, getattr(torch, name), given.device, given.memory)
             own, oracle, numbers = found["own ms"], found["oracle ms"], found["numbers a variable"]
             cells = [f"{d:,}", name, found["steps"], found["success"], f"{own:.1f}", f"{oracle:.1f}"]
             cells += [f"{own / oracle:.1f}", f"{numbers:.0f}" if numbers else "-"]
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
-            figure = f"a step of AdaptiveGDPA with {d:,} variables, {name}"
+            figure = f"a step of AdaptiveGDPA with {d:,} variables, {name}, {given.memory} pairs"
             rows.append({"figure": figure, **{key.replace(" ", "_"): value for key, value in found.items()}})
     if given.save:
-        keep(Study("benchmarks.large_device", "cuda", part="large"), rows)
+        keep(Study("benchmarks.large_device", "cuda", part=f"large-{given.memory}"), rows)
     if given.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(18)
 
