@@ -17,7 +17,6 @@ from gdpa.numerics.dense import (
     products,
     solve_symmetric,
     strictly_lower,
-    to_float64,
 )
 
 #: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
