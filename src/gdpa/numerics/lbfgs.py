@@ -24,9 +24,10 @@ POWELL = 0.2
 #: A pair with s'y below this share of s'Bs has no curvature. It is skipped if its step is shorter than the one before:
 #: near a solution the damped pairs would make B singular, and the last digits were lost (disc-square at 1e-9).
 FLAT = 1e-6
-#: Up to this many variables B is also kept as a matrix: at 50 variables a product by the compact form of 20 pairs and
-#: one by the matrix, its update included, take about the same time.
-DENSE = 50
+#: Up to this many variables B is also kept as a matrix, and `AdaptiveGDPA` keeps as many pairs as variables. 20 pairs
+#: are too few for 72 variables (AC power flow ACOPP30: 77 evaluations, before more than 149). The model in the span of
+#: the pairs may end at a clipped guess of the active bounds, one with a matrix does not (DNIEPER: 19, before 1,010).
+DENSE = 100
 
 
 @stored

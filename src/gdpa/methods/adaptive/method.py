@@ -31,7 +31,7 @@ from gdpa.methods.adaptive.sqp import begins_with_sqp, enter_sqp, nearly_active
 from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Reference, Trial
 from gdpa.methods.base import Probe
 from gdpa.methods.method import Method, MethodCard
-from gdpa.numerics.lbfgs import LBFGS
+from gdpa.numerics.lbfgs import DENSE, LBFGS
 
 
 @stored
@@ -64,7 +64,7 @@ class AdaptiveGDPA(Settings, Method):
 
     Args:
         beta: the first penalty beta_0, on the scaled problem. Raised if the violation does not fall.
-        memory: the number of pairs that the limited-memory BFGS matrix keeps.
+        memory: the number of pairs that the BFGS matrix keeps; at least d with d <= 100 variables.
         step: "pullback" (quasi-Newton), "jacobian" (SQP, in boxes and the whole space), or "auto": SQP if
             `Evaluation.jacobian` is cheap or m <= 30; with more constraints once the rows near active pay.
         rules: the other constants, see `gdpa.methods.adaptive.Rules`.
@@ -95,8 +95,8 @@ class AdaptiveGDPA(Settings, Method):
 
     def _start(self, problem: Problem, x: Array, now: Evaluation, D: Array | None) -> AdaptiveState:
         """Return the state before the first update from x, in the lengths D."""
-        rules, g = self.rules, now.constraints
-        sqp = begins_with_sqp(problem.domain, now, x.shape[-1], self.step, rules)
+        rules, g, d = self.rules, now.constraints, x.shape[-1]
+        sqp = begins_with_sqp(problem.domain, now, d, self.step, rules)
         J = now.jacobian() if sqp or measures_rows(now, rules) else None
         c = now.gradient()
         if D is not None:
@@ -110,7 +110,7 @@ class AdaptiveGDPA(Settings, Method):
             now,
             scaling=scaling,
             lagrangian=F,
-            curvature=LBFGS(limit=self.memory),
+            curvature=LBFGS(limit=max(self.memory, d) if d <= DENSE else self.memory),
             reference=Reference.at(call),
             gradient=c,
             trial=Trial(0 * c, 0.0),
@@ -122,7 +122,7 @@ class AdaptiveGDPA(Settings, Method):
         else:
             w = F.weights(call.constraints)
             gradient = call.pullback(w) if J is None else call.gradient() + w @ call.jacobian()
-            state = state.replaced(gradient=gradient, curvature=LBFGS.fresh(gradient, self.memory))
+            state = state.replaced(gradient=gradient, curvature=LBFGS.fresh(gradient, state.curvature.limit))
         return state.phase.plan(self, scaled, state)
 
     def with_multipliers(self, problem: Problem, state: AdaptiveState, multipliers: Array) -> AdaptiveState:
