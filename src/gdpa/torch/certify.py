@@ -190,32 +190,31 @@ class _Whole:
         return torch.cat([p.detach().reshape(-1) for p in self.params]).double()
 
     def batch(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Return (statistics, counts, samples) of one batch; by default the statistics are f and g themselves."""
+        """Return (statistics, counts, samples) of one batch; by default the statistics are f and g themselves.
+
+        Every mean of a term is a statistic of its own: a gap of means is not a mean.
+        """
         size = _length(batch)
         if self.combine is not None:
             values, counts = self.losses(self.model, batch)
             return values, torch.as_tensor(counts, dtype=torch.float64, device=values.device), size
         f, g, *rest = self.losses(self.model, batch)
         if has_terms(g):
-            return self.batch_of_terms(f, g, size)
+            parts, numbers, self._layout = [f], [size], {}
+            for name, value in g.items():
+                term = value if isinstance(value, Term) else Term((), (value, value))
+                self._layout[name] = (len(parts), [a for a, _ in term.means])
+                parts.append(proxy(torch.as_tensor(term.fixed[0]), term.fixed[1]))
+                parts += [proxy(mean.surrogate, mean.true) for _, mean in term.means]
+                numbers += [size, *(int(mean.count) for _, mean in term.means)]
+            flat = torch.stack([part.reshape(()).to(f) for part in parts])
+            return flat, torch.tensor(numbers, dtype=torch.float64, device=flat.device), size
         vector = self.roster.vector(g, differentiable=False)
         samples = int(rest[1]) if len(rest) > 1 else size
-        like = torch.zeros(vector.shape, dtype=torch.float64, device=vector.device)
-        counts = like + samples if not rest or rest[0] is None else self.roster.count_tensor(rest[0], like)
-        return torch.cat([f.reshape(1).to(vector), vector]), torch.cat([like.new_full((1,), samples), counts]), samples
-
-    def batch_of_terms(self, f: Any, g: Mapping[str, Any], size: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Do as `batch` does, with every mean of a term as a statistic of its own: a gap of means is not a mean."""
-        values, counts = [f], [size]
-        self._layout = {}
-        for name, value in g.items():
-            term = value if isinstance(value, Term) else Term((), (value, value))
-            self._layout[name] = (len(values), [a for a, _ in term.means])
-            values += [proxy(torch.as_tensor(term.fixed[0]), term.fixed[1])]
-            values += [proxy(mean.surrogate, mean.true) for _, mean in term.means]
-            counts += [size, *(int(mean.count) for _, mean in term.means)]
-        flat = torch.stack([value.reshape(()).to(f) for value in values])
-        return flat, torch.tensor(counts, dtype=torch.float64, device=flat.device), size
+        counts = torch.full((len(vector) + 1,), samples, dtype=torch.float64, device=vector.device)
+        if rest and rest[0] is not None:
+            counts[1:] = self.roster.count_tensor(rest[0], counts[1:])
+        return torch.cat([f.reshape(1).to(vector), vector]), counts, samples
 
     @torch.no_grad()
     def means(self) -> torch.Tensor:

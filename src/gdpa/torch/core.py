@@ -119,8 +119,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         """Stage the step of this call, or of all its micro-batches, and return the loss of this call."""
         dual, pool, stage = self.dual_state, self._pool, self._stage
         if samples != 0 and pool.mode is None and not (initialized() and self._group.size > 1):
-            present = None if counts is None else dual.find_present(counts, vector)
-            batch = dual.read(vector, present, self._nan == "absent")
+            batch = dual.read(vector, counts, self._nan == "absent")
             here, on_host = batch.present, type(batch.values) is list
             if here is not None and not on_host:
                 vector = self._leave_out(g, vector, here)
@@ -144,7 +143,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             vector, f = self._leave_out(g, vector, here), torch.where(size[0] > 0, f, torch.zeros_like(f))
             if pool.mode == "stale":
                 pool.add(f, vector, size)
-                batch = dual.read(vector, here, False)
+                batch = dual.read(vector, samples=size)
                 stage = stage or Stage(batch, f.detach(), f.detach(), {})
                 w = dual.entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
                 w = torch.where(here, w, torch.zeros_like(w))
@@ -152,9 +151,9 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             else:
                 stage = stage or self._open_stage(f, vector, size)
                 stage.calls += 1
-                assert stage.batch.samples is not None
-                share = pool.shares(size, stage.batch.samples)
-                w, batch = stage.weights * share[1:], stage.batch
+                batch = stage.batch
+                share = pool.shares(size, batch.samples)  # type: ignore[arg-type]  # the pool's have samples
+                w = stage.weights * share[1:]
                 loss = f * share[0] + torch.dot(vector, w)
         if first and dual.measures(batch.values):
             stage.updates |= dual.calibrate(f, vector, batch, here, self.param_groups, self._group)
@@ -165,15 +164,9 @@ class MultiplierOptimizer(torch.optim.Optimizer):
 
     def _open_stage(self, f: torch.Tensor, vector: torch.Tensor, size: torch.Tensor) -> Stage:
         """Return the stage of a step whose means are known: observed before, or from this call and other ranks."""
-        pool = self._pool
-        if pool.mode is None:
-            pool.forget()
-            pool.add(f, vector, size)
-        elif not pool.observed:
-            raise RuntimeError(
-                'accumulate="exact" needs the mean of g before the first backward pass: call '
-                "opt.add_micro_batch(f, g) on every micro-batch under torch.no_grad() first"
-            )
+        if self._pool.mode is None:
+            self._pool.forget()
+            self._pool.add(f, vector, size)
         stage = self._weigh_means(vector)
         stage.calls = 0
         stage.settle(self._capturable)
@@ -182,7 +175,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def _weigh_means(self, like: torch.Tensor) -> Stage:
         """Return a stage of the means in the pool, with the rule applied to them."""
         means, samples = self._pool.means(like)
-        batch = self.dual_state.read(means[1:], samples[1:] > 0, False, samples)
+        batch = self.dual_state.read(means[1:], samples=samples)
         updates, w = self.dual_state.weigh(batch, means.dtype)
         stage = Stage(batch, means[0], means[0] + torch.dot(means[1:], w), updates)
         stage.weights, stage.later = w.clone(), not updates

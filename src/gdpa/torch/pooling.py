@@ -54,11 +54,6 @@ class Pool:
         self._sums: torch.Tensor | None = None
         self._calls = 0
 
-    @property
-    def observed(self) -> bool:
-        """Whether a part was added."""
-        return self._calls > 0
-
     def add(self, f: torch.Tensor, g: torch.Tensor, samples: torch.Tensor) -> None:
         """Add the means f and g over ``samples`` (of f, then of each g) of one part; absent groups add nothing.
 
@@ -73,7 +68,11 @@ class Pool:
 
     def means(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (f and all g, their samples) over all ranks and parts, in the precision of ``like``."""
-        assert self._sums is not None
+        if self._sums is None:
+            raise RuntimeError(
+                'accumulate="exact" needs the mean of g before the first backward pass: call '
+                "opt.add_micro_batch(f, g) on every micro-batch under torch.no_grad() first"
+            )
         total, samples = self.group.sum_(self._sums.clone())
         return (total / torch.where(samples > 0, samples, torch.ones_like(samples))).to(like.dtype), samples
 
