@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from gdpa.base.arrays import machine_eps
-from gdpa.base.sets import REALS
 from gdpa.core.certificate import Certificate, certificate_at
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import ReferencePoint
 from gdpa.torch.confidence import NewData, estimate, judge
 from gdpa.torch.core import MultiplierOptimizer
-from gdpa.torch.limits import at_most, equal_to
+from gdpa.torch.projection import product_of_sets
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster
 from gdpa.torch.terms.term import Term, has_terms, proxy
@@ -123,7 +122,8 @@ def certify(
         lam = None if optimizer is None else optimizer.dual_state.entries["multipliers"].to(g)
         certificate = None
         if stationarity:
-            domain = REALS if optimizer is None else optimizer.domain_of(whole.params)
+            groups, domains = ([], []) if optimizer is None else (optimizer.param_groups, optimizer._domains)
+            domain = product_of_sets(groups, domains, whole.params)
             problem = Problem(whole.evaluate, roster.size, roster.num_equalities, domain)
             point = whole.point()
             point = domain.snap(point, machine_eps(point) ** 0.5)
@@ -138,8 +138,7 @@ def certify(
     snapshot = Snapshot.of(roster, shown, steps, (f.detach(), g.detach()), unknown=math.inf)
     new = None
     if confidence is not None:
-        bare = (equal_to(0.0) if i in roster.equal_positions else at_most(0.0) for i in range(roster.size))
-        limits = roster.limits.limits if roster.limits else dict(zip(roster.names or (), bare, strict=False))
+        limits = roster.table.limits if roster.table else {}
         new = judge(estimate(model, loader, losses), limits, confidence, tolerance)
     report = Report(snapshot, 0, tolerance, (), f"{whole.samples} samples")
     return ModelCertificate(report, certificate, whole.samples, new)

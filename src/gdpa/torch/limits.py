@@ -189,9 +189,9 @@ class Limits:
         self._constants: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
 
     @classmethod
-    def of_names(cls, names: Iterable[str]) -> Limits:
-        """Return the table of constraints without limits, ``g <= 0``, whose values are g itself."""
-        table = cls(dict.fromkeys(names, at_most(0.0)))
+    def of_names(cls, names: Iterable[str], equalities: Collection[int]) -> Limits:
+        """Return the table of constraints on g itself: ``g = 0`` at the places of ``equalities``, else ``g <= 0``."""
+        table = cls({name: (equal_to if i in equalities else at_most)(0.0) for i, name in enumerate(names)})
         table._label = "g[{!r}]"
         return table
 

@@ -40,9 +40,11 @@ class Roster:
             if sizes is not None:
                 raise ValueError("sizes= is for constraints without Limits, which have their own")
             equalities, sizes = self.limits.equalities, self.limits.sizes
-        #: The one table of named constraints; None if they have no names.
-        self._table = self.limits or (Limits.of_names(self.names) if self.names else None)
         chosen = self._positions(equalities)
+        #: The one table of named constraints; None if they have no names.
+        self.table = self.limits
+        if self.limits is None and self.names:
+            self.table = Limits.of_names(self.names, chosen)
         self.num_equalities = len(chosen)
         #: The user's positions of the equalities.
         self.equal_positions = frozenset(chosen)
@@ -121,13 +123,13 @@ class Roster:
                 f"g must be a tensor of shape ({self.size},) or a dict name -> value, got {type(g).__name__}; "
                 "stack a list of values with torch.stack"
             )
-        elif self._table is None:
+        elif self.table is None:
             raise TypeError(
                 f"g is a dict but the constraints have no names; build the optimizer with constraints={list(g)!r}"
             )
         else:
             out = () if present is None else [self.order[i] for i, here in enumerate(present) if not here]
-            vector = self._table.vector(g, differentiable, out)
+            vector = self.table.vector(g, differentiable, out)
         return vector if self._index is None else self.to_internal(vector)
 
     def _check_sizes(self, sizes: Sequence[float] | float | None) -> list[float]:
