@@ -133,10 +133,15 @@ class GDPA(MultiplierOptimizer):
     def _descend(self, stage: Stage | None, skip: torch.Tensor | None, compiling: bool) -> None:
         r = self.dual_state.entries["dual_steps"] + 1 if stage is None else stage.updates["dual_steps"]
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            grads = [p.grad for p in params]
-            if any(grad.is_sparse for grad in grads):
-                raise RuntimeError("GDPA does not support sparse gradients; build the embedding with sparse=False")
+            params: list[torch.Tensor] = []
+            grads: list[torch.Tensor] = []
+            for p in group["params"]:
+                if (grad := p.grad) is None:
+                    continue
+                if grad.is_sparse:
+                    raise RuntimeError("GDPA does not support sparse gradients; build the embedding with sparse=False")
+                params.append(p)
+                grads.append(grad)
             if not params:
                 continue
             alpha = group["lr"] * r ** group["lr_power"]
