@@ -227,7 +227,7 @@ class Limits:
         given, label, plain = self._given, self._label, self._label[0] == "g"
         if values.keys() != given.keys():
             raise KeyError(
-                f"the values{' of g' * plain} {mismatch(given, values)}; the constraints are {listed(given)}. Declare "
+                f"the values{' of g' * plain} {mismatch(given, values)}; give one for each of {listed(given)}. Declare "
                 "a group that is absent from the batch with counts={name: 0}, do not leave it out; keep metrics "
                 "without a limit in a dict of their own"
             )
