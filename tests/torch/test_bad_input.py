@@ -83,7 +83,7 @@ CALLS = [
     (lambda x: (x.sum(), {"a": x[0], "c": x[1]}), KeyError, r"lack \['b'\] and have unknown \['c'\]"),
     (lambda x: (x.sum(), {"a": x[0], "b": x[1], "c": x[2]}), KeyError, r"of g have unknown \['c'\];"),
     (lambda x: (x.sum(), {"a": x[0], "b": 1.0}), TypeError, r"g\['b'\] must be a tensor computed from the parameters"),
-    (lambda x: (x.sum(), {"a": x[0], "b": x}), ValueError, r"g\['b'\] has shape \(3,\); give one number per name"),
+    (lambda x: (x.sum(), {"a": x[0], "b": x}), ValueError, r"g\['b'\] has shape \(3,\), expected one number"),
     (lambda x: (x.sum(), {"a": x[0], "b": x[1].detach()}), ValueError, r"g\['b'\] does not require a gradient"),
 ]
 

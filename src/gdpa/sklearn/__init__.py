@@ -21,15 +21,7 @@ from gdpa.sklearn.limits import (
 from gdpa.sklearn.neyman_pearson import NeymanPearsonClassifier
 
 __all__ = [
-    "NeymanPearsonClassifier",
-    "ConstrainedClassifier",
-    "Limit",
-    "demographic_parity",
-    "equalized_odds",
-    "equal_opportunity",
-    "recall_at_least",
-    "false_positive_rate_at_most",
-    "Frontier",
-    "FrontierPoint",
+    "NeymanPearsonClassifier", "ConstrainedClassifier", "Limit", "demographic_parity", "equalized_odds",
+    "equal_opportunity", "recall_at_least", "false_positive_rate_at_most", "Frontier", "FrontierPoint",
     "UnmetLimitWarning",
-]
+]  # fmt: skip

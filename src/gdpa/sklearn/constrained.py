@@ -117,13 +117,9 @@ class ConstrainedClassifier(LimitedClassifier):
         data = self._data(X, y, groups, sample_weight, limits)
         rates = data.limited(limits)
         found = self._fit_at(rates, None)
-        self._keep(rates.network, found.result, found.steps)
         self.groups_ = data.groups
-        self.multipliers_ = dict(zip(rates.names, found.result.multipliers.tolist(), strict=True))
-        excess, *_ = _decisions(rates, found.result.x)
-        self.excesses_ = dict(zip(rates.names, excess.tolist(), strict=True))
-        self.unmet_ = [name for name, excess in self.excesses_.items() if excess > ROUNDING]
-        self._warn(found.result)
+        self.excesses_ = dict(zip(rates.names, found.facts.tolist(), strict=True))
+        self._keep(rates.network, found, rates.names)
         return self
 
     def frontier(
@@ -219,7 +215,7 @@ class ConstrainedClassifier(LimitedClassifier):
         x0 = rates.network.start(check_random_state(self.random_state)) if x0 is None else x0
         result, steps = self._train(rates, x0, judge, ROUNDS if len(bounds) else 1)
         excess, error, _ = _decisions(rates, result.x)
-        return Fitted(result, steps, error, met=bool(np.all(excess <= ROUNDING)), slope=0.0)
+        return Fitted(result, steps, error, excess > ROUNDING, excess)
 
     def _decide(self, scores: Vector) -> Vector:
         return scores[:, 0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -85,17 +85,23 @@ class Frontier:
 
 
 class Fitted(NamedTuple):
-    """A model trained at some limits: the result of its last smooth problem, and the rest as in `FrontierPoint`."""
+    """A model trained at some limits: the result of its last smooth problem, which limits it misses, and their price.
+
+    ``facts`` are the estimator's own; the rest is as in `FrontierPoint`.
+    """
 
     result: Result
     steps: int
     error: float
-    met: bool
-    slope: float
+    unmet: Vector
+    facts: Any
+    slope: float = 0.0
 
 
 class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A network of scores, trained under limits by `AdaptiveGDPA`."""
+
+    _decide: Callable[[Vector], Vector]  #: decision values of scores
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -147,18 +153,18 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         points, x = [], None
         for limit in sorted({float(limit) for limit in limits}, reverse=not rising):
             found = fit_at(limit, x)
-            x = found.result.x
-            objective = float(found.result.objective)
-            points.append(FrontierPoint(limit, found.error, objective, found.slope, found.met, found.steps))
+            x, objective, met = found.result.x, float(found.result.objective), not found.unmet.any()
+            points.append(FrontierPoint(limit, found.error, objective, found.slope, met, found.steps))
         self.frontier_ = Frontier(tuple(sorted(points)), *labels)
         return self.frontier_
 
-    def _keep(self, network: Network, result: Result, steps: int) -> None:
-        """Set the attributes that describe the solution."""
+    def _keep(self, network: Network, found: Fitted, names: Sequence[Any]) -> None:
+        """Set the attributes that describe the solution, with limits by their ``names``, and warn of unmet ones."""
+        result = found.result
         self.coefs_, self.intercepts_ = map(list, zip(*network.layers(result.x), strict=True))
-        self.certificate_, self.n_iter_ = result.certificate, max(steps, 1)
-
-    def _warn(self, result: Result) -> None:
+        self.certificate_, self.n_iter_ = result.certificate, max(found.steps, 1)
+        self.multipliers_ = dict(zip(names, result.multipliers.tolist(), strict=True))
+        self.unmet_ = [name for name, over in zip(names, found.unmet, strict=True) if over]
         if self.unmet_:
             warnings.warn(
                 f"limits not met: {', '.join(map(str, self.unmet_))}; loosen them, lower regularizer, or allow a "
@@ -187,10 +193,6 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             state = "is not fitted" if found is None else f"has hidden layers; use {layers}"
             raise AttributeError(f"{type(self).__name__} has no {name}: the model {state}")
         return np.asarray(found[0])
-
-    def _decide(self, scores: Vector) -> Vector:
-        """Return the decision values of scores."""
-        raise NotImplementedError
 
     def decision_function(self, X: Any) -> Vector:
         """Return the decision values: the largest is predicted; for two classes one value, positive for the second."""

@@ -136,27 +136,13 @@ class NeymanPearsonClassifier(LimitedClassifier):
         rng = check_random_state(self.random_state)
         held = self._held_out(task, targets, weights, rng)
         rates = self._rates(task, X[~held] if held.any() else X, targets[~held], weights[~held])
-        result, steps = self._fit_at(task, rates, rates.network.start(rng))
-        self._keep(rates.network, result, steps)
-        scores = rates.network.scores(result.x, X)
-        if self.calibration is None:
-            cuts, unsure = self._training_cuts(task, rates, result.x), np.zeros(len(task.others), bool)
-        else:
-            cuts, unsure = self._held_out_cuts(task, scores[held], targets[held])
-        errors = _class_errors(apply_cuts(scores, task.priority, cuts), targets, weights)
-        if self.limit_on == "surrogate":
-            unmet = result.constraints > self.tol
-        else:
-            unmet = unsure if self.calibration else errors[task.others] > task.limits + ROUNDING
+        found = self._fit_at(task, rates, rates.network.start(rng), (X, targets, weights), held)
         labels = self.classes_.tolist()
         constrained = [labels[j] for j in task.others]
         self.priority_ = labels[task.priority]
         self.thresholds_ = dict(zip(constrained, task.limits.tolist(), strict=True))
-        self.multipliers_ = dict(zip(constrained, result.multipliers.tolist(), strict=True))
-        self.cuts_ = dict(zip(labels, cuts.tolist(), strict=True))
-        self.class_errors_ = dict(zip(labels, errors.tolist(), strict=True))
-        self.unmet_ = [label for label, over in zip(constrained, unmet, strict=True) if over]
-        self._warn(result)
+        self.cuts_, self.class_errors_ = (dict(zip(labels, each.tolist(), strict=True)) for each in found.facts)
+        self._keep(rates.network, found, constrained)
         return self
 
     def _decide(self, scores: Vector) -> Vector:
@@ -189,12 +175,8 @@ class NeymanPearsonClassifier(LimitedClassifier):
             check_inside(0, 1, limits=limit)
             here = task._replace(limits=np.where(vary, limit, task.limits))
             start = rates.network.start(check_random_state(self.random_state)) if x0 is None else x0
-            result, steps = model._fit_at(here, rates, start)
-            cuts = model._training_cuts(here, rates, result.x)
-            values = apply_cuts(rates.network.scores(result.x, X), task.priority, cuts)
-            errors = _class_errors(values, targets, weights)
-            met = bool(np.all(errors[task.others] <= here.limits + ROUNDING))
-            return Fitted(result, steps, float(errors[task.priority]), met, -float(result.multipliers[vary].sum()))
+            found: Fitted = model._fit_at(here, rates, start, (X, targets, weights))
+            return found._replace(slope=-float(found.result.multipliers[vary].sum()))
 
         name = "all other classes" if label is None else f"class {label}"
         return self._trace(limits, False, fit_at, f"limit on the error of {name}", "error of the priority")
@@ -267,8 +249,13 @@ class NeymanPearsonClassifier(LimitedClassifier):
 
         return in_shards(rates, X, self.engine, self.shards)
 
-    def _fit_at(self, task: _Task, rates: RateProblem, x0: Vector) -> tuple[Result, int]:
-        """Solve the training problem; tighten it while confusions that no cut can undo exceed the thresholds."""
+    def _fit_at(
+        self, task: _Task, rates: RateProblem, x0: Vector, samples: tuple[Matrix, Vector, Vector], held: Any = None
+    ) -> Fitted:
+        """Train; tighten the limits while confusions that no cut can undo exceed them; choose the cuts.
+
+        The errors are those on ``samples`` (X, targets, weights), of which calibration uses the ones ``held`` out.
+        """
 
         def judge(now: RateProblem, result: Result) -> tuple[Any, RateProblem | None]:
             stuck = np.array([weights[np.isinf(T)].sum() for T, weights in _by_class(task, rates, result.x)])
@@ -278,24 +265,26 @@ class NeymanPearsonClassifier(LimitedClassifier):
             shrink = np.where(stuck > task.limits, TIGHTEN * task.limits / np.maximum(stuck, task.limits), 1.0)
             return over, replace(now, bounds=now.bounds * shrink)
 
+        X, targets, weights = samples
         rounds = ROUNDS if self.limit_on == "error" else 1
-        return self._train(replace(rates, bounds=task.limits), x0, judge, rounds)
-
-    def _training_cuts(self, task: _Task, rates: RateProblem, x: Vector) -> Vector:
-        cuts = np.zeros(len(self.classes_))
-        if self.limit_on == "error":
-            pairs = zip(_by_class(task, rates, x), task.limits, strict=True)
-            cuts[task.others] = [training_cut(T, weights, limit) for (T, weights), limit in pairs]
-        return cuts
-
-    def _held_out_cuts(self, task: _Task, scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
-        """Return the cuts, and for which classes none gives the guarantee."""
-        cuts, unsure = np.zeros(len(self.classes_)), np.zeros(len(task.others), bool)
-        for i, (j, limit) in enumerate(zip(task.others, task.limits, strict=True)):
-            T = excesses(scores[targets == j], j, task.priority)
-            cuts[j], found = held_out_cut(T, limit, self.delta / len(task.others))
-            unsure[i] = not found
-        return cuts, unsure
+        result, steps = self._train(replace(rates, bounds=task.limits), x0, judge, rounds)
+        scores, cuts = rates.network.scores(result.x, X), np.zeros(len(self.classes_))
+        unsure = np.zeros(len(task.others), bool)  # the classes for which no cut gives the guarantee
+        if self.calibration is not None:
+            for i, (j, limit) in enumerate(zip(task.others, task.limits, strict=True)):
+                T = excesses(scores[held & (targets == j)], j, task.priority)
+                cuts[j], found = held_out_cut(T, limit, self.delta / len(task.others))
+                unsure[i] = not found
+        elif self.limit_on == "error":
+            pairs = zip(_by_class(task, rates, result.x), task.limits, strict=True)
+            cuts[task.others] = [training_cut(T, own, limit) for (T, own), limit in pairs]
+        wrong = apply_cuts(scores, task.priority, cuts).argmax(axis=1) != targets
+        errors = np.bincount(targets, weights * wrong) / np.bincount(targets, weights)
+        if self.limit_on == "surrogate":
+            unmet = result.constraints > self.tol
+        else:
+            unmet = unsure if self.calibration else errors[task.others] > task.limits + ROUNDING
+        return Fitted(result, steps, float(errors[task.priority]), unmet, (cuts, errors))
 
 
 class _Task(NamedTuple):
@@ -311,9 +300,3 @@ def _by_class(task: _Task, rates: RateProblem, x: Vector) -> list[tuple[Vector, 
     scores = rates.network.scores(x, rates.cells.X)
     parts = [(j, rates.cells.parts[j]) for j in task.others]
     return [(excesses(scores[part], j, task.priority), rates.cells.weights[part]) for j, part in parts]
-
-
-def _class_errors(values: Vector, targets: Vector, weights: Vector) -> Vector:
-    """Return the weighted 0/1 error of each class."""
-    wrong = values.argmax(axis=1) != targets
-    return np.asarray(np.bincount(targets, weights * wrong) / np.bincount(targets, weights))

@@ -60,7 +60,7 @@ _SEVERAL_PASSES = (
 
 def measure(
     roster: Roster,
-    dual: Entries,
+    entries: Entries,
     values: Any,
     present: Any,
     slopes: Callable[[Any], list[float]],
@@ -72,23 +72,23 @@ def measure(
     ``slopes`` returns ||grad f||^2 and then each ||grad g_i||^2 of the positions given. ``everything`` also measures
     constraints that hold, ``again`` also ratios that are known.
     """
-    new, changed = {key: dual[key].copy() for key in VECTORS}, {}
+    new, changed = {key: entries[key].copy() for key in VECTORS}, {}
     here = np.ones(roster.size, bool) if present is None else present
     first = np.arange(roster.size) >= roster.size - roster.num_equalities
     wanted = here & (new["ratio"] == 0) & ((values > 0) | (first | everything) & (values == values))
     if wanted.any():
-        changed = _measure_missing(roster, dual, new, values, np.flatnonzero(wanted), slopes)
+        changed = _measure_missing(roster, entries, new, values, np.flatnonzero(wanted), slopes)
     if again:
-        _measure_again(roster, dual, new, values, here, slopes)
+        _measure_again(roster, entries, new, values, here, slopes)
     for key, vector in new.items():
-        at = np.flatnonzero(vector != dual[key])
+        at = np.flatnonzero(vector != entries[key])
         if len(at):
             changed[key] = Part(at, vector[at])
     return changed
 
 
-def _measure_missing(roster: Roster, dual: Entries, new: Entries, values: Any, which: Any, slopes: Any) -> Entries:
-    many, done, ratio = roster.size > MOST_AT_ONCE, int(dual["measurements"]), new["ratio"]
+def _measure_missing(roster: Roster, entries: Entries, new: Entries, values: Any, which: Any, slopes: Any) -> Entries:
+    many, done, ratio = roster.size > MOST_AT_ONCE, int(entries["measurements"]), new["ratio"]
     if many:
         which = which[np.argsort(new["measured"][which], kind="stable")]
     left = MOST_IN_ALL - done if many else len(which)
@@ -104,22 +104,22 @@ def _measure_missing(roster: Roster, dual: Entries, new: Entries, values: Any, w
         ratio[ripe] = np.sqrt(above / new["slope_g"][ripe])
         for i in ripe:
             _logger.info("%s: gradient ratio %.4g", roster.name(i), ratio[i])
-    common = float(dual["common_ratio"])
+    common = float(entries["common_ratio"])
     if many and left <= len(chosen):  # the others get the median ratio in units of their sizes
         measured = new["measured"] > 0
         above = np.where(new["slope_f"] > 0, new["slope_f"], new["measured"])[measured]
         typical = np.sqrt(new["squares"][measured] / new["measured"][measured])
         if not common and measured.any():
-            sizes = np.where(np.isfinite(dual["limit"][measured]), dual["limit"][measured], typical)
+            sizes = np.where(np.isfinite(entries["limit"][measured]), entries["limit"][measured], typical)
             common = float(np.median(np.sqrt(above / new["slope_g"][measured]) * sizes))
             _logger.info("the other constraints: gradient ratio %.4g over their limits", common)
         others = which[ratio[which] == 0]
         # One batch's |g| may be anything; the running square is the mean of many.
-        seen = np.sqrt(dual["square"][others]) if "square" in dual else dual["size"][others]
+        seen = np.sqrt(entries["square"][others]) if "square" in entries else entries["size"][others]
         seen = np.maximum(seen, np.abs(values[others]))
         usual = float(np.median(typical)) if measured.any() else 0.0
         seen = np.where((seen > usual / ALIKE) & (seen < usual * ALIKE), usual, seen)
-        size = np.where(np.isfinite(dual["limit"][others]), dual["limit"][others], seen)
+        size = np.where(np.isfinite(entries["limit"][others]), entries["limit"][others], seen)
         ratio[others[size > 0]] = common / size[size > 0]
     return {"measurements": done + len(chosen), "common_ratio": common}
 
@@ -134,13 +134,13 @@ def is_due(steps: int) -> bool:
     return start >= AGAIN_FROM and start & (start - 1) == 0
 
 
-def _measure_again(roster: Roster, dual: Entries, new: Entries, values: Any, here: Any, slopes: Any) -> None:
+def _measure_again(roster: Roster, entries: Entries, new: Entries, values: Any, here: Any, slopes: Any) -> None:
     """Measure known ratios again on a batch that `is_due`; change them after the last batch of the turn."""
-    old, ratio, slope_f, slope_g = dual["ratio"], new["ratio"], new["slope_f"], new["slope_g"]
-    turn, known = int(dual["dual_steps"]) % AGAIN_BATCHES, old > 0
+    old, ratio, slope_f, slope_g = entries["ratio"], new["ratio"], new["slope_f"], new["slope_g"]
+    turn, known = int(entries["dual_steps"]) % AGAIN_BATCHES, old > 0
     if turn == 0:
         slope_f[known] = slope_g[known] = 0.0
-    which = np.flatnonzero(known & ((dual["multipliers"] != 0) | (values > 0)) & (values == values) & here)
+    which = np.flatnonzero(known & ((entries["multipliers"] != 0) | (values > 0)) & (values == values) & here)
     which = which[:: -(-len(which) // MOST_AGAIN) or 1]
     if len(which):
         try:
@@ -158,9 +158,9 @@ def _measure_again(roster: Roster, dual: Entries, new: Entries, values: Any, her
         ratio[found] *= factor
         return
     ratio[known] *= np.median(factor)
-    unsized = known & ~np.isfinite(dual["limit"])
-    if "variance" in dual and unsized.any():  # as equal in units of their noise as sized ones in their limits
-        size = np.sqrt(np.maximum(dual["variance"], LEAST_NOISE * dual["square"]))[unsized]
+    unsized = known & ~np.isfinite(entries["limit"])
+    if "variance" in entries and unsized.any():  # as equal in units of their noise as sized ones in their limits
+        size = np.sqrt(np.maximum(entries["variance"], LEAST_NOISE * entries["square"]))[unsized]
         share = size / np.median(size)
         share[(share > 1 / ALIKE) & (share < ALIKE)] = 1.0
         ratio[unsized] = np.median(ratio[unsized]) / share
@@ -179,8 +179,7 @@ def squared_slopes(
     local = torch.stack([s.detach().double().cpu() for s in squares])
     packed = torch.stack([torch.where(there > 0, local, torch.zeros_like(local)), there])
     total, counted = group.sum_(packed.to(f.device))
-    means: list[float] = (total / counted.clamp_min(1.0)).tolist()
-    return means
+    return list((total / counted.clamp_min(1.0)).tolist())
 
 
 def squared_norm(value: torch.Tensor, params: list[torch.Tensor]) -> torch.Tensor:
@@ -190,11 +189,8 @@ def squared_norm(value: torch.Tensor, params: list[torch.Tensor]) -> torch.Tenso
     >>> squared_norm(x.square().sum(), [x]).item()
     100.0
     """
-    zero = torch.zeros((), dtype=value.dtype, device=value.device)
-    if not value.requires_grad:
-        return zero
-    grads: Any
-    if any(hasattr(p, "full_tensor") for p in params):
+    grads: Any = ()
+    if value.requires_grad and any(hasattr(p, "full_tensor") for p in params):
         # Sharded parameters (FSDP2) are not nodes of the graph: their gradients arrive in .grad alone.
         kept = [p.grad for p in params]
         for p in params:
@@ -203,11 +199,11 @@ def squared_norm(value: torch.Tensor, params: list[torch.Tensor]) -> torch.Tenso
         grads = [p.grad for p in params]
         for p, old in zip(params, kept, strict=True):
             p.grad = old
-    else:
+    elif value.requires_grad:
         grads = torch.autograd.grad(value, params, retain_graph=True, allow_unused=True)
     found = [g.coalesce().values() if g.is_sparse else g for g in grads if g is not None]
     if not found:
-        return zero
+        return torch.zeros((), dtype=value.dtype, device=value.device)
     norm: Any = torch.nn.utils.get_total_norm(found)
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     square: torch.Tensor = norm.double().square() if norm.device.type != "mps" else norm.square()

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from gdpa.base.arrays import machine_eps
-from gdpa.base.sets import REALS
 from gdpa.core.certificate import Certificate, certificate_at
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import ReferencePoint
 from gdpa.torch.confidence import NewData, estimate, judge
 from gdpa.torch.core import MultiplierOptimizer
-from gdpa.torch.limits import at_most, equal_to
+from gdpa.torch.projection import product_of_sets
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster
 from gdpa.torch.terms.term import Term, has_terms, proxy
@@ -123,7 +122,8 @@ def certify(
         lam = None if optimizer is None else optimizer.dual_state.entries["multipliers"].to(g)
         certificate = None
         if stationarity:
-            domain = REALS if optimizer is None else optimizer.domain_of(whole.params)
+            groups, domains = ([], []) if optimizer is None else (optimizer.param_groups, optimizer._domains)
+            domain = product_of_sets(groups, domains, whole.params)
             problem = Problem(whole.evaluate, roster.size, roster.num_equalities, domain)
             point = whole.point()
             point = domain.snap(point, machine_eps(point) ** 0.5)
@@ -138,8 +138,7 @@ def certify(
     snapshot = Snapshot.of(roster, shown, steps, (f.detach(), g.detach()), unknown=math.inf)
     new = None
     if confidence is not None:
-        bare = (equal_to(0.0) if i in roster.equal_positions else at_most(0.0) for i in range(roster.size))
-        limits = roster.limits.limits if roster.limits else dict(zip(roster.names or (), bare, strict=False))
+        limits = roster.table.limits if roster.table else {}
         new = judge(estimate(model, loader, losses), limits, confidence, tolerance)
     report = Report(snapshot, 0, tolerance, (), f"{whole.samples} samples")
     return ModelCertificate(report, certificate, whole.samples, new)
@@ -190,32 +189,31 @@ class _Whole:
         return torch.cat([p.detach().reshape(-1) for p in self.params]).double()
 
     def batch(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Return (statistics, counts, samples) of one batch; by default the statistics are f and g themselves."""
+        """Return (statistics, counts, samples) of one batch; by default the statistics are f and g themselves.
+
+        Every mean of a term is a statistic of its own: a gap of means is not a mean.
+        """
         size = _length(batch)
         if self.combine is not None:
             values, counts = self.losses(self.model, batch)
             return values, torch.as_tensor(counts, dtype=torch.float64, device=values.device), size
         f, g, *rest = self.losses(self.model, batch)
         if has_terms(g):
-            return self.batch_of_terms(f, g, size)
+            parts, numbers, self._layout = [f], [size], {}
+            for name, value in g.items():
+                term = value if isinstance(value, Term) else Term((), (value, value))
+                self._layout[name] = (len(parts), [a for a, _ in term.means])
+                parts.append(proxy(torch.as_tensor(term.fixed[0]), term.fixed[1]))
+                parts += [proxy(mean.surrogate, mean.true) for _, mean in term.means]
+                numbers += [size, *(int(mean.count) for _, mean in term.means)]
+            flat = torch.stack([part.reshape(()).to(f) for part in parts])
+            return flat, torch.tensor(numbers, dtype=torch.float64, device=flat.device), size
         vector = self.roster.vector(g, differentiable=False)
         samples = int(rest[1]) if len(rest) > 1 else size
-        like = torch.zeros(vector.shape, dtype=torch.float64, device=vector.device)
-        counts = like + samples if not rest or rest[0] is None else self.roster.count_tensor(rest[0], like)
-        return torch.cat([f.reshape(1).to(vector), vector]), torch.cat([like.new_full((1,), samples), counts]), samples
-
-    def batch_of_terms(self, f: Any, g: Mapping[str, Any], size: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Do as `batch` does, with every mean of a term as a statistic of its own: a gap of means is not a mean."""
-        values, counts = [f], [size]
-        self._layout = {}
-        for name, value in g.items():
-            term = value if isinstance(value, Term) else Term((), (value, value))
-            self._layout[name] = (len(values), [a for a, _ in term.means])
-            values += [proxy(torch.as_tensor(term.fixed[0]), term.fixed[1])]
-            values += [proxy(mean.surrogate, mean.true) for _, mean in term.means]
-            counts += [size, *(int(mean.count) for _, mean in term.means)]
-        flat = torch.stack([value.reshape(()).to(f) for value in values])
-        return flat, torch.tensor(counts, dtype=torch.float64, device=flat.device), size
+        counts = torch.full((len(vector) + 1,), samples, dtype=torch.float64, device=vector.device)
+        if rest and rest[0] is not None:
+            counts[1:] = self.roster.count_tensor(rest[0], counts[1:])
+        return torch.cat([f.reshape(1).to(vector), vector]), counts, samples
 
     @torch.no_grad()
     def means(self) -> torch.Tensor:

@@ -172,9 +172,8 @@ def judge(
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence!r}; 0.95 is usual")
     level = (1 - confidence) / _count_bounds(estimates, limits)
-    return NewData(
-        confidence, tuple(_state(name, estimates[name], limit, level, tolerance) for name, limit in limits.items())
-    )
+    found = (_state(name, estimates[name], limit, level, tolerance) for name, limit in limits.items())
+    return NewData(confidence, tuple(found))
 
 
 def _count_bounds(estimates: Mapping[str, Estimate], limits: Mapping[str, Limit]) -> int:
@@ -257,20 +256,17 @@ def estimate(model: torch.nn.Module, loader: Iterable[Any], terms: Any) -> dict[
 
 def _sums(name: str, mean: Mean) -> torch.Tensor:
     """Return number, sum and sum of squares of the outcomes, the latter two from the low bound if there is one."""
-    values = mean.outcomes.double()
-    low, high = mean.bounds or (0.0, 0.0)
-    outside = mean.inside & ((values < low) | (values > high))
-    if mean.bounds is not None and bool(outside.any()):
-        worst = values[outside][0].item()
-        raise ValueError(f"a value of {name!r} is {worst:g}, outside its bounds ({low:g}, {high:g}); widen them")
-    values = torch.where(mean.inside, values - low, torch.zeros_like(values))
+    values, (low, high) = mean.outcomes.double(), mean.bounds or (-math.inf, math.inf)
+    outside = values[mean.inside & ((values < low) | (values > high))]
+    if outside.numel():
+        raise ValueError(f"a value of {name!r} is {outside[0]:g}, outside its bounds ({low:g}, {high:g}); widen them")
+    values = torch.where(mean.inside, values - (low if mean.bounds else 0.0), torch.zeros_like(values))
     return torch.stack([mean.inside.sum().double(), values.sum(), values.square().sum()])
 
 
 def _statistic(mean: Mean, n: float, total: float, squares: float) -> Statistic:
-    average = total / n if n else math.nan
+    average, low = total / n if n else math.nan, mean.bounds[0] if mean.bounds else 0.0
     variance = max(squares - n * average**2, 0.0) / (n - 1) if n > 1 else 0.0
-    low = mean.bounds[0] if mean.bounds else 0.0
     return Statistic(n, average + low, variance, mean.bounds, mean.outcomes.dtype is torch.bool)
 
 

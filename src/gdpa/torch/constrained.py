@@ -195,7 +195,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
             raise RuntimeError(f"the rule {dual.rule.name!r} has nothing to calibrate")
         for f, g in values:
             vector = self._roster.vector(g)
-            batch = dual.read(vector, None, False)
+            batch = dual.read(vector)
             dual.write(dual.calibrate(f, vector, batch, None, self.param_groups, self._group, everything=True))
         dual.settle()
 

@@ -14,7 +14,7 @@ from gdpa.base.sets import ConvexSet
 from gdpa.torch import compat
 from gdpa.torch.dual import AWAITED, DualState
 from gdpa.torch.pooling import Group, Pool, initialized
-from gdpa.torch.projection import product_of_sets, project_groups_
+from gdpa.torch.projection import project_groups_
 from gdpa.torch.record import Observer, Record, plot_course
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster, objective
@@ -119,8 +119,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         """Stage the step of this call, or of all its micro-batches, and return the loss of this call."""
         dual, pool, stage = self.dual_state, self._pool, self._stage
         if samples != 0 and pool.mode is None and not (initialized() and self._group.size > 1):
-            present = None if counts is None else dual.find_present(counts, vector)
-            batch = dual.read(vector, present, self._nan == "absent")
+            batch, first = dual.read(vector, counts, self._nan == "absent"), True
             here, on_host = batch.present, type(batch.values) is list
             if here is not None and not on_host:
                 vector = self._leave_out(g, vector, here)
@@ -137,25 +136,28 @@ class MultiplierOptimizer(torch.optim.Optimizer):
                 stage = Stage(batch, f.detach(), loss.detach(), updates)
                 stage.later = dual.defers
                 stage.settle(self._capturable)
-            first = True
         else:
-            size = self._roster.sizes(vector.detach(), samples, counts, self._nan == "absent")
-            here, first = size[1:] > 0, stage is None
+            size, first = self._roster.sizes(vector.detach(), samples, counts, self._nan == "absent"), stage is None
+            here = size[1:] > 0
             vector, f = self._leave_out(g, vector, here), torch.where(size[0] > 0, f, torch.zeros_like(f))
             if pool.mode == "stale":
                 pool.add(f, vector, size)
-                batch = dual.read(vector, here, False)
+                batch = dual.read(vector, samples=size)
                 stage = stage or Stage(batch, f.detach(), f.detach(), {})
                 w = dual.entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
-                w = torch.where(here, w, torch.zeros_like(w))
-                loss = f + torch.dot(vector, w)
+                loss = f + torch.dot(vector, torch.where(here, w, torch.zeros_like(w)))
             else:
-                stage = stage or self._open_stage(f, vector, size)
+                if pool.mode is None:  # the samples of this call and of other ranks
+                    pool.forget()
+                    pool.add(f, vector, size)
+                if stage is None:
+                    stage = self._weigh_means(vector)
+                    stage.calls = 0
+                    stage.settle(self._capturable)
                 stage.calls += 1
-                assert stage.batch.samples is not None
-                share = pool.shares(size, stage.batch.samples)
-                w, batch = stage.weights * share[1:], stage.batch
-                loss = f * share[0] + torch.dot(vector, w)
+                batch = stage.batch
+                share = pool.shares(size, batch.samples)  # type: ignore[arg-type]  # the pool's have samples
+                loss = f * share[0] + torch.dot(vector, stage.weights * share[1:])
         if first and dual.measures(batch.values):
             stage.updates |= dual.calibrate(f, vector, batch, here, self.param_groups, self._group)
         self._stage, stage.loss = stage, loss
@@ -163,26 +165,10 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             loss.retain_grad()  # 5 microseconds; no cheaper sign of the backward pass is sure
         return loss
 
-    def _open_stage(self, f: torch.Tensor, vector: torch.Tensor, size: torch.Tensor) -> Stage:
-        """Return the stage of a step whose means are known: observed before, or from this call and other ranks."""
-        pool = self._pool
-        if pool.mode is None:
-            pool.forget()
-            pool.add(f, vector, size)
-        elif not pool.observed:
-            raise RuntimeError(
-                'accumulate="exact" needs the mean of g before the first backward pass: call '
-                "opt.add_micro_batch(f, g) on every micro-batch under torch.no_grad() first"
-            )
-        stage = self._weigh_means(vector)
-        stage.calls = 0
-        stage.settle(self._capturable)
-        return stage
-
     def _weigh_means(self, like: torch.Tensor) -> Stage:
         """Return a stage of the means in the pool, with the rule applied to them."""
         means, samples = self._pool.means(like)
-        batch = self.dual_state.read(means[1:], samples[1:] > 0, False, samples)
+        batch = self.dual_state.read(means[1:], samples=samples)
         updates, w = self.dual_state.weigh(batch, means.dtype)
         stage = Stage(batch, means[0], means[0] + torch.dot(means[1:], w), updates)
         stage.weights, stage.later = w.clone(), not updates
@@ -284,7 +270,9 @@ class MultiplierOptimizer(torch.optim.Optimizer):
     def _close_parts(self, stage: Stage) -> None:
         """Finish a step of several micro-batches."""
         if self._accumulate == "exact":
-            self._pool.check_calls(stage.calls)
+            if stage.calls != self._pool.calls:
+                seen = f"{self._pool.calls} micro-batches but lagrangian {stage.calls}"
+                raise RuntimeError(f"add_micro_batch saw {seen}; both must see the same")
         else:
             whole = self._weigh_means(stage.loss)
             stage.batch, stage.objective, stage.check = whole.batch, whole.objective, whole.check
@@ -323,10 +311,6 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self.discard()
         ran = phase in (Phase.READY, Phase.MIXED)
         return ran and any_gradient(self.param_groups)
-
-    def domain_of(self, params: Sequence[torch.Tensor]) -> ConvexSet:
-        """Return the set X that the vector of ``params`` lies in."""
-        return product_of_sets(self.param_groups, self._domains, params)
 
     @property
     def multipliers(self) -> torch.Tensor:

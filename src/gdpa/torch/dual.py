@@ -152,17 +152,19 @@ class DualState:
         else:
             self._apart = initial
 
-    def find_present(self, counts: Any, vector: torch.Tensor) -> Any:
-        """Return which constraints have samples, in the form that `read` takes."""
-        if self.rows is not None and vector.is_cpu:
-            return [count > 0 for count in self.roster.counts(counts)]
-        return self.roster.count_tensor(counts, vector.detach()) > 0
+    def read(
+        self, g: torch.Tensor, counts: Any = None, nan_is_absent: bool = False, samples: torch.Tensor | None = None
+    ) -> Batch:
+        """Return the values of g (in internal order) without their graph.
 
-    def read(self, g: torch.Tensor, present: Any, nan_is_absent: bool, samples: torch.Tensor | None = None) -> Batch:
-        """Return the values of g (in internal order) without their graph; ``present`` None for all."""
+        ``counts`` are the numbers of samples of g as users give them, ``samples`` those of f and g in internal order.
+        """
         if self.rows is not None and g.is_cpu:
             values = g.tolist()
-            here = present.tolist() if isinstance(present, torch.Tensor) else present
+            if counts is not None:
+                here: Any = [count > 0 for count in self.roster.counts(counts)]
+            else:
+                here = None if samples is None else (samples[1:] > 0).tolist()
             if nan_is_absent:
                 here = [value == value and (here is None or here[i]) for i, value in enumerate(values)]
             if here is None or all(here):
@@ -170,6 +172,10 @@ class DualState:
             values = [value if there else math.nan for value, there in zip(values, here, strict=True)]
             return Batch(values, here, samples)
         seen = g.detach()
+        if counts is not None:
+            present: Any = self.roster.count_tensor(counts, seen) > 0
+        else:
+            present = None if samples is None else samples[1:] > 0
         if nan_is_absent:
             present = seen == seen if present is None else present & (seen == seen)
         return Batch(self.widen(seen if present is None else torch.where(present, seen, math.nan)), present, samples)
@@ -323,22 +329,20 @@ class DualState:
         """Return the optimizer's ``state_dict`` with copies of the entries in it."""
         if self._apart is not None:
             return {**state_dict, _KEY: self.state_dict()}
-        first = {key: _copy(value) for key, value in state_dict["param_groups"][0].items()}
-        return {**state_dict, "param_groups": [first, *state_dict["param_groups"][1:]]}
+        first, *others = state_dict["param_groups"]
+        return {**state_dict, "param_groups": [_copy(first), *others]}
 
     def check(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return ``state_dict`` with the entries in our order; raise before anything changes if they do not fit."""
-        # torch would share the tensors of the base optimizer's state with whoever saved them.
-        state = state_dict["state"].items()
-        own = {key: {k: _copy(v) for k, v in s.items()} if isinstance(s, dict) else s for key, s in state}
         groups = list(state_dict["param_groups"])
         for group in groups:
             if "lr" in group:
                 _check_scalar("lr", Scalar(0.0), group["lr"])
+        # torch would share the tensors of the base optimizer's state with whoever saved them.
+        checked = {**state_dict, "state": _copy(state_dict["state"]), "param_groups": groups}
         if self._apart is None:
             groups[0] = {**groups[0], **self._fit(groups[0])}
-        checked = {**state_dict, "state": own, "param_groups": groups}
-        if self._apart is not None and _KEY in state_dict:
+        elif _KEY in state_dict:
             checked[_KEY] = self._fit(state_dict[_KEY])
         return checked
 
@@ -352,14 +356,12 @@ class DualState:
         """Return copies of the dual entries of ``saved``, reordered to our constraints."""
         if "turns" in self.keys and "seen" in saved:
             saved = {"turns": torch.zeros_like(saved["seen"]), **saved}  # a state of 0.1.0
-        missing = [key for key in self.keys if key not in saved]
-        if missing:
+        if missing := [key for key in self.keys if key not in saved]:
             raise ValueError(
                 f"the state has no {missing}: it was not saved by an optimizer with constraints and the same rule. "
                 "Load a base optimizer's own state into optimizer.base"
             )
-        roster = self.roster
-        m, names = len(saved["multipliers"]), list(saved["constraint_names"])
+        roster, m, names = self.roster, len(saved["multipliers"]), list(saved["constraint_names"])
         if m != roster.size:
             raise ValueError(f"the state holds multipliers of {m} constraints, this optimizer has {roster.size}")
         ours = list(roster.names or ())
@@ -368,24 +370,23 @@ class DualState:
             raise ValueError(
                 f"the state's constraints are called otherwise: it has {lost[:8]}, this optimizer has {new[:8]}"
             )
-        picked = {key: _copy(saved[key]) for key in self.keys}
         order = [int(i) for i in saved["constraint_order"]]
         if sorted(order) != list(range(m)):
             raise ValueError(f"the state's constraint_order must be a permutation of 0..{m - 1}, got {order[:8]}")
+        fitted = {key: _copy(saved[key]) for key in self.keys}
+        fitted["constraint_names"], fitted["constraint_order"] = ours, list(roster.order)
         # Vectors were saved in the internal order of the saving optimizer.
-        theirs = [names[i] for i in order] if names else [str(i) for i in order]
-        wanted = [roster.name(i) for i in range(m)] if names else [str(i) for i in roster.order]
+        theirs = [names[i] for i in order] if names else order
+        wanted = [ours[i] for i in roster.order] if names else list(roster.order)
         if theirs != wanted:
             where = {name: i for i, name in enumerate(theirs)}
             index = torch.tensor([where[name] for name in wanted], device="cpu")
-            for key in self.vectors:
-                picked[key] = picked[key][index.to(picked[key].device)]
-        picked["constraint_names"], picked["constraint_order"] = ours, list(roster.order)
+            fitted |= {key: fitted[key][index.to(fitted[key].device)] for key in self.vectors}
         for key, vector in self.vectors.items():
-            _check_vector(self.roster, key, vector, picked[key])
+            _check_vector(roster, key, vector, fitted[key])
         for key, scalar in self.scalars.items():
-            _check_scalar(key, scalar, picked[key])
-        return picked
+            _check_scalar(key, scalar, fitted[key])
+        return fitted
 
 
 def _to_numpy(values: Any) -> Any:
@@ -397,6 +398,9 @@ def _to_numpy(values: Any) -> Any:
 
 
 def _copy(value: Any) -> Any:
+    """Return a copy of a tensor, or of the tensors in dictionaries."""
+    if isinstance(value, dict):
+        return {key: _copy(entry) for key, entry in value.items()}
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 

@@ -34,17 +34,16 @@ def average_(groups: list[dict[str, Any]], state: Any, step: int) -> None:
     k-th one until that falls below the weight of the decay.
     """
     averages, params = [], []
-    for group in groups:
-        for p in group["params"]:
-            # A parameter without gradient has not moved, and an entry of ours could pass for the base's state.
-            if p.grad is None and _KEY not in state.get(p, ()):
-                continue
-            entry = state[p]
-            if _KEY not in entry:
-                entry[_KEY] = p.detach().clone(memory_format=torch.preserve_format)
-            elif step > 0 and step % EVERY == 0:
-                averages.append(entry[_KEY])
-                params.append(p)
+    for p in (p for group in groups for p in group["params"]):
+        # A parameter without gradient has not moved, and an entry of ours could pass for the base's state.
+        if p.grad is None and _KEY not in state.get(p, ()):
+            continue
+        entry = state[p]
+        if _KEY not in entry:
+            entry[_KEY] = p.detach().clone(memory_format=torch.preserve_format)
+        elif step > 0 and step % EVERY == 0:
+            averages.append(entry[_KEY])
+            params.append(p)
     if averages:
         compat.multi_tensor_lerp_(averages, params, max(1 - DECAY**EVERY, 2 / (step // EVERY + 1)))
 
@@ -131,8 +130,8 @@ def finish(
 @torch.no_grad()
 def _measure_statistics(model: torch.nn.Module, loader: Iterable[Any], losses: Losses) -> None:
     """Measure running means and variances of batch norm layers for the weights now in the model."""
-    layers = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
-    layers = [layer for layer in layers if layer.track_running_stats]
+    kind = torch.nn.modules.batchnorm._BatchNorm
+    layers = [layer for layer in model.modules() if isinstance(layer, kind) and layer.track_running_stats]
     if not layers:
         return
     momenta, training = [layer.momentum for layer in layers], model.training

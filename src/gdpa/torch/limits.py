@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -173,20 +173,27 @@ class Limits:
         for name, limit in self._given.items():
             if not isinstance(limit, Limit):
                 raise TypeError(f"the limit of {name!r} must be made by at_most, at_least, ..., got {limit!r}")
-            each = {f"{name}[{i}]": entry for i, entry in enumerate(limit.entries)}
-            self.limits |= each or {name: limit}
+            self.limits |= {f"{name}[{i}]": entry for i, entry in enumerate(limit.entries)} or {name: limit}
         sides = [
-            (name + suffix, place, sign, bound, limit.scale)
+            (name + suffix, place, bound, sign * limit.scale)
             for place, (name, limit) in enumerate(self.limits.items())
             for suffix, sign, bound in limit.sides()
         ]
         self.names = tuple(side[0] for side in sides)
-        self.sizes = tuple(1.0 if bound or scale != 1.0 else math.inf for _, _, _, bound, scale in sides)
+        self.sizes = tuple(1.0 if bound or abs(factor) != 1.0 else math.inf for _, _, bound, factor in sides)
         #: The place of the value behind each one-sided constraint.
         self._places = [side[1] for side in sides]
-        self._lines = {name: (bound, sign * scale) for name, _, sign, bound, scale in sides}
+        self._lines = {name: (bound, factor) for name, _, bound, factor in sides}
         self._vector = any(limit.entries for limit in self._given.values())
+        self._label = "the value of {!r}"
         self._constants: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
+
+    @classmethod
+    def of_names(cls, names: Iterable[str], equalities: Collection[int]) -> Limits:
+        """Return the table of constraints on g itself: ``g = 0`` at the places of ``equalities``, else ``g <= 0``."""
+        table = cls({name: (equal_to if i in equalities else at_most)(0.0) for i, name in enumerate(names)})
+        table._label = "g[{!r}]"
+        return table
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_constants": None}
@@ -217,45 +224,46 @@ class Limits:
         """Return the violations as one vector; ``absent`` constraints leave the graph, see `Roster.vector`."""
         if not isinstance(values, Mapping):
             raise TypeError(f"with Limits the values must be a dict name -> tensor, got {type(values).__name__}")
-        given = self._given
+        given, label, plain = self._given, self._label, self._label[0] == "g"
         if values.keys() != given.keys():
             raise KeyError(
-                f"the values {mismatch(given, values)}; give one for each of {list(given)}, and keep metrics without a "
-                "limit in a dict of their own"
+                f"the values{' of g' * plain} {mismatch(given, values)}; give one for each of {listed(given)}. Declare "
+                "a group that is absent from the batch with counts={name: 0}, do not leave it out; keep metrics "
+                "without a limit in a dict of their own"
             )
         out, place = {self._places[i] for i in absent} if absent else (), 0
         parts: list[torch.Tensor] = []
         for name, limit in given.items():
-            value = values[name]
+            value, count = values[name], len(limit.entries)
             if not isinstance(value, torch.Tensor):
                 if differentiable or not is_number(value):
-                    raise TypeError(f"the value of {name!r} {NUMBER.format(value)}")
+                    raise TypeError(f"{label.format(name)} {NUMBER.format(value)}")
                 value = torch.tensor(float(value), device="cpu")
+            if value.shape != (count,) if count else value.numel() != 1:
+                wanted = f"shape ({count},)" if count else "one number; limit a vector with size="
+                raise ValueError(f"{label.format(name)} has shape {tuple(value.shape)}, expected {wanted}")
             if differentiable and not value.requires_grad:
-                raise ValueError(NO_GRADIENT.format(f"the value of {name!r}"))
-            entries = limit.entries
-            if value.shape != (len(entries),) if entries else value.numel() != 1:
-                wanted = f"shape ({len(entries)},)" if entries else "one number; limit a vector with size="
-                raise ValueError(f"the value of {name!r} has shape {tuple(value.shape)}, expected {wanted}")
-            if out and entries:
+                raise ValueError(NO_GRADIENT.format(label.format(name)))
+            if out and count:
                 compat.cut_divisions_by_zero(value)
             elif place in out:
                 value = torch.zeros_like(value)
-            place += len(entries) or 1
-            parts.append(value if entries or not value.ndim else value.reshape(()))
+            place += count or 1
+            parts.append(value if count or not value.ndim else value.reshape(()))
         if not self._vector:
             flat = torch.stack(parts)
         else:
             flat = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
-        flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+        if flat.dtype is not torch.float32 and flat.dtype is not torch.float64:
+            flat = to_single(flat)
+        if plain:
+            return flat
         known = self._constants
         if known is None or known[0].dtype is not flat.dtype or known[0].device != flat.device:
-            lines, identity = self._lines.values(), self._places == list(range(flat.shape[0]))
-            index = None if identity else torch.tensor(self._places, device=flat.device)
-            bounds, factors = (
-                flat.new_tensor(numbers) for numbers in zip(*((b, 1 / s) for b, s in lines), strict=True)
-            )
-            known = self._constants = (bounds, factors, index)
+            places = None if self._places == list(range(len(flat))) else self._places
+            index = None if places is None else torch.tensor(places, device=flat.device)
+            lines = flat.new_tensor([(bound, 1 / factor) for bound, factor in self._lines.values()])
+            known = self._constants = (lines[:, 0].contiguous(), lines[:, 1].contiguous(), index)
         bounds, factors, index = known
         return ((flat if index is None else flat[index]) - bounds) * factors
 
@@ -289,6 +297,19 @@ class Limits:
             for name, limit in self._given.items()
         )
         return "Limits(\n" + "\n".join(rows) + "\n)"
+
+
+def listed(names: Collection[str]) -> str:
+    """Return the first names and their number in words."""
+    shown = ", ".join(map(repr, list(names)[:8]))
+    return shown + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
+
+
+def to_single(g: torch.Tensor) -> torch.Tensor:
+    """Return floating-point numbers of another precision in single precision."""
+    if not g.dtype.is_floating_point:
+        raise TypeError(f"g must be real floating-point numbers, got {g.dtype}; convert it, e.g. g.float()")
+    return g.float()
 
 
 NUMBER = "must be a tensor computed from the parameters, got {!r}; leave out .item(), float() or .numpy()"

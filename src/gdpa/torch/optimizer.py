@@ -101,8 +101,8 @@ class GDPA(MultiplierOptimizer):
         _check_number("lr", lr, closed=True)
         _check_number("beta", beta)
         _check_number("tau", tau, high=1.0)
-        for name, power in (("lr_power", lr_power), ("beta_power", beta_power)):
-            _check_number(name, power, low=-math.inf)
+        _check_number("lr_power", lr_power, low=-math.inf)
+        _check_number("beta_power", beta_power, low=-math.inf)
         self._prepare(
             Paper(beta, tau, beta_power), constraints, equalities=equalities, accumulate=accumulate, nan=nan,
             process_group=process_group, capturable=capturable,
@@ -136,14 +136,12 @@ class GDPA(MultiplierOptimizer):
             params: list[torch.Tensor] = []
             grads: list[torch.Tensor] = []
             for p in group["params"]:
-                grad = p.grad
-                if grad is not None:
-                    if grad.is_sparse:
-                        raise RuntimeError(
-                            "GDPA does not support sparse gradients; build the embedding with sparse=False"
-                        )
-                    params.append(p)
-                    grads.append(grad)
+                if (grad := p.grad) is None:
+                    continue
+                if grad.is_sparse:
+                    raise RuntimeError("GDPA does not support sparse gradients; build the embedding with sparse=False")
+                params.append(p)
+                grads.append(grad)
             if not params:
                 continue
             alpha = group["lr"] * r ** group["lr_power"]
@@ -171,8 +169,7 @@ class PowerLR(LRScheduler):
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, power: float = -1 / 3, last_epoch: int = -1) -> None:
-        if not (is_number(power) and math.isfinite(power)):
-            raise ValueError(f"power must be a finite number, got {power!r}")
+        _check_number("power", power, low=-math.inf)
         self.power = power
         super().__init__(optimizer, last_epoch)
 
@@ -216,13 +213,9 @@ def _subtract_unless(skip: torch.Tensor, params: list[torch.Tensor], grads: list
 
 
 def _fusable(p: torch.Tensor, g: torch.Tensor) -> bool:
-    if (
-        torch.compiler.is_compiling()
-        or hasattr(p, "full_tensor")
-        or p.dtype != g.dtype
-        or p.stride() != g.stride()
-        or not p.is_contiguous()
-    ):
+    if torch.compiler.is_compiling() or hasattr(p, "full_tensor") or p.dtype != g.dtype:
+        return False
+    if p.stride() != g.stride() or not p.is_contiguous():
         return False
     return p.dtype is torch.float32 if p.is_cpu else p.is_cuda and p.dtype is not torch.float64
 
@@ -235,14 +228,11 @@ def check_domain(domain: Any) -> ConvexSet | None:
 
 
 def _check_number(name: str, value: Any, low: float = 0.0, high: float = math.inf, closed: bool = False) -> None:
-    number = value
-    if isinstance(value, torch.Tensor):
-        if value.numel() != 1:
-            raise ValueError(f"{name} must be a number or a tensor of one element, got shape {tuple(value.shape)}")
-        number = float(value)
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        raise ValueError(f"{name} must be a number or a tensor of one element, got shape {tuple(value.shape)}")
+    number = float(value) if isinstance(value, torch.Tensor) else value
     if not is_number(number):
         raise TypeError(f"{name} must be a number or a tensor of one element, got {value!r}")
-    inside = low <= number if closed else low < number
-    if not (math.isfinite(number) and inside and number < high):
+    if not (math.isfinite(number) and (low <= number if closed else low < number) and number < high):
         bounds = f"{'at least' if closed else 'above'} {low:g}" + (f" and below {high:g}" if high < math.inf else "")
         raise ValueError(f"{name} must be a finite number {bounds}, got {value!r}")

@@ -52,12 +52,7 @@ class Pool:
     def forget(self) -> None:
         """Drop the parts of a step that did not happen."""
         self._sums: torch.Tensor | None = None
-        self._calls = 0
-
-    @property
-    def observed(self) -> bool:
-        """Whether a part was added."""
-        return self._calls > 0
+        self.calls = 0
 
     def add(self, f: torch.Tensor, g: torch.Tensor, samples: torch.Tensor) -> None:
         """Add the means f and g over ``samples`` (of f, then of each g) of one part; absent groups add nothing.
@@ -69,11 +64,15 @@ class Pool:
         counts = samples.to(wide)
         sums = torch.stack([torch.where(counts > 0, values, torch.zeros_like(values)) * counts, counts])
         self._sums = sums if self._sums is None else self._sums + sums
-        self._calls += 1
+        self.calls += 1
 
     def means(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (f and all g, their samples) over all ranks and parts, in the precision of ``like``."""
-        assert self._sums is not None
+        if self._sums is None:
+            raise RuntimeError(
+                'accumulate="exact" needs the mean of g before the first backward pass: call '
+                "opt.add_micro_batch(f, g) on every micro-batch under torch.no_grad() first"
+            )
         total, samples = self.group.sum_(self._sums.clone())
         return (total / torch.where(samples > 0, samples, torch.ones_like(samples))).to(like.dtype), samples
 
@@ -81,10 +80,3 @@ class Pool:
         """Return the weights of a part's means in the loss, times the ranks that gradients are averaged over."""
         ratio = part / torch.where(whole > 0, whole, torch.ones_like(whole))
         return (ratio * self.group.size).to(part.dtype)
-
-    def check_calls(self, calls: int) -> None:
-        """Raise unless ``lagrangian`` was called once for every part observed."""
-        if calls != self._calls:
-            raise RuntimeError(
-                f"add_micro_batch saw {self._calls} micro-batches but lagrangian {calls}; both must see the same"
-            )

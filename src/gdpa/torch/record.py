@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from gdpa.base.extras import needed_by
-from gdpa.torch.report import Report, Snapshot, diagnose, make_report
+from gdpa.torch.report import Report, Snapshot, diagnose, means, rows_of
 from gdpa.torch.roster import Roster
 from gdpa.torch.staging import Stage
 
@@ -80,8 +81,17 @@ class Record:
 
     def report(self, entries: dict[str, Any], skipped: int, tolerance: float) -> Report:
         """Return the means over the last steps, with advice."""
-        recent = self._recent() if self._steps else None
-        return make_report(self._roster, self.snapshot(entries), recent, self._ratio(entries), skipped, tolerance)
+        snapshot, source, notes = self.snapshot(entries), "last batch", []
+        if snapshot.step == 0:
+            notes.append("No step has used the constraints yet: call lagrangian(f, g) before backward and step.")
+        if skipped:
+            notes.append(f"{skipped} steps were skipped for values or gradients that were not finite.")
+        if self._steps:
+            g, multipliers = self._recent()
+            rows = rows_of(self._roster, means(g), [row.multiplier for row in snapshot.rows])
+            snapshot, source = replace(snapshot, rows=rows), f"constraints: mean of the last {len(g)} batches"
+            notes += [note for _, note in diagnose(self._roster, g, multipliers, self._ratio(entries))]
+        return Report(snapshot, skipped, tolerance, tuple(notes), source)
 
     def _recent(self) -> tuple[Any, Any]:
         """Return (g, multipliers) of the last steps, one row a step, in the user's order."""

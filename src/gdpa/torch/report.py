@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -96,10 +96,12 @@ class Snapshot:
         """
         objective, g = last or (math.nan, [math.nan] * roster.size)
         values = roster.to_user(torch.as_tensor(g, device="cpu")).tolist()
-        return cls(step, float(objective), _rows(roster, values, roster.to_user(multipliers).tolist(), unknown))
+        return cls(step, float(objective), rows_of(roster, values, roster.to_user(multipliers).tolist(), unknown))
 
 
-def _rows(roster: Roster, values: list[float], multipliers: list[float], unknown: float = math.nan) -> tuple[Row, ...]:
+def rows_of(
+    roster: Roster, values: list[float], multipliers: list[float], unknown: float = math.nan
+) -> tuple[Row, ...]:
     """Return the rows of all constraints, from g and multipliers in the user's order."""
     equal, sizes = roster.equal_positions, roster.user_sizes
     rows = []
@@ -170,29 +172,11 @@ def _badness(row: Row) -> tuple[bool, float, float]:
     return row.absent, -row.violation / size, -abs(row.multiplier)
 
 
-def make_report(
-    roster: Roster, snapshot: Snapshot, recent: tuple[Any, Any] | None, ratio: Any, skipped: int, tolerance: float
-) -> Report:
-    """Return the report of a run, from (g, multipliers) of its last steps, one row a step, one column a constraint."""
-    notes, window = [], 0
-    if snapshot.step == 0:
-        notes.append("No step has used the constraints yet: call lagrangian(f, g) before backward and step.")
-    if skipped:
-        notes.append(f"{skipped} steps were skipped for values or gradients that were not finite.")
-    if recent is not None:
-        g, window = recent[0], len(recent[0])
-        multipliers = [row.multiplier for row in snapshot.rows]
-        snapshot = replace(snapshot, rows=_rows(roster, _means(g), multipliers))
-        notes += [note for _, note in diagnose(roster, *recent, ratio)]
-    source = f"constraints: mean of the last {window} batches" if window else "last batch"
-    return Report(snapshot, skipped, tolerance, tuple(notes), source)
-
-
-def _means(g: Any) -> list[float]:
+def means(g: Any) -> list[float]:
     """Return the mean of each column over the rows that are not NaN; NaN for a column without any."""
     counts = np.count_nonzero(~np.isnan(g), axis=0)
-    means: list[float] = np.where(counts > 0, np.nansum(g, axis=0) / np.maximum(counts, 1), math.nan).tolist()
-    return means
+    found: list[float] = np.where(counts > 0, np.nansum(g, axis=0) / np.maximum(counts, 1), math.nan).tolist()
+    return found
 
 
 def diagnose(roster: Roster, g: Any, lam: Any, ratio: Any = None) -> list[tuple[str, str]]:
@@ -202,7 +186,7 @@ def diagnose(roster: Roster, g: Any, lam: Any, ratio: Any = None) -> list[tuple[
     """
     if len(g) < ENOUGH:
         return []
-    rows = _rows(roster, _means(g), np.abs(lam[-1]).tolist())
+    rows = rows_of(roster, means(g), np.abs(lam[-1]).tolist())
     floor = LEAST_SWING * np.abs(lam).max(initial=0.0)
     stuck, slow, swinging, hopeless = [], [], [], []
     for i, row in enumerate(rows):
@@ -226,8 +210,7 @@ def diagnose(roster: Roster, g: Any, lam: Any, ratio: Any = None) -> list[tuple[
             slow.append(row)
         elif _oscillates(values, mine, weight):
             swinging.append(row)
-    together = stuck + hopeless
-    found: list[tuple[str, str]] = []
+    together, found = stuck + hopeless, list[tuple[str, str]]()
     more = "more steps or a larger dual_rate."
     if len(together) > 1:
         worst = min(together, key=_badness)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gdpa.base.checks import is_number
-from gdpa.torch.limits import NO_GRADIENT, NUMBER, Limits, mismatch
+from gdpa.torch.limits import NO_GRADIENT, Limits, listed, to_single
 
 #: Values of ``constraints=``: how many, or their names, or their limits.
 Constraints = int | Sequence[str] | Limits
@@ -33,15 +33,28 @@ class Roster:
     ) -> None:
         self.limits = constraints if isinstance(constraints, Limits) else None
         self.names = _names(constraints)
-        if isinstance(constraints, Limits):
+        self.size = constraints if isinstance(constraints, int) else len(self.names or ())
+        if self.limits is not None:
             if len(tuple(equalities)):
                 raise ValueError("equalities= is for names or numbers; with Limits write equal_to(value) instead")
-            equalities = constraints.equalities
-        self.size = constraints if isinstance(constraints, int) else len(self.names or ())
+            if sizes is not None:
+                raise ValueError("sizes= is for constraints without Limits, which have their own")
+            equalities, sizes = self.limits.equalities, self.limits.sizes
         chosen = self._positions(equalities)
+        #: The one table of named constraints; None if they have no names.
+        self.table = self.limits
+        if self.limits is None and self.names:
+            self.table = Limits.of_names(self.names, chosen)
         self.num_equalities = len(chosen)
+        #: The user's positions of the equalities.
+        self.equal_positions = frozenset(chosen)
         self.order = (*(i for i in range(self.size) if i not in chosen), *chosen)
-        self._sizes = self._check_sizes(sizes)
+        checked = self._check_sizes(sizes)
+        #: The size of each limit in units of its violation, in the user's order; infinite if it is not known. A limit
+        #: of 0 has no size of its own: its violation is measured in its scale.
+        self.user_sizes = checked if self.limits is None else [1.0] * self.size
+        #: The size of each limit in units of g, in internal order; infinite if it is not known.
+        self.limit_sizes = [checked[position] for position in self.order]
         self._shape = torch.Size((self.size,))
         self._index: torch.Tensor | None = None
         if self.order != tuple(range(self.size)):
@@ -64,10 +77,7 @@ class Roster:
 
     def describe(self) -> str:
         """Return the constraints in words."""
-        if self.names is None:
-            return f"{self.size} unnamed constraints"
-        shown = ", ".join(map(repr, self.names[:8]))
-        return shown + (f", ... ({self.size} in all)" if self.size > 8 else "")
+        return f"{self.size} unnamed constraints" if self.names is None else listed(self.names)
 
     def name(self, internal: int) -> str:
         """Return the name of internal constraint ``internal``."""
@@ -80,11 +90,6 @@ class Roster:
     def to_value(self, position: int, g: Any) -> tuple[Any, float]:
         """Return (value, limit) behind g of the constraint at ``position``: g itself and 0 without `Limits`."""
         return (g, 0.0) if self.limits is None else self.limits.value(self.user_name(position), g)
-
-    @property
-    def equal_positions(self) -> frozenset[int]:
-        """The user's positions of the equalities."""
-        return frozenset(self.order[self.size - self.num_equalities :])
 
     def to_user(self, values: torch.Tensor) -> torch.Tensor:
         """Return a vector of internal order in the user's order, as a copy."""
@@ -103,84 +108,31 @@ class Roster:
 
         Values of a dict that are not ``present`` become 0 and leave the graph: 0 / 0 has no gradient to pass on.
         """
-        if self.limits is not None:
-            out = () if present is None else [self.order[i] for i, here in enumerate(present) if not here]
-            vector = self.limits.vector(g, differentiable, out)
-            return vector if self._index is None else self.to_internal(vector)
-        if type(g) is torch.Tensor or isinstance(g, torch.Tensor):
+        if self.limits is None and isinstance(g, torch.Tensor):
             if g.shape != self._shape:
-                self._refuse_shape(g)
+                scalar = (
+                    " is a scalar; return a vector even for a single constraint, e.g. g[None] or torch.stack([...])"
+                )
+                shape = f" has shape {tuple(g.shape)}, expected ({self.size},): one number for each constraint"
+                raise ValueError("g" + (shape if g.ndim else scalar))
             if differentiable and not g.requires_grad:
                 raise ValueError(NO_GRADIENT.format("g"))
-            vector = g if self._index is None else self.to_internal(g)
-        elif isinstance(g, Mapping):
-            values = self._pick(g, differentiable)
-            if present is not None:
-                values = [v if here else torch.zeros_like(v) for v, here in zip(values, present, strict=True)]
-            vector = torch.stack(values)
-        else:
+            vector = g if g.dtype is torch.float32 or g.dtype is torch.float64 else to_single(g)
+        elif self.limits is None and not isinstance(g, Mapping):
             raise TypeError(
                 f"g must be a tensor of shape ({self.size},) or a dict name -> value, got {type(g).__name__}; "
                 "stack a list of values with torch.stack"
             )
-        dtype = vector.dtype
-        if dtype is torch.float32 or dtype is torch.float64:
-            return vector
-        if not dtype.is_floating_point:
-            raise TypeError(f"g must be real floating-point numbers, got {dtype}; convert it, e.g. g.float()")
-        return vector.float()
-
-    def _pick(self, g: Mapping[str, Any], differentiable: bool) -> list[torch.Tensor]:
-        if self.names is None:
+        elif self.table is None:
             raise TypeError(
                 f"g is a dict but the constraints have no names; build the optimizer with constraints={list(g)!r}"
             )
-        if len(g) != self.size or any(name not in g for name in self.names):
-            raise KeyError(
-                f"the values of g {mismatch(self.names, g)}; the constraints are {self.describe()}. "
-                "Declare a group that is absent from the batch with counts={name: 0}, do not leave it out; keep "
-                "metrics without a limit in a dict of their own"
-            )
-        values = []
-        for position in self.order:
-            name = self.names[position]
-            value = g[name]
-            if not isinstance(value, torch.Tensor):
-                if differentiable or not is_number(value):
-                    raise TypeError(f"g[{name!r}] {NUMBER.format(value)}")
-                value = torch.tensor(float(value), device="cpu")
-            if value.numel() != 1:
-                raise ValueError(f"g[{name!r}] has shape {tuple(value.shape)}; give one number per name")
-            if differentiable and not value.requires_grad:
-                raise ValueError(NO_GRADIENT.format(f"g[{name!r}]"))
-            values.append(value.reshape(()) if value.ndim else value)
-        return values
-
-    def _refuse_shape(self, g: torch.Tensor) -> None:
-        if g.ndim == 0:
-            raise ValueError(
-                "g is a scalar; return a vector even for a single constraint, e.g. g[None] or torch.stack([...])"
-            )
-        raise ValueError(f"g has shape {tuple(g.shape)}, expected ({self.size},): one number for each constraint")
-
-    @property
-    def user_sizes(self) -> list[float]:
-        """The size of each limit in units of its violation, in the user's order; infinite if it is not known.
-
-        A limit of 0 has no size of its own: its violation is measured in its scale.
-        """
-        return self._sizes if self.limits is None else [1.0] * self.size
-
-    @property
-    def limit_sizes(self) -> list[float]:
-        """The size of each limit in units of g, in internal order; infinite if it is not known."""
-        return [self._sizes[position] for position in self.order]
+        else:
+            out = () if present is None else [self.order[i] for i, here in enumerate(present) if not here]
+            vector = self.table.vector(g, differentiable, out)
+        return vector if self._index is None else self.to_internal(vector)
 
     def _check_sizes(self, sizes: Sequence[float] | float | None) -> list[float]:
-        if self.limits is not None:
-            if sizes is not None:
-                raise ValueError("sizes= is for constraints without Limits, which have their own")
-            return list(self.limits.sizes)
         if sizes is None:
             return [math.inf] * self.size
         numbers = [float(size) for size in sizes] if isinstance(sizes, Iterable) else [float(sizes)] * self.size

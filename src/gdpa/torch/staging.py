@@ -163,46 +163,39 @@ class GradientCheck:
         A captured (``guarded``) or compiled step makes its own zeros.
         """
         grads = [grad for group in groups for p in group["params"] if (grad := p.grad) is not None]
-        if not grads:
-            return None
-        if not (self._sorts or guarded or compiling):
-            zero = self._zero
-            if zero is None:
-                zero = self._zero = torch.zeros((), dtype=torch.float32, device=grads[0].device)
+        if grads and not (self._sorts or guarded or compiling):
+            if self._zero is None:
+                self._zero = torch.zeros((), dtype=torch.float32, device=grads[0].device)
             try:
-                compat.add_nonfinite_(grads, zero)
+                compat.add_nonfinite_(grads, self._zero)
             except RuntimeError:
                 self._sorts = True
             else:
-                return zero
-        grads = [grad._values() if grad.is_sparse else grad for grad in grads]
+                return self._zero
         found = None
         for device in {grad.device for grad in grads}:
+            here = [grad._values() if grad.is_sparse else grad for grad in grads if grad.device == device]
             zero = torch.zeros((), dtype=torch.float32, device=device)
-            compat.add_nonfinite_([grad for grad in grads if grad.device == device], zero, compiling)
+            compat.add_nonfinite_(here, zero, compiling)
             found = zero if found is None else found + zero.to(found.device)
         return found
 
     def warn(self, groups: list[dict[str, Any]], batch: Batch, roster: Roster) -> None:
         """Name the parameters of a skipped step whose gradients were not finite, and the absent constraints."""
         self._zero = None  # it is another number now
-        names = _bad_gradients(groups)
+        names = []
+        for j, group in enumerate(groups):
+            for i, p in enumerate(group["params"]):
+                grad: Any = torch.zeros(()) if p.grad is None else p.grad
+                grad = grad.to_local() if hasattr(grad, "to_local") else grad._values() if grad.is_sparse else grad
+                if not bool(torch.isfinite(grad).all()):
+                    known = group.get("param_names")
+                    names.append(known[i] if known else f"parameter {i} of group {j}, shape {tuple(p.shape)}")
+        shown = ", ".join(names[:8]) or "a parameter of another rank"
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        absent = [roster.name(i) for i, here in enumerate(() if batch.present is None else batch.present) if not here]
-        hint = f" Absent from the batch: {', '.join(absent[:8])}; a mean over no samples may have the gradient NaN."
-        hint += " gdpa.torch.terms.mean(values, inside) has none."
-        warn_skipped(f"the gradient of {', '.join(names[:8])}{more} was not finite", hint if absent else "")
-
-
-def _bad_gradients(groups: list[dict[str, Any]]) -> list[str]:
-    names = []
-    for j, group in enumerate(groups):
-        known = group.get("param_names")
-        for i, p in enumerate(group["params"]):
-            grad: Any = p.grad
-            if grad is None:
-                continue
-            grad = grad.to_local() if hasattr(grad, "to_local") else grad._values() if grad.is_sparse else grad
-            if not bool(torch.isfinite(grad).all()):
-                names.append(known[i] if known else f"parameter {i} of group {j}, shape {tuple(p.shape)}")
-    return names or ["a parameter of another rank"]
+        hint = ""
+        if batch.present is not None and not all(batch.present):
+            absent = [roster.name(i) for i, here in enumerate(batch.present) if not here]
+            hint = f" Absent from the batch: {', '.join(absent[:8])}; a mean over no samples may have the gradient NaN."
+            hint += " gdpa.torch.terms.mean(values, inside) has none."
+        warn_skipped(f"the gradient of {shown}{more} was not finite", hint)

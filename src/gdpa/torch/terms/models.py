@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gdpa.base.checks import check_limit
 from gdpa.torch.terms.term import Term
 
 #: The stretch of the hard concrete distribution and its temperature, as Louizos et al. (2018), section 4, choose them.
@@ -15,8 +16,10 @@ GATE_LOW, GATE_HIGH, GATE_TEMPERATURE = -0.1, 1.1, 2 / 3
 #: Layers that move no two points apart: `lipschitz_bound` passes over them.
 NON_EXPANSIVE = (
     *(torch.nn.ReLU, torch.nn.LeakyReLU, torch.nn.Tanh, torch.nn.Sigmoid, torch.nn.Softplus, torch.nn.ELU),
-    *(torch.nn.Identity, torch.nn.Flatten, torch.nn.Softsign, torch.nn.Hardtanh, torch.nn.LogSigmoid),
+    *(torch.nn.Identity, torch.nn.Flatten, torch.nn.Softsign, torch.nn.Hardtanh, torch.nn.LogSigmoid, torch.nn.Dropout),
 )
+#: The options of these layers that must lie within [-1, 1] for that.
+SLOPES = ("negative_slope", "alpha")
 
 
 def mean(
@@ -64,30 +67,24 @@ def kl_sampled(logp: torch.Tensor, reference: torch.Tensor, tokens: torch.Tensor
     return _over_tokens(gap.square() / 2, value, tokens, **options)
 
 
-def sampled_cost(
-    costs: torch.Tensor,
-    logp: torch.Tensor,
-    inside: torch.Tensor | None = None,
-    *,
-    bounds: tuple[float, float] | None = None,
-) -> Term:
+def sampled_cost(costs: torch.Tensor, logp: torch.Tensor, inside: torch.Tensor | None = None, **options: Any) -> Term:
     """Return the mean cost of outputs that the model itself has drawn: their length, price, or a 0/1 complaint.
 
     The gradient is the score function's, ``mean (cost_i - mean of the others) grad log p_i``. R. Williams: Simple
     statistical gradient-following algorithms for connectionist reinforcement learning. Machine Learning 8, 1992. The
     baseline is due to W. Kool, H. van Hoof, M. Welling: Buy 4 REINFORCE samples, get a baseline for free! 2019.
 
-    ``costs`` has one number, or one truth value, per output, ``logp`` the log probability of each whole output.
+    ``costs`` has one number, or one truth value, per output, ``logp`` the log probability of each whole output; the
+    option is ``bounds`` of `mean`.
 
     >>> sampled_cost(torch.tensor([3.0, 5.0]), torch.tensor([-1.0, -2.0])).true.item()
     4.0
     """
     numbers = costs.detach().to(logp.dtype)
     mask = torch.ones_like(numbers, dtype=torch.bool) if inside is None else inside
-    count = mask.sum()
     total = torch.where(mask, numbers, torch.zeros_like(numbers)).sum()
-    others = (total - numbers) / (count - 1).clamp(min=1)
-    return Term.of((numbers - others) * logp, costs, inside, bounds)
+    others = (total - numbers) / (mask.sum() - 1).clamp(min=1)
+    return Term.of((numbers - others) * logp, costs, inside, **options)
 
 
 def weight_norm(parameters: Iterable[torch.Tensor], order: float = 2.0) -> Term:
@@ -96,7 +93,7 @@ def weight_norm(parameters: Iterable[torch.Tensor], order: float = 2.0) -> Term:
     >>> weight_norm([torch.tensor([3.0]), torch.tensor([[4.0]])]).true.item()
     5.0
     """
-    norms = torch.stack([torch.linalg.vector_norm(p, order) for p in _nonempty(parameters)])
+    norms = _flat(torch.linalg.vector_norm(p, order) for p in parameters)
     return _fixed(torch.linalg.vector_norm(norms, order))
 
 
@@ -109,9 +106,8 @@ def density(parameters: Iterable[torch.Tensor], threshold: float = 1e-3) -> Term
     >>> density([torch.tensor([0.0, 1.0, -2.0, 1e-4])]).true.item()
     0.5
     """
-    if not threshold > 0:
-        raise ValueError(f"threshold must be a positive number, got {threshold!r}")
-    weights = torch.cat([p.reshape(-1) for p in _nonempty(parameters)])
+    check_limit(threshold=threshold)
+    weights = _flat(parameters)
     square = weights.square()
     return _fixed((square / (square + threshold**2)).mean(), (weights.detach().abs() > threshold).to(square).mean())
 
@@ -126,7 +122,7 @@ def open_gates(log_alpha: Iterable[torch.Tensor]) -> Term:
     0.8318
     """
     shift = GATE_TEMPERATURE * math.log(-GATE_LOW / GATE_HIGH)
-    return _fixed(torch.sigmoid(torch.cat([a.reshape(-1) for a in _nonempty(log_alpha)]) - shift).mean())
+    return _fixed(torch.sigmoid(_flat(log_alpha) - shift).mean())
 
 
 def monotonicity(
@@ -163,8 +159,7 @@ def steepness(
     >>> steepness(lambda x: x.square().sum(1), torch.tensor([[1.0], [3.0]]), limit=4.0).true.item()
     0.5
     """
-    if not limit > 0:
-        raise ValueError(f"limit must be a positive number, got {limit!r}")
+    check_limit(limit=limit)
     size = torch.linalg.vector_norm(_input_gradient(model, x).flatten(1), dim=1)
     return Term.of(torch.relu(size - limit) / limit, size > limit, inside)
 
@@ -185,7 +180,7 @@ def lipschitz_bound(model: torch.nn.Module) -> Term:
     for name, layer in _layers(model, "the model"):
         if isinstance(layer, torch.nn.Linear):
             norms.append(torch.linalg.matrix_norm(layer.weight, 2))
-        elif not isinstance(layer, (*NON_EXPANSIVE, torch.nn.Dropout)) or _slope(layer) > 1:
+        elif not isinstance(layer, NON_EXPANSIVE) or any(abs(getattr(layer, slope, 1.0)) > 1 for slope in SLOPES):
             raise TypeError(
                 f"lipschitz_bound accepts Sequential of Linear and non-expansive activations, got {name}: "
                 f"{type(layer).__name__}; bound it yourself, or limit steepness() on the data"
@@ -201,13 +196,6 @@ def _layers(layer: torch.nn.Module, name: str) -> Iterable[tuple[str, torch.nn.M
         return
     for i, inner in enumerate(layer):  # its children by name would leave out a layer's second use
         yield from _layers(inner, f"layer {i}" if name == "the model" else f"{name}, layer {i}")
-
-
-def _slope(layer: torch.nn.Module) -> float:
-    """Return the largest slope that an activation's own option sets; 1 if it has none."""
-    if isinstance(layer, torch.nn.LeakyReLU):
-        return abs(layer.negative_slope)
-    return layer.alpha if isinstance(layer, torch.nn.ELU) else 1.0
 
 
 def _input_gradient(model: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -231,10 +219,12 @@ def _over_tokens(
     if values.ndim == 2:
         tokens = torch.ones_like(values, dtype=torch.bool) if tokens is None else tokens.bool()
         count = tokens.sum(1)
-        of_sample = tokens / count.clamp(min=1)[:, None]
-        values = (torch.where(tokens, values, torch.zeros_like(values)) * of_sample).sum(1)
-        if outcomes is not None:
-            outcomes = (torch.where(tokens, outcomes, torch.zeros_like(outcomes)) * of_sample).sum(1)
+        share = tokens / count.clamp(min=1)[:, None]
+
+        def over(each: torch.Tensor) -> torch.Tensor:
+            return (torch.where(tokens, each, torch.zeros_like(each)) * share).sum(1)
+
+        values, outcomes = over(values), None if outcomes is None else over(outcomes)
         inside = count > 0 if inside is None else inside & (count > 0)
     elif tokens is not None:
         raise ValueError(f"tokens is for values of shape (n, tokens), got shape {tuple(values.shape)}")
@@ -245,8 +235,9 @@ def _fixed(surrogate: torch.Tensor, true: torch.Tensor | None = None) -> Term:
     return Term((), (surrogate, surrogate.detach() if true is None else true))
 
 
-def _nonempty(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    found = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return all entries of the tensors as one vector."""
+    found = [tensor.reshape(-1) for tensor in ([tensors] if isinstance(tensors, torch.Tensor) else tensors)]
     if not found:
         raise ValueError("no parameter was given (an iterator that is used up?)")
-    return found
+    return torch.cat(found)

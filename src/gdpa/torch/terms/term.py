@@ -114,9 +114,8 @@ class Term:
         inside = torch.ones_like(values, dtype=torch.bool) if inside is None else inside
         for name, given in (("outcomes", outcomes), ("inside", inside)):
             if given.shape != values.shape:
-                raise ValueError(
-                    f"{name} has shape {tuple(given.shape)}, expected {tuple(values.shape)}: one per sample"
-                )
+                text = f"{name} has shape {tuple(given.shape)}, expected {tuple(values.shape)}: one per sample"
+                raise ValueError(text)
         if inside.dtype is not torch.bool:
             raise TypeError(f"inside must be boolean, got {inside.dtype}; write e.g. group == 1")
         if outcomes.dtype is torch.bool:
