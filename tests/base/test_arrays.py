@@ -1,7 +1,18 @@
 import numpy as np
 import pytest
 
-from gdpa.base.arrays import from_numpy, is_floating, max_norm, namespace, norm, positive_part, to_numpy
+from gdpa.base.arrays import (
+    PIECE,
+    dot,
+    from_numpy,
+    is_floating,
+    max_norm,
+    namespace,
+    norm,
+    positive_part,
+    products,
+    to_numpy,
+)
 from tests.libraries import Library
 
 VALUES = [[1.0, -2.0, 0.5, -0.0], [-1.0, 3.0, -4.0, 2.0]]
@@ -55,3 +66,12 @@ def test_only_real_floating_arrays_count_as_floating(library):
     assert not is_floating([1.0])
     assert not is_floating(None)
     assert not is_floating(Library("numpy"))
+
+
+def test_long_products_of_single_precision_are_summed_in_double():
+    torch = pytest.importorskip("torch")
+    n = 3 * PIECE + 5
+    row = torch.full((1, n), 0.1, dtype=torch.float32)
+    exact = n * float(np.float32(0.1)) ** 2
+    assert products(row, row).item() == pytest.approx(exact, rel=1e-12)
+    assert dot(row[0], row[0]) == pytest.approx(exact, rel=1e-7)  # each product is rounded once

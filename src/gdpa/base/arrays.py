@@ -13,6 +13,11 @@ import numpy as np
 
 from gdpa.base.typing import Array, Vector
 
+#: Products of single-precision rows of more columns than this are summed in double precision, in pieces of this many
+#: columns. On a chained quartic of 1,000,000 variables on an H200, sums in single precision cost 187 to 337 steps to
+#: 1e-4 where double precision takes 27.
+PIECE = 1 << 18
+
 
 def namespace(x: Array) -> Any:
     """Return the array-API namespace of ``x`` (NumPy, torch or JAX).
@@ -131,6 +136,19 @@ def dot(v: Array, w: Array) -> float:
 def matmul(a: Array, b: Array) -> Array:
     """Return ``a @ b`` of vectors and matrices; for NumPy by `dot`, in half of the time if they are small."""
     return a.dot(b) if type(a) is np.ndarray and type(b) is np.ndarray else a @ b
+
+
+def products(a: Array, b: Array) -> Vector:
+    """Return a b^T on the host. Long rows in single precision are summed in double precision.
+
+    >>> products(np.ones((1, 3), dtype=np.float32), np.ones((2, 3), dtype=np.float32)).tolist()
+    [[3.0, 3.0]]
+    """
+    xp, d = namespace(a), a.shape[1]
+    if d <= PIECE or a.dtype != xp.float32 or array_api_compat.is_jax_array(a):  # JAX may have no double precision
+        return np.asarray(to_numpy(a @ b.T), dtype=np.float64)
+    pieces = (slice(j, j + PIECE) for j in range(0, d, PIECE))
+    return to_numpy(sum(xp.astype(a[:, j], xp.float64) @ xp.astype(b[:, j], xp.float64).T for j in pieces))
 
 
 def zeros_like(v: Array) -> Array:

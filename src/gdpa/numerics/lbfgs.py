@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import dot, from_numpy, machine_eps, max_norm, namespace
+from gdpa.base.arrays import dot, from_numpy, machine_eps, max_norm, namespace, products
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.numerics.dense import (
@@ -14,7 +14,6 @@ from gdpa.numerics.dense import (
     cholesky_divided,
     combine,
     padded,
-    products,
     solve_symmetric,
     strictly_lower,
 )

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import from_numpy, machine_eps, namespace
+from gdpa.base.arrays import from_numpy, machine_eps, namespace, products
 from gdpa.base.typing import Array
-from gdpa.numerics.dense import Matrix, combine, padded, products, solve_symmetric, to_float64
+from gdpa.numerics.dense import Matrix, combine, padded, solve_symmetric, to_float64
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.qp import WORKING_SET, elastic_qp, nonnegative_qp
 
