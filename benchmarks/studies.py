@@ -179,7 +179,7 @@ def banded(results: Path) -> Tables:
 def cuda(results: Path) -> Tables:
     from benchmarks.cuda_report import table
 
-    return {f"{part}.md": table(rows_of(results, "cuda", part=part)) for part in ("training", "solve")}
+    return {f"{part}.md": table(rows_of(results, "cuda", part=part)) for part in ("training", "solve", "large-20")}
 
 
 def mutants(results: Path) -> Tables:
