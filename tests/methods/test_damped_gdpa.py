@@ -40,22 +40,25 @@ def run(problem, x0, method, steps):
     return states
 
 
-def two_steps(library, x0=(0.0, 0.0), num_equalities=0, domain=None, **options):
+def two_steps(library, x0=(0.0, 0.0), num_equalities=0, domain=None, steps=2, **options):
     kinds = {"num_equalities": num_equalities, **({} if domain is None else {"domain": domain})}
     plain = {"alpha": 0.5, "beta": 1.0, "theta": 0.5, "smoothing": 0.0, "tail": 0.0, "scaled": False}
     method = DampedGDPA(**plain | options)
-    states = run(hand_problem(library, **kinds), library.array(x0), method, 2)
+    states = run(hand_problem(library, **kinds), library.array(x0), method, steps)
     return [(to_numpy(s.x).tolist(), to_numpy(s.multipliers).tolist()) for s in states[1:]], states
 
 
-def test_two_damped_steps_by_hand(library):
+def test_three_damped_steps_by_hand(library):
     # r = 1 at (0, 0), lambda 0: g = (-1, -3), w = 0, grad f = (-4, -1): x_2 = (2, 1/2), g(x_2) = (3, -1/2)
     #   lambda_2 = 0 + ([(3, -1/2)]_+ - 0)/2 = (3/2, 0)
     # r = 2: w = [(3/2 + 3, 0 - 1/2)]_+ = (9/2, 0), gradient (-2, -1/2) + 9/2 (4, 0) = (16, -1/2)
     #   x_3 = (2 - 8, 1/2 + 1/4) = (-6, 3/4), g(x_3) = (35, -6 + 3/4 - 3)
     #   lambda_3 = 3/2 + ((3/2 + 35) - 3/2)/2 = 19, and 0
-    found, states = two_steps(library)
-    assert found == [([2.0, 0.5], [1.5, 0.0]), ([-6.0, 0.75], [19.0, 0.0])]
+    # r = 3: w = [(19 + 35, 0 - 33/4)]_+ = (54, 0), gradient (-10, -1/4) + 54 (-12, 0) = (-658, -1/4)
+    #   x_4 = (-6 + 329, 3/4 + 1/8) = (323, 7/8), g(x_4) = (323^2 - 1, 323 + 7/8 - 3)
+    #   lambda_4 = 19 + ((19 + 104328) - 19)/2 = 52183, and (320 + 7/8)/2
+    found, states = two_steps(library, steps=3)
+    assert found == [([2.0, 0.5], [1.5, 0.0]), ([-6.0, 0.75], [19.0, 0.0]), ([323.0, 0.875], [52183.0, 160.4375])]
     assert to_numpy(states[2].probe.multipliers).tolist() == [4.5, 0.0]
     assert to_numpy(states[2].probe.gradient).tolist() == [16.0, -0.5]
     assert to_numpy(states[2].average).tolist() == [1.0, 0.25]  # the mean of the points left: (0, 0) and (2, 1/2)
