@@ -149,7 +149,8 @@ def test_twenty_points_in_one_place_stall():
     still = arrived(moved=False, old={"unmoved_points": 18})
     assert (still.unmoved_points, still.verdict) == (19, None)
     assert arrived(moved=False, old={"unmoved_points": 19}).verdict is Status.STALLED
-    assert isinstance(arrived(moved=False, old={"unmoved_points": 19}, g=1.0).phase, Restoration)
+    begun = arrived(moved=False, old={"unmoved_points": 19}, g=1.0)
+    assert (type(begun.phase), begun.unmoved_points) == (Restoration, 0)
 
 
 def test_a_violation_that_does_not_fall_is_restored():
@@ -430,12 +431,19 @@ def test_the_end_of_restoration():
     assert begun.probe is None
 
 
-def restored(g, stage, *before, entry=1.0, flat=True, monitor=None):
+def restored(g, stage, *before, entry=1.0, flat=True, monitor=None, unmoved=0):
     """The decision at a point of restoration; a constraint without a slope leaves every point flat."""
     problem = line(g, slope=0.0 if flat else 1.0)
     changes = {"phase": Restoration(entry, stage, *before), "monitor": monitor or Monitor(), "gradient": np.zeros(1)}
-    state = at(problem, g=g, **changes)
+    state = at(problem, g=g, unmoved_points=unmoved, **changes)
     return arrive(state.phase, problem, state, state)
+
+
+def test_restoration_stalls_at_a_point_that_it_does_not_leave():
+    assert restored(1.0, Stage.DESCENDING, flat=False, unmoved=19).verdict is None
+    assert restored(1.0, Stage.DESCENDING, flat=False, unmoved=20).verdict is Status.STALLED
+    assert restored(1.0, Stage.DESCENDING, unmoved=20).phase.stage == Stage.AFTER_SLOPE  # flat: a probe follows
+    assert restored(1.0, Stage.AFTER_SLOPE, 1.0, 5, flat=False, unmoved=20).verdict is None  # probes have a count
 
 
 def test_restoration_ends_at_a_tenth_of_its_first_violation():

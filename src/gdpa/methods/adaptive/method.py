@@ -172,15 +172,15 @@ class AdaptiveGDPA(Settings, Method):
     def _arrive(self, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState) -> AdaptiveState:
         """Return the state at the accepted point: multipliers, penalty, phase, next trial, or a verdict."""
         rules, phase = self.rules, state.phase
+        unmoved = 0 if _moved(old.x, state.x, rules) else old.unmoved_points + 1
+        if unmoved != state.unmoved_points:
+            state = state.replaced(unmoved_points=unmoved)
         if phase.restores:
             state = phase.arrive(self, problem, old, state)
             return state.phase.plan(self, problem, state)
         if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
             far = state.violation > state.negligible * max(1.0, float(max_norm(state.x)))
             return enter_restoration(self, problem, state) if far else state.replaced(verdict=Status.DIVERGING)
-        unmoved = 0 if _moved(old.x, state.x, rules) else old.unmoved_points + 1
-        if unmoved != state.unmoved_points:
-            state = state.replaced(unmoved_points=unmoved)
         violated, still = state.is_violated, unmoved >= rules.patience
         state = phase.arrive(self, problem, old, state)
         state = state.phase.plan(self, problem, state)

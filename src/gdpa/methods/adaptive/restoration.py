@@ -72,7 +72,8 @@ class Restoration(Phase):
             return self.end(method, problem, state)
         reach = 1 + float(max_norm(state.z))
         if not _is_flat(problem, state, reach, rules):
-            return state
+            stuck = self.stage == Stage.DESCENDING and state.unmoved_points >= rules.patience
+            return state.replaced(verdict=Status.STALLED) if stuck else state
         if self.stage == Stage.DESCENDING:  # the first probe: a step as long as x down the slope that is left
             tiny = float(namespace(state.x).finfo(state.x.dtype).smallest_normal)
             curvature = state.curvature.cleared(max(float(max_norm(state.gradient)) / reach, tiny))
@@ -130,6 +131,7 @@ def enter_restoration(method: Settings, problem: ScaledProblem, state: AdaptiveS
         hessian=None,
         reference=state.reference.newest(),
         probe=None,
+        unmoved_points=0,
     )
     state = state.replaced(gradient=merit_gradient(problem, state))
     return state.phase.plan(method, problem, state)
