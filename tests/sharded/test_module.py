@@ -42,7 +42,7 @@ def test_shards_solve_the_same_problem(shards):
     parts = sharded.from_module(network(), loss, [-0.5, -0.3], (X, Y), shards, chunk=32, regularizer=0.01)
     one = whole(network())
     problem = gdpa.Problem(lambda x: ridge(one.problem.evaluate(x), x), num_constraints=2)
-    a, b = (gdpa.solve(p, x0=one.x0, tolerance=1e-8) for p in (parts.problem, problem))
+    a, b = (gdpa.solve(p, x0=one.x0, tolerance=1e-10) for p in (parts.problem, problem))
     assert a.success
     assert b.success
     np.testing.assert_allclose(a.x, b.x, rtol=1e-8, atol=1e-10)
