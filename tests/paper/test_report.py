@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gdpa.paper.base import OutputError, Settings, UsageError
-from gdpa.paper.figures import Chart, Panel, Series, inline_svg, save
+from gdpa.paper.figures import Chart, Panel, Series, save, to_svg
 from gdpa.paper.records import Folder
 from gdpa.paper.report import write_report
 from gdpa.paper.runner import run_units
@@ -87,7 +87,7 @@ def test_n9_panels_stand_below_each_other_on_a_narrow_page():
     panel = Panel("p", "x", "y", [Series("a", [1, 2], [1.0, 2.0])])
     chart = Chart("c", "t", "words", [panel, panel], columns=2)
     wide, narrow = (
-        [float(size) for size in re.search(r'viewBox="0 0 (\S+) (\S+)"', inline_svg(drawn)).groups()]
+        [float(size) for size in re.search(r'viewBox="0 0 (\S+) (\S+)"', to_svg(drawn)).groups()]
         for drawn in (chart, replace(chart, columns=1))
     )
     assert narrow[0] < 0.6 * wide[0]

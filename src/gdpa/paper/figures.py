@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -103,14 +103,18 @@ def save(chart: Chart, folder: Path) -> list[Path]:
     return paths
 
 
-def inline_svg(chart: Chart) -> str:
-    """Return the SVG of the chart for a page of HTML: without its title and an XML declaration, its text escaped.
+def to_svg(chart: Chart) -> str:
+    """Return the chart as SVG; its text is escaped."""
+    return _file(draw(chart), chart.name, "svg").decode()
 
-    >>> inline_svg(Chart("c", "title", "", [Panel("", "", "", [])]))[:5]
-    '<svg '
+
+def without_declaration(svg: str) -> str:
+    """Return the SVG for a page of HTML, which has no XML declaration.
+
+    >>> without_declaration('<?xml version="1.0"?><svg></svg>')
+    '<svg></svg>'
     """
-    drawn = _file(draw(replace(chart, title="")), chart.name, "svg").decode()
-    return drawn[drawn.find("<svg") :]
+    return svg[svg.find("<svg") :]
 
 
 def _file(figure: Any, name: str, kind: str) -> bytes:

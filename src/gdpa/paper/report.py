@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from gdpa.paper import EXPERIMENTS, get
 from gdpa.paper.base import OutputError, Section, Table, UsageError
-from gdpa.paper.figures import Chart, inline_svg, save
+from gdpa.paper.figures import Chart, save, to_svg, without_declaration
 from gdpa.paper.provenance import commit_named, versions_named
 from gdpa.paper.records import Folder, Record
 
@@ -101,9 +101,9 @@ def _picture(folder: Folder, name: str, chart: Chart) -> tuple[Markup, list[str]
         paths = save(chart, folder.path / name / "figures")
     except OSError as error:
         raise OutputError(f"cannot write the figure {chart.name}: {error.strerror}; choose another folder") from error
-    shown = inline_svg(chart)
+    shown = without_declaration("".join(path.read_text("utf-8") for path in paths if path.suffix == ".svg"))
     if min(chart.columns, len(chart.panels)) > 1:
-        narrow = inline_svg(replace(chart, name=f"{chart.name}-narrow", columns=1))
+        narrow = without_declaration(to_svg(replace(chart, name=f"{chart.name}-narrow", title="", columns=1)))
         shown = f'<div class="wide">{shown}</div><div class="narrow">{narrow}</div>'
     return Markup(shown), [str(path.relative_to(folder.path)) for path in paths]
 
