@@ -129,13 +129,17 @@ def dot(v: Array, w: Array) -> float:
     """Return the inner product of two vectors as a number; torch sums single precision in double precision."""
     if type(v) is np.ndarray:
         return float(v.dot(w))
-    wide = array_api_compat.is_torch_array(v) and v.device.type != "mps"  # mps has no double precision
-    return float((v * w).sum(dtype=namespace(v).float64) if wide else namespace(v).sum(v * w))
+    return float((v * w).sum(dtype=namespace(v).float64) if _sums_in_double(v) else namespace(v).sum(v * w))
 
 
 def matmul(a: Array, b: Array) -> Array:
     """Return ``a @ b`` of vectors and matrices; for NumPy by `dot`, in half of the time if they are small."""
     return a.dot(b) if type(a) is np.ndarray and type(b) is np.ndarray else a @ b
+
+
+def _sums_in_double(v: Array) -> bool:
+    """Return whether ``v`` is of torch on a device with double precision; JAX may have none, mps has none."""
+    return array_api_compat.is_torch_array(v) and v.device.type != "mps"
 
 
 def products(a: Array, b: Array) -> Vector:
@@ -145,7 +149,7 @@ def products(a: Array, b: Array) -> Vector:
     [[3.0, 3.0]]
     """
     xp, d = namespace(a), a.shape[1]
-    if d <= PIECE or a.dtype != xp.float32 or array_api_compat.is_jax_array(a):  # JAX may have no double precision
+    if d <= PIECE or a.dtype != xp.float32 or not (type(a) is np.ndarray or _sums_in_double(a)):
         return np.asarray(to_numpy(a @ b.T), dtype=np.float64)
     pieces = (slice(j, j + PIECE) for j in range(0, d, PIECE))
     return to_numpy(sum(xp.astype(a[:, j], xp.float64) @ xp.astype(b[:, j], xp.float64).T for j in pieces))
