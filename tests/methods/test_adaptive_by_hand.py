@@ -275,11 +275,14 @@ def test_rows_are_worth_their_passes_up_to_thirty():
 
 
 def test_which_runs_begin_with_sqp():
-    def begins(m=1, d=2, step="auto", domain=REALS, cheap=False):
-        return begins_with_sqp(domain, call(g=[0.0] * m, cheap=cheap), d, step, RULES)
+    def begins(m=1, d=2, step="auto", domain=REALS, cheap=False, equalities=0):
+        problem = Problem(print, domain=domain, num_equalities=equalities)
+        return begins_with_sqp(problem, call(g=[0.0] * m, cheap=cheap), d, step, RULES)
 
     assert begins(30)
     assert not begins(31)
+    assert begins(60, equalities=30)
+    assert not begins(60, equalities=31)
     assert begins(31, cheap=True)
     assert begins(31, step="jacobian")
     assert not begins(1, step="pullback")

@@ -9,7 +9,6 @@ from scipy.optimize import minimize
 from gdpa import AdaptiveGDPA, Evaluation, from_functions, problems, solve
 from gdpa.core.problem import row_by_row
 from gdpa.methods.adaptive.quasi_newton import QuasiNewton
-from gdpa.methods.adaptive.scaling import ScaledProblem
 from gdpa.methods.adaptive.sqp import SQP
 from gdpa.run.oracle import CountingOracle
 from tests.methods.adaptive_cases import walk
@@ -119,16 +118,22 @@ def test_rows_near_active_are_taken_up_where_their_passes_pay(m, tight):
     assert runs["auto"].objective == pytest.approx(near.fun, rel=1e-6)
 
 
-def test_rows_are_given_up_where_too_many_come_near():
-    problem, x0 = crowded(300, 5)
-    problem, method = row_by_row(problem), AdaptiveGDPA()
-    state = next(s for s in walk(method, problem, x0, 400) if isinstance(s.phase, SQP))
-    everywhere = state.reference._replace(constraints=0 * state.reference.constraints)
-    crowd = method._choose(ScaledProblem(problem, state.scaling), state.replaced(reference=everywhere))
-    assert isinstance(crowd.phase, QuasiNewton)
-    assert crowd.phase_since == state.step
-    assert (crowd.x == state.x).all()
-    assert crowd.trial.slope < 0
+def test_all_rows_of_many_equalities_are_taken_up_where_the_other_step_has_not_ended():
+    # min (x - t)'H(x - t)/2 with Ax = b: the KKT conditions are a linear system.
+    d, m, rng = 60, 40, np.random.default_rng(3)
+    H, t, A, b = np.logspace(0, 5, d), rng.standard_normal(d), rng.standard_normal((m, d)), rng.standard_normal(m)
+    problem = from_functions(
+        lambda x: H @ (x - t) ** 2 / 2,
+        lambda x: A @ x - b,
+        gradient=lambda x: H * (x - t),
+        jacobian=lambda x: A,
+        num_equalities=m,
+    )
+    result = solve(row_by_row(problem), np.zeros(d), tolerance=1e-8)
+    answer = np.linalg.solve(np.block([[np.diag(H), A.T], [A, np.zeros((m, m))]]), np.concatenate([H * t, b]))
+    assert result.success
+    assert isinstance(result.state.phase, SQP)
+    assert result.x == pytest.approx(answer[:d], abs=1e-5)
 
 
 def test_a_run_saved_before_its_step_changes_goes_on_bit_for_bit(tmp_path):

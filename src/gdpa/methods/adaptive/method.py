@@ -15,7 +15,7 @@ from gdpa.base.typing import Array
 from gdpa.core.certificate import JACOBIAN_LIMIT
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.methods.adaptive.quasi_newton import QuasiNewton, descend, enter_quasi_newton
+from gdpa.methods.adaptive.quasi_newton import QuasiNewton, descend
 from gdpa.methods.adaptive.restoration import enter_restoration
 from gdpa.methods.adaptive.rules import Rules, Settings
 from gdpa.methods.adaptive.scaling import (
@@ -66,7 +66,8 @@ class AdaptiveGDPA(Settings, Method):
         beta: the first penalty beta_0, on the scaled problem. Raised if the violation does not fall.
         memory: the number of pairs that the BFGS matrix keeps; at least d with d <= 100 variables.
         step: "pullback" (quasi-Newton), "jacobian" (SQP, in boxes and the whole space), or "auto": SQP if
-            `Evaluation.jacobian` is cheap or m <= 30; with more constraints once the rows near active pay.
+            `Evaluation.jacobian` is cheap or there are at most 30 inequalities and 30 equalities; with more of them if
+            the quasi-Newton steps have not ended in the passes that 20 SQP points take.
         rules: the other constants, see `gdpa.methods.adaptive.Rules`.
 
     Example:
@@ -96,7 +97,7 @@ class AdaptiveGDPA(Settings, Method):
     def _start(self, problem: Problem, x: Array, now: Evaluation, D: Array | None) -> AdaptiveState:
         """Return the state before the first update from x, in the lengths D."""
         rules, g, d = self.rules, now.constraints, x.shape[-1]
-        sqp = begins_with_sqp(problem.domain, now, d, self.step, rules)
+        sqp = begins_with_sqp(problem, now, d, self.step, rules)
         J = now.jacobian() if sqp or measures_rows(now, rules) else None
         c = now.gradient()
         if D is not None:
@@ -226,26 +227,19 @@ class AdaptiveGDPA(Settings, Method):
         return self._restart(problem.original, state, state.call(problem).original, D)
 
     def _choose(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
-        """Return the state at x in the phase that the rows near active call for, if each of them is a pass.
+        """Return the state in the SQP phase if the quasi-Newton phase has not ended soon and each row of J is a pass.
 
         The quasi-Newton phase goes first, until it has made the passes that `Rules.patience` points of SQP would
-        take. An easy problem is solved by then.
+        take with the rows near active. An easy problem is solved by then.
         """
-        rules, m, d = self.rules, state.multipliers.shape[0], state.x.shape[0]
-        if m * d > JACOBIAN_LIMIT or not problem.is_box:
-            return state
-        if state.call(problem).original.has_cheap_jacobian:
+        m, d = state.multipliers.shape[0], state.x.shape[0]
+        if state.phase.linearizes or m * d > JACOBIAN_LIMIT or not problem.is_box:
             return state
         rows = int(namespace(state.x).sum(nearly_active(state, state.lagrangian)))
-        if state.phase.linearizes:
-            if rows <= rules.few_rows:
-                return state
-            state = enter_quasi_newton(problem, state)
-        else:
-            made = 2 * (state.step - state.phase_since)  # one forward and one backward pass at each point
-            if rows > rules.few_rows or made < rules.patience * (rows + 2):
-                return state
-            state = enter_sqp(problem, state.replaced(curvature=state.curvature.cleared()))
+        made = 2 * (state.step - state.phase_since)  # one forward and one backward pass at each point
+        if made < self.rules.patience * (rows + 2) or state.call(problem).original.has_cheap_jacobian:
+            return state
+        state = enter_sqp(problem, state.replaced(curvature=state.curvature.cleared()))
         return state.phase.plan(self, problem, state)
 
     def _in_suitable_lengths(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:

@@ -119,7 +119,7 @@ class Restoration(Phase):
             monitor=Monitor(restorations=state.monitor.restorations + 1),
         )
         state = enter_quasi_newton(problem, state).replaced(phase_since=since)
-        sqp = begins_with_sqp(problem.domain, state.call(problem).original, state.x.shape[-1], method.step, rules)
+        sqp = begins_with_sqp(problem, state.call(problem).original, state.x.shape[-1], method.step, rules)
         return enter_sqp(problem, state) if sqp else state
 
 
