@@ -99,15 +99,35 @@ def train_once() -> Callable[[], Any]:
     return step
 
 
+#: The matrices, linear terms and constants of f, g_1, g_2 and g_3 of HS43: x'Qx + c'x + r with diagonal Q.
+HS43 = (
+    np.array([[1.0, 1, 2, 1], [1, 1, 1, 1], [1, 2, 1, 2], [2, 1, 1, 0]]),
+    np.array([[-5.0, -5, -21, 7], [1, -1, 1, -1], [-1, 0, 0, -1], [2, -1, 0, -1]]),
+    np.array([0.0, -8, -10, -5]),
+)
+
+
+def sqp_steps() -> list[Counter[str]]:
+    """Return the calls of each accepted update in the SQP phase on HS43, given by NumPy functions."""
+    (q, *Q), (c, *C), (_, *r) = HS43
+    problem = gdpa.from_functions(
+        lambda x: (q * x + c) @ x,
+        lambda x: (Q * x + C) @ x + r,
+        gradient=lambda x: 2 * q * x + c,
+        jacobian=lambda x: 2 * np.array(Q) * x + C,
+    )
+    method = Walked()
+    gdpa.solve(problem, np.zeros(4), method)
+    return method.seen
+
+
 def walks() -> dict[str, Counter[str]]:
     """Return the calls of each walk by file."""
     minimize_once()
-    hs, method = gdpa.problems.get("HS43"), Walked()
-    gdpa.solve(hs.problem, hs.x0, method)
     step = train_once()
     return {
         "minimize": count_calls(minimize_once),
-        "sqp step": _median(method.seen),
+        "sqp step": _median(sqp_steps()),
         "training step": _median([count_calls(step) for _ in range(10)]),
     }
 

@@ -12,20 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from gdpa.base.sets import Ball, Box, NonNegative, Simplex
 from gdpa.base.typing import Array, Vector
-from gdpa.core.problem import Problem
-from gdpa.oracles.functions import from_functions
+from gdpa.core.problem import Evaluation, Problem
 
 __all__ = ["TestProblem", "get", "names"]
 
 #: Kinds of problems; only the first has an answer.
 KINDS = ("solvable", "infeasible", "unbounded")
 REFINED = "digits refined by Newton on the active set"
+#: The imaginary step of the derivatives: its square is lost in rounding, and dividing by it is exact.
+STEP = 2.0**-100
 
 
 @dataclass(frozen=True)
@@ -80,21 +82,32 @@ def get(name: str) -> TestProblem:
 
 def _define(
     name: str,
-    objective: Callable[[Vector], Any],
-    gradient: Callable[[Vector], Any],
-    constraints: Callable[[Vector], Any],
-    jacobian: Callable[[Vector], Any],
+    function: Callable[..., tuple[Any, list[Any]]],
     points: tuple[Any, Any, Any],
     source: str,
     kind: str = "solvable",
     **more: Any,
 ) -> None:
-    """Add a problem; ``points`` are x0, x* and its multipliers."""
+    """Add a problem: polynomials (f, g) of the coordinates of x; ``points`` are x0, x* and its multipliers."""
+
+    def evaluate(x: Vector) -> Evaluation:
+        f, g = function(*x)
+
+        @cache
+        def derivatives() -> Vector:
+            """Return grad f and J by complex steps along all coordinates at once, exact to rounding."""
+            f, g = function(*(x[:, None] + 1j * STEP * np.eye(len(x))))
+            return np.asarray(np.imag([f, *g]) / STEP, dtype=x.dtype)
+
+        def pullback(w: Vector, objective: float = 1.0) -> Vector:
+            gradient, J = derivatives()[0], derivatives()[1:]
+            return np.asarray(objective * gradient + w @ J)
+
+        return Evaluation(np.asarray(f, x.dtype), np.asarray(g, x.dtype), pullback, lambda: derivatives()[1:])
 
     def make() -> TestProblem:
-        problem = from_functions(objective, constraints, gradient=gradient, jacobian=jacobian, **more)
         x0, solution, multipliers = (None if part is None else np.array(part, dtype=float) for part in points)
-        return TestProblem(name, problem, x0, solution, multipliers, source, kind)
+        return TestProblem(name, Problem(evaluate, **more), x0, solution, multipliers, source, kind)
 
     _PROBLEMS[name] = make
 
@@ -103,56 +116,38 @@ def _define(
 # second solution is not a saddle point of its Lagrangian.
 _define(
     "disc-product",
-    lambda x: -x[0] * x[1],
-    lambda x: [-x[1], -x[0]],
-    lambda x: [x @ x - 2],
-    lambda x: 2 * x[None],
+    lambda a, b: (-a * b, [a**2 + b**2 - 2]),
     ([0.5, 1.5], [1, 1], [0.5]),
     "closed form: grad f + 2 lambda x = 0 at x = (1, 1) gives lambda = 1/2",
 )
 _define(
     "disc-square",
-    lambda x: -((x[0] * x[1]) ** 2),
-    lambda x: -2 * x[0] * x[1] * np.array([x[1], x[0]]),
-    lambda x: [x @ x - 2],
-    lambda x: 2 * x[None],
+    lambda a, b: (-((a * b) ** 2), [a**2 + b**2 - 2]),
     ([0.5, 1.5], [1, 1], [1]),
     "closed form: grad f + 2 lambda x = 0 at x = (1, 1) gives lambda = 1",
 )
 _define(
     "HS10",
-    lambda x: x[0] - x[1],
-    lambda x: [1, -1],
-    lambda x: [3 * x[0] ** 2 - 2 * x[0] * x[1] + x[1] ** 2 - 1],
-    lambda x: [[6 * x[0] - 2 * x[1], 2 * x[1] - 2 * x[0]]],
+    lambda a, b: (a - b, [3 * a**2 - 2 * a * b + b**2 - 1]),
     ([-10, 10], [0, 1], [0.5]),
     "Hock-Schittkowski 10; at (0, 1) the normal is (-2, 2), so lambda = 1/2",
 )
 _define(
     "HS11",
-    lambda x: (x[0] - 5) ** 2 + x[1] ** 2 - 25,
-    lambda x: [2 * (x[0] - 5), 2 * x[1]],
-    lambda x: [x[0] ** 2 - x[1]],
-    lambda x: [[2 * x[0], -1]],
+    lambda a, b: ((a - 5) ** 2 + b**2 - 25, [a**2 - b]),
     ([4.9, 0.1], [1.234772825053297, 1.5246639294900999], [3.0493278589801998]),
     f"Hock-Schittkowski 11; {REFINED}",
 )
 _define(
     "HS12",
-    lambda x: 0.5 * x[0] ** 2 + x[1] ** 2 - x[0] * x[1] - 7 * x[0] - 7 * x[1],
-    lambda x: [x[0] - x[1] - 7, 2 * x[1] - x[0] - 7],
-    lambda x: [4 * x[0] ** 2 + x[1] ** 2 - 25],
-    lambda x: [[8 * x[0], 2 * x[1]]],
+    lambda a, b: (0.5 * a**2 + b**2 - a * b - 7 * a - 7 * b, [4 * a**2 + b**2 - 25]),
     ([0, 0], [2, 3], [0.5]),
     "Hock-Schittkowski 12; grad f = (-8, -3) and the normal (16, 6) at (2, 3) give lambda = 1/2",
 )
 _ROOT_7 = np.sqrt(7.0)
 _define(  # the equality carries the sign that makes its multiplier negative
     "HS14",
-    lambda x: (x[0] - 2) ** 2 + (x[1] - 1) ** 2,
-    lambda x: [2 * (x[0] - 2), 2 * (x[1] - 1)],
-    lambda x: [x[0] ** 2 / 4 + x[1] ** 2 - 1, 2 * x[1] - x[0] - 1],
-    lambda x: [[x[0] / 2, 2 * x[1]], [-1, 2]],
+    lambda a, b: ((a - 2) ** 2 + (b - 1) ** 2, [a**2 / 4 + b**2 - 1, 2 * b - a - 1]),
     (
         [2, 2],
         [(_ROOT_7 - 1) / 2, (_ROOT_7 + 1) / 4],
@@ -163,62 +158,39 @@ _define(  # the equality carries the sign that makes its multiplier negative
 )
 _define(
     "HS22",
-    lambda x: (x[0] - 2) ** 2 + (x[1] - 1) ** 2,
-    lambda x: [2 * (x[0] - 2), 2 * (x[1] - 1)],
-    lambda x: [x[0] + x[1] - 2, x[0] ** 2 - x[1]],
-    lambda x: [[1, 1], [2 * x[0], -1]],
+    lambda a, b: ((a - 2) ** 2 + (b - 1) ** 2, [a + b - 2, a**2 - b]),
     ([2, 2], [1, 1], [2 / 3, 2 / 3]),
     "Hock-Schittkowski 22; at (1, 1): a + 2 b = 2 and a = b give both multipliers 2/3",
 )
 _define(
     "HS29",
-    lambda x: -x[0] * x[1] * x[2],
-    lambda x: [-x[1] * x[2], -x[0] * x[2], -x[0] * x[1]],
-    lambda x: [x[0] ** 2 + 2 * x[1] ** 2 + 4 * x[2] ** 2 - 48],
-    lambda x: [[2 * x[0], 4 * x[1], 8 * x[2]]],
+    lambda a, b, c: (-a * b * c, [a**2 + 2 * b**2 + 4 * c**2 - 48]),
     ([1, 1, 1], [4, 2 * np.sqrt(2.0), 2], [np.sqrt(2.0) / 2]),
     "Hock-Schittkowski 29; closed form, 8 lambda = 4 sqrt(2) in the first coordinate",
 )
 _define(  # Rosen and Suzuki
     "HS43",
-    lambda x: x @ (np.array([1, 1, 2, 1]) * x) + np.array([-5, -5, -21, 7]) @ x,
-    lambda x: np.array([2, 2, 4, 2]) * x + np.array([-5, -5, -21, 7]),
-    lambda x: [
-        x[0] * x[0] + x[1] * x[1] + x[2] * x[2] + x[3] * x[3] + x[0] - x[1] + x[2] - x[3] - 8,
-        x[0] * x[0] + 2 * x[1] * x[1] + x[2] * x[2] + 2 * x[3] * x[3] - x[0] - x[3] - 10,
-        2 * x[0] * x[0] + x[1] * x[1] + x[2] * x[2] + 2 * x[0] - x[1] - x[3] - 5,
-    ],
-    lambda x: [
-        [2 * x[0] + 1, 2 * x[1] - 1, 2 * x[2] + 1, 2 * x[3] - 1],
-        [2 * x[0] - 1, 4 * x[1], 2 * x[2], 4 * x[3] - 1],
-        [4 * x[0] + 2, 2 * x[1] - 1, 2 * x[2], -1],
-    ],
+    lambda a, b, c, d: (
+        a**2 + b**2 + 2 * c**2 + d**2 - 5 * a - 5 * b - 21 * c + 7 * d,
+        [
+            a**2 + b**2 + c**2 + d**2 + a - b + c - d - 8,
+            a**2 + 2 * b**2 + c**2 + 2 * d**2 - a - d - 10,
+            2 * a**2 + b**2 + c**2 + 2 * a - b - d - 5,
+        ],
+    ),
     ([0, 0, 0, 0], [0, 1, 2, -1], [1, 0, 2]),
     "Hock-Schittkowski 43 (Rosen-Suzuki); integers, the multipliers by elimination",
 )
-
-
-def _gradient_65(x: Vector) -> Any:
-    a, b = 2 * (x[0] - x[1]), 2 * (x[0] + x[1] - 10) / 9
-    return a + b, b - a, 2 * (x[2] - 5)
-
-
 _define(
     "HS65",
-    lambda x: (x[0] - x[1]) ** 2 + (x[0] + x[1] - 10) ** 2 / 9 + (x[2] - 5) ** 2,
-    _gradient_65,
-    lambda x: [x @ x - 48],
-    lambda x: 2 * x[None],
+    lambda a, b, c: ((a - b) ** 2 + (a + b - 10) ** 2 / 9 + (c - 5) ** 2, [a**2 + b**2 + c**2 - 48]),
     ([-5, 5, 0], [3.6504617252130362, 3.6504617252130362, 4.620417555320008], [0.0821532773034626]),
     f"Hock-Schittkowski 65; {REFINED}",
     domain=Box([-4.5, -4.5, -5.0], [4.5, 4.5, 5.0]),
 )
 _define(
     "HS71",
-    lambda x: x[0] * x[3] * (x[0] + x[1] + x[2]) + x[2],
-    lambda x: [x[3] * (2 * x[0] + x[1] + x[2]), x[0] * x[3], x[0] * x[3] + 1, x[0] * (x[0] + x[1] + x[2])],
-    lambda x: [25 - x[0] * x[1] * x[2] * x[3], x @ x - 40],
-    lambda x: [[-x[1] * x[2] * x[3], -x[0] * x[2] * x[3], -x[0] * x[1] * x[3], -x[0] * x[1] * x[2]], 2 * x],
+    lambda a, b, c, d: (a * d * (a + b + c) + c, [25 - a * b * c * d, a**2 + b**2 + c**2 + d**2 - 40]),
     (
         [1, 5, 5, 1],
         [1, 4.742999637264417, 3.821149984184874, 1.3794082931726723],
@@ -228,116 +200,65 @@ _define(
     num_equalities=1,
     domain=Box(1.0, 5.0),
 )
-_Q = np.array([[2.0, 0, -1, 0], [0, 1, 0, 0], [-1, 0, 2, 1], [0, 0, 1, 1]])
-_A = np.array([[1.0, 2, 1, 1], [3, 1, 2, -1], [0, -1, -4, 0]])
 _define(
     "HS76",
-    lambda x: x @ _Q @ x / 2 + np.array([-1, -3, 1, -1]) @ x,
-    lambda x: _Q @ x + np.array([-1, -3, 1, -1]),
-    lambda x: _A @ x - np.array([5, 4, -1.5]),
-    lambda x: _A,
+    lambda a, b, c, d: (
+        a**2 + b**2 / 2 + c**2 + d**2 / 2 - a * c + c * d - a - 3 * b + c - d,
+        [a + 2 * b + c + d - 5, 3 * a + b + 2 * c - d - 4, 1.5 - b - 4 * c],
+    ),
     ([0.5, 0.5, 0.5, 0.5], [3 / 11, 23 / 11, 0, 6 / 11], [5 / 11, 0, 0]),
     "Hock-Schittkowski 76; fractions by elimination in the active linear system",
     domain=NonNegative(),
 )
-
-
-def _objective_100(x: Vector) -> Any:
-    a, b, c, d, e, p, q = x
-    quartic = c**4 + 10 * e**6 + 7 * p * p + q**4 - 4 * p * q - 10 * p - 8 * q
-    return (a - 10) ** 2 + 5 * (b - 12) ** 2 + 3 * (d - 11) ** 2 + quartic
-
-
-def _gradient_100(x: Vector) -> Any:
-    a, b, c, d, e, p, q = x
-    last = 60 * e**5, 14 * p - 4 * q - 10, 4 * q**3 - 4 * p - 8
-    return 2 * (a - 10), 10 * (b - 12), 4 * c**3, 6 * (d - 11), *last
-
-
-def _constraints_100(x: Vector) -> Any:
-    a, b, c, d, e, p, q = x
-    return [
-        2 * a * a + 3 * b**4 + c + 4 * d * d + 5 * e - 127,
-        7 * a + 3 * b + 10 * c * c + d - e - 282,
-        23 * a + b * b + 6 * p * p - 8 * q - 196,
-        4 * a * a + b * b - 3 * a * b + 2 * c * c + 5 * p - 11 * q,
-    ]
-
-
-def _jacobian_100(x: Vector) -> Any:
-    a, b, c, d, _, p, _ = x
-    return [
-        [4 * a, 12 * b**3, 1, 8 * d, 5, 0, 0],
-        [7, 3, 20 * c, 1, -1, 0, 0],
-        [23, 2 * b, 0, 0, 0, 12 * p, -8],
-        [8 * a - 3 * b, 2 * b - 3 * a, 4 * c, 0, 0, 5, -11],
-    ]
-
-
-_X_100 = [2.33049937287957, 1.951372372896889, -0.4775413923888716, 4.36572623365581, -0.6244869705268175,
-          1.0381310186079584, 1.5942267116118685]  # fmt: skip
 _define(
     "HS100",
-    _objective_100,
-    _gradient_100,
-    _constraints_100,
-    _jacobian_100,
-    ([1, 2, 0, 4, 0, 1, 1], _X_100, [1.139719959167376, 0.0, 0.0, 0.3686145171872114]),
+    lambda a, b, c, d, e, p, q: (
+        (a - 10) ** 2 + 5 * (b - 12) ** 2 + 3 * (d - 11) ** 2
+        + c**4 + 10 * e**6 + 7 * p**2 + q**4 - 4 * p * q - 10 * p - 8 * q,
+        [
+            2 * a**2 + 3 * b**4 + c + 4 * d**2 + 5 * e - 127,
+            7 * a + 3 * b + 10 * c**2 + d - e - 282,
+            23 * a + b**2 + 6 * p**2 - 8 * q - 196,
+            4 * a**2 + b**2 - 3 * a * b + 2 * c**2 + 5 * p - 11 * q,
+        ],
+    ),
+    (
+        [1, 2, 0, 4, 0, 1, 1],
+        [2.33049937287957, 1.951372372896889, -0.4775413923888716, 4.36572623365581, -0.6244869705268175,
+         1.0381310186079584, 1.5942267116118685],
+        [1.139719959167376, 0.0, 0.0, 0.3686145171872114],
+    ),
     f"Hock-Schittkowski 100; {REFINED}",
-)
-_WEIGHTS = np.array([1.0, 1, 1, 4, 1, 2, 5, 7, 2, 1])
-_CENTER = np.array([0.0, 0, 10, 5, 3, 1, 0, 11, 10, 7])
-
-
-def _constraints_113(x: Vector) -> Any:
-    a, b, c, d, e, p, q, r, s, t = x
-    return [
-        4 * a + 5 * b - 3 * q + 9 * r - 105,
-        10 * a - 8 * b - 17 * q + 2 * r,
-        -8 * a + 2 * b + 5 * s - 2 * t - 12,
-        3 * (a - 2) ** 2 + 4 * (b - 3) ** 2 + 2 * c * c - 7 * d - 120,
-        5 * a * a + 8 * b + (c - 6) ** 2 - 2 * d - 40,
-        0.5 * (a - 8) ** 2 + 2 * (b - 4) ** 2 + 3 * e * e - p - 30,
-        a * a + 2 * (b - 2) ** 2 - 2 * a * b + 14 * e - 6 * p,
-        -3 * a + 6 * b + 12 * (s - 8) ** 2 - 7 * t,
-    ]
-
-
-def _jacobian_113(x: Vector) -> Any:
-    a, b, c, _, e, _, _, _, s, _ = x
-    return [
-        [4, 5, 0, 0, 0, 0, -3, 9, 0, 0],
-        [10, -8, 0, 0, 0, 0, -17, 2, 0, 0],
-        [-8, 2, 0, 0, 0, 0, 0, 0, 5, -2],
-        [6 * (a - 2), 8 * (b - 3), 4 * c, -7, 0, 0, 0, 0, 0, 0],
-        [10 * a, 8, 2 * (c - 6), -2, 0, 0, 0, 0, 0, 0],
-        [a - 8, 4 * (b - 4), 0, 0, 6 * e, -1, 0, 0, 0, 0],
-        [2 * a - 2 * b, 4 * (b - 2) - 2 * a, 0, 0, 14, -6, 0, 0, 0, 0],
-        [-3, 6, 0, 0, 0, 0, 0, 0, 24 * (s - 8), -7],
-    ]
-
-
-_X_113 = [2.1719963712554553, 2.3636829736972804, 8.77392573847685, 5.095984487948453, 0.9906547649638593,
-          1.4305739789363159, 1.321644208161703, 9.828725807886322, 8.280091670098347, 8.375926663921323]  # fmt: skip
-_MULTIPLIERS_113 = [1.716533153468173, 0.4745201541889712, 1.375926663921323, 0.02054555510242241, 0.3120285089353327,
-                    0.0, 0.28704931929087724, 0.0]  # fmt: skip
+)  # fmt: skip
 _define(  # Wong's second problem
     "HS113",
-    lambda x: _WEIGHTS @ (x - _CENTER) ** 2 + x[0] * x[1] - 14 * x[0] - 16 * x[1] + 45,
-    lambda x: 2 * _WEIGHTS * (x - _CENTER) + np.array([x[1] - 14, x[0] - 16, *np.zeros(8)]),
-    _constraints_113,
-    _jacobian_113,
-    ([2, 3, 5, 5, 1, 2, 7, 3, 6, 10], _X_113, _MULTIPLIERS_113),
+    lambda a, b, c, d, e, p, q, r, s, t: (
+        a**2 + b**2 + a * b - 14 * a - 16 * b + (c - 10) ** 2 + 4 * (d - 5) ** 2 + (e - 3) ** 2
+        + 2 * (p - 1) ** 2 + 5 * q**2 + 7 * (r - 11) ** 2 + 2 * (s - 10) ** 2 + (t - 7) ** 2 + 45,
+        [
+            4 * a + 5 * b - 3 * q + 9 * r - 105,
+            10 * a - 8 * b - 17 * q + 2 * r,
+            -8 * a + 2 * b + 5 * s - 2 * t - 12,
+            3 * (a - 2) ** 2 + 4 * (b - 3) ** 2 + 2 * c**2 - 7 * d - 120,
+            5 * a**2 + 8 * b + (c - 6) ** 2 - 2 * d - 40,
+            0.5 * (a - 8) ** 2 + 2 * (b - 4) ** 2 + 3 * e**2 - p - 30,
+            a**2 + 2 * (b - 2) ** 2 - 2 * a * b + 14 * e - 6 * p,
+            -3 * a + 6 * b + 12 * (s - 8) ** 2 - 7 * t,
+        ],
+    ),
+    (
+        [2, 3, 5, 5, 1, 2, 7, 3, 6, 10],
+        [2.1719963712554553, 2.3636829736972804, 8.77392573847685, 5.095984487948453, 0.9906547649638593,
+         1.4305739789363159, 1.321644208161703, 9.828725807886322, 8.280091670098347, 8.375926663921323],
+        [1.716533153468173, 0.4745201541889712, 1.375926663921323, 0.02054555510242241, 0.3120285089353327, 0.0,
+         0.28704931929087724, 0.0],
+    ),
     f"Hock-Schittkowski 113; {REFINED}",
-)
+)  # fmt: skip
 # Problems whose set X carries part of the answer: a simplex, a box with active bounds, a ball.
-_MEAN = np.array([3.0, 5.0, 3.0, 0.0])
 _define(  # a mean return of at least 7/2; the last asset stays out
     "portfolio",
-    lambda x: x @ (np.array([4, 8, 2, 1]) * x) / 2,
-    lambda x: np.array([4, 8, 2, 1]) * x,
-    lambda x: [3.5 - _MEAN @ x],
-    lambda x: -_MEAN[None],
+    lambda a, b, c, d: (2 * a**2 + 4 * b**2 + c**2 + d**2 / 2, [3.5 - 3 * a - 5 * b - 3 * c]),
     ([0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.5, 0], [0.5]),
     "closed form: (1, 2, 1, 0) - lambda (3, 5, 3, 0) + 1/2 = (0, 0, 0, 1/2) at lambda = 1/2",
     domain=Simplex(),
@@ -345,32 +266,22 @@ _define(  # a mean return of at least 7/2; the last asset stays out
 )
 _define(  # not convex; the gradient of the Lagrangian, (-10/3, 0, 2), pushes against two bounds
     "box-corner",
-    lambda x: (x - np.array([3, 2, -2])) @ (x - np.array([3, 2, -2])),
-    lambda x: 2 * (x - np.array([3, 2, -2])),
-    lambda x: [x[1] ** 2 + x[0] * x[1] - 2],
-    lambda x: [[x[1], 2 * x[1] + x[0], 0]],
+    lambda a, b, c: ((a - 3) ** 2 + (b - 2) ** 2 + (c + 2) ** 2, [b**2 + a * b - 2]),
     ([0.5, 2, 0.5], [1, 1, -1], [2 / 3]),
     "closed form: -2 + 3 lambda = 0 in the free coordinate gives lambda = 2/3",
     domain=Box([0.0, 0.0, -1.0], [1.0, 3.0, 1.0]),
 )
 _define(  # the edge of the ball is active
     "ball-product",
-    lambda x: -x[0] * x[1],
-    lambda x: [-x[1], -x[0]],
-    lambda x: [x[1] - 4],
-    lambda x: [[0, 1]],
+    lambda a, b: (-a * b, [b - 4]),
     ([1, 2], [5, 4], [2]),
     "closed form at (5, 4): (-4, -5) + lambda (0, 1) + nu (4, 3) = 0 gives nu = 1, lambda = 2",
     domain=Ball(5.0, [1.0, 1.0]),
 )
 # Two problems without an answer, to provoke the statuses of such problems.
-_CENTERS = np.array([[-2.0, 0.0], [2.0, 0.0]])
 _define(
     "disjoint-discs",
-    lambda x: x[1],
-    lambda x: [0, 1],
-    lambda x: ((x - _CENTERS) ** 2).sum(axis=1) - 1,
-    lambda x: 2 * (x - _CENTERS),
+    lambda a, b: (b, [(a + 2) ** 2 + b**2 - 1, (a - 2) ** 2 + b**2 - 1]),
     ([1, 1], None, None),
     "the centers are 4 apart, the radii sum to 2; the violation is least at the origin",
     "infeasible",
@@ -378,10 +289,7 @@ _define(
 )
 _define(
     "open-strip",
-    lambda x: -x[0] * x[1],
-    lambda x: [-x[1], -x[0]],
-    lambda x: [(x[0] - x[1]) ** 2 - 1],
-    lambda x: 2 * (x[0] - x[1]) * np.array([[1, -1]]),
+    lambda a, b: (-a * b, [(a - b) ** 2 - 1]),
     ([1, 0.5], None, None),
     "x = (t, t) is feasible for every t and f = -t^2",
     "unbounded",
