@@ -275,6 +275,17 @@ def test_a_stall_on_right_gradients_speaks_of_precision(name):
     test = problems.get(name)
     text = advise(Status.STALLED, AdaptiveGDPA(), test.problem, test.solution, test.multipliers, None, 1)
     assert text == "The tolerance may be below what the precision of the problem's numbers allows"
+    text = advise(Status.STALLED, AdaptiveGDPA(), test.problem, test.solution, test.multipliers, None, 1, 0.1)
+    assert text.startswith("The residuals are too large for rounding")
+
+
+def test_a_stall_far_outside_the_constraints_names_them_and_not_the_precision():
+    # |x| + |y - 2x| + 1 = 0 has no solution. The run ends in the kink at y = 2x, where differences have no meaning.
+    rows = {"type": "eq", "fun": lambda x: abs(x[0]) + 1 + abs(x[1] - 2 * x[0])}
+    found = minimize(lambda x: 0.0, [0.7, 2.0], constraints=rows)
+    assert not found.success
+    assert "precision" not in found.message
+    assert "Most violated" in found.message
 
 
 def test_a_verdict_on_a_wrong_jacobian_says_so():

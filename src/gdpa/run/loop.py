@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from gdpa.base.arrays import all_finite, namespace
+from gdpa.base.arrays import all_finite, largest, namespace
 from gdpa.base.sets import ConvexSet
 from gdpa.base.signals import StopRequest
 from gdpa.base.status import Status
@@ -215,10 +215,11 @@ def conclude(oracle: CountingOracle, progress: Progress, ending: Ending, recorde
         status = Status.CONVERGED
     if status is Status.CONVERGED and not success:  # a custom rule may be looser than the tolerance
         status = Status.STOPPED
-    if status is Status.LOCALLY_INFEASIBLE and (worst := most_violated(certificate, tolerance)):
-        detail = f"Most violated: {worst}"
-    now = state.evaluation if last is state else None
-    more = advise(status, run.algorithm, progress.problem, last.x, last.multipliers, now, state.step)
+    ends_violated = status in (Status.LOCALLY_INFEASIBLE, Status.STALLED)
+    if ends_violated and (violated := most_violated(certificate, tolerance)):
+        detail = f"Most violated: {violated}"
+    now, worst = state.evaluation if last is state else None, largest(certificate.relative.worst)
+    more = advise(status, run.algorithm, progress.problem, last.x, last.multipliers, now, state.step, worst)
     history = recorder.history()
     result = Result(
         x=certificate.x,

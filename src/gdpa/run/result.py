@@ -22,6 +22,8 @@ from gdpa.run.oracle import Counts
 
 #: A longer table shows this many rows, the most important ones.
 MOST_ROWS = 12
+#: A larger relative residual of a stalled run is not explained by the precision of the numbers.
+ROUNDED = 1e-3
 #: A longer name is cut.
 LONGEST_NAME = 40
 #: A run of an adaptive method that reaches its limit after this many steps may have wrong derivatives.
@@ -288,12 +290,19 @@ def message(status: Status, detail: str, certificate: Certificate) -> str:
 
 
 def advise(
-    status: Status, algorithm: Any, problem: Problem, x: Array, multipliers: Array, now: Evaluation | None, steps: int
+    status: Status,
+    algorithm: Any,
+    problem: Problem,
+    x: Array,
+    multipliers: Array,
+    now: Evaluation | None,
+    steps: int,
+    worst: float = 0.0,
 ) -> str:
     """Return advice after this ending at ``x``, in terms of the method; "" if the status suffices.
 
     The problem is evaluated at a few points if its derivatives are in doubt; ``now`` is the oracle call at ``x``, if it
-    is known.
+    is known. ``worst`` is the largest relative residual of the result: rounding explains a small one alone.
     """
     adapts = type(algorithm).__name__ == "AdaptiveGDPA"
     if status is Status.DIVERGING:
@@ -304,8 +313,10 @@ def advise(
     if status is Status.MAX_STEPS and steps >= MANY_STEPS:
         return find_contradiction(problem, x, multipliers, now)
     if status is Status.STALLED:
-        precision = "The tolerance may be below what the precision of the problem's numbers allows"
-        return find_contradiction(problem, x, multipliers, now) or precision
+        cause = "The tolerance may be below what the precision of the problem's numbers allows"
+        if not worst <= ROUNDED:
+            cause = "The residuals are too large for rounding: start elsewhere, or look for a kink of a function near x"
+        return find_contradiction(problem, x, multipliers, now) or cause
     if status is Status.LOCALLY_INFEASIBLE:
         now = problem.evaluate(x) if now is None else now
         violation = positive_part(now.constraints, problem.num_equalities)
