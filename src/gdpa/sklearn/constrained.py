@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -26,6 +26,7 @@ from gdpa.sklearn.oracle import RateProblem, SoftDecision, cells_of, logistic
 ROUNDS, CLOSE, FAR = 10, 0.05, 0.5
 
 
+@dataclass(eq=False, repr=False)
 class ConstrainedClassifier(LimitedClassifier):
     r"""A binary classifier that minimizes the logistic loss while rates of its decisions stay within limits.
 
@@ -80,24 +81,10 @@ class ConstrainedClassifier(LimitedClassifier):
         mixture of models.
     """
 
-    def __init__(
-        self,
-        limits: Limit | Sequence[Limit] | None = None,
-        *,
-        hidden: Sequence[int] = (),
-        regularizer: float = 1e-4,
-        temperature: float = 1.0,
-        tol: float = 1e-4,
-        max_iter: int = 2000,
-        random_state: Any = None,
-    ) -> None:
-        self.limits = limits
-        self.hidden = hidden
-        self.regularizer = regularizer
-        self.temperature = temperature
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    limits: Limit | Sequence[Limit] | None = None
+    _: KW_ONLY
+    regularizer: float = 1e-4
+    temperature: float = 1.0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -114,10 +101,8 @@ class ConstrainedClassifier(LimitedClassifier):
             sample_weight: weights of the samples, in the loss and in every rate.
         """
         limits = self._limits()
-        data = self._data(X, y, groups, sample_weight, limits)
-        rates = data.limited(limits)
+        rates = self._begin_with(limits, X, y, groups, sample_weight)(limits)
         found = self._fit_at(rates, None)
-        self.groups_ = data.groups
         self.excesses_ = dict(zip(rates.names, found.facts.tolist(), strict=True))
         self._keep(rates.network, found, rates.names)
         return self
@@ -139,14 +124,14 @@ class ConstrainedClassifier(LimitedClassifier):
         if not 0 <= which < len(limits):
             raise ValueError(f"which must be the place of one of the {len(limits)} limits, got {which!r}")
         limit, model = limits[which], clone(self)
-        data = model._data(X, y, groups, sample_weight, limits)
+        limited = model._begin_with(limits, X, y, groups, sample_weight)
         rising = limit.sense == "at least"
 
         def fit_at(bound: float, x0: Any) -> Fitted:
             own = replace(limit, bound=bound)
-            rates = data.limited([*limits[:which], own, *limits[which + 1 :]])
+            rates = limited([*limits[:which], own, *limits[which + 1 :]])
             found: Fitted = model._fit_at(rates, x0)
-            price = float(found.result.multipliers[np.isin(rates.names, data.limited([own]).names)].sum())
+            price = float(found.result.multipliers[np.isin(rates.names, limited([own]).names)].sum())
             return found._replace(slope=price if rising else -price)
 
         label = f"parity in {' and '.join(limit.rates)}" if limit.sense == "parity" else limit.rates[0]
@@ -162,8 +147,10 @@ class ConstrainedClassifier(LimitedClassifier):
                 raise ValueError(text)  # noqa: TRY004 - scikit-learn's error for a parameter
         return limits
 
-    def _data(self, X: Any, y: Any, groups: Any, sample_weight: Any, limits: Sequence[Limit]) -> _Data:
-        """Check the input and state the smooth problem without limits."""
+    def _begin_with(
+        self, limits: Sequence[Limit], X: Any, y: Any, groups: Any, sample_weight: Any
+    ) -> Callable[[Sequence[Limit]], RateProblem]:
+        """Check the input and return the smooth problem as a function of limits such as ``limits``."""
         check_positive(temperature=self.temperature)
         X, targets, weights, kept = self._begin(X, y, sample_weight)
         if len(self.classes_) > 2:
@@ -178,15 +165,9 @@ class ConstrainedClassifier(LimitedClassifier):
         labels, group = np.unique(np.full(len(kept), "all") if groups is None else groups, return_inverse=True)
         pairs, cell = np.unique(2 * group + targets, return_inverse=True)
         cells = cells_of(X, targets, weights, cell, len(pairs))
-        rates = RateProblem(
-            network=self._network(1),
-            cells=cells,
-            loss=logistic,
-            rate=SoftDecision(float(self.temperature)),
-            objective=cells.masses,
-            regularizer=self.regularizer,
-        )
-        return _Data(rates, labels.tolist(), (pairs // 2, pairs % 2))
+        self.groups_, temperature = labels.tolist(), SoftDecision(float(self.temperature))
+        rates = RateProblem(self._network(1), cells, logistic, temperature, cells.masses, self.regularizer)
+        return lambda own: replace(rates, **rows_of(own, self.groups_, pairs // 2, pairs % 2, cells.masses))
 
     def _fit_at(self, rates: RateProblem, x0: Any) -> Fitted:
         """Solve the smooth problem and correct it by the decisions, until these meet the limits closely."""
@@ -229,15 +210,3 @@ def _decisions(rates: RateProblem, x: Vector) -> tuple[Vector, float, Vector]:
     decided, smooth = cells.means(positive.astype(float)), cells.means(rates.rate(scores, cells.targets)[0])
     error = float(cells.masses @ cells.means((positive != cells.targets).astype(float)))
     return rates.combination @ decided - rates.bounds, error, rates.combination @ (decided - smooth)
-
-
-class _Data(NamedTuple):
-    """The smooth problem without limits, the labels of the groups, and the group and target of each cell."""
-
-    rates: RateProblem
-    groups: list[Any]
-    cells: tuple[Vector, Vector]
-
-    def limited(self, limits: Sequence[Limit]) -> RateProblem:
-        """Return the problem with these limits."""
-        return replace(self.rates, **rows_of(limits, self.groups, self.cells, self.rates.cells.masses)._asdict())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -98,10 +98,17 @@ class Fitted(NamedTuple):
     slope: float = 0.0
 
 
+@dataclass(eq=False, repr=False)
 class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A network of scores, trained under limits by `AdaptiveGDPA`."""
+    """A network of scores, trained under limits by `AdaptiveGDPA`; its parameters are fields of a dataclass."""
 
-    _decide: Callable[[Vector], Vector]  #: decision values of scores
+    _: KW_ONLY
+    hidden: Sequence[int] = ()
+    regularizer: float = 1e-3
+    tol: float = 1e-4
+    max_iter: int = 2000
+    random_state: Any = None
+    _decide: ClassVar[Callable[[Any, Vector], Vector]]  #: decision values of scores
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

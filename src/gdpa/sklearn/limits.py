@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -65,17 +65,13 @@ def false_positive_rate_at_most(bound: float, groups: str | Sequence[Any] = "all
     return Limit(("false positive rate",), "at most", bound, groups if isinstance(groups, str) else tuple(groups))
 
 
-class Rows(NamedTuple):
-    """Limits as inequalities ``combination @ rates of the cells <= bounds``, each with its name in words."""
+def rows_of(
+    limits: Sequence[Limit], labels: Sequence[Any], group: Vector, target: Vector, masses: Vector
+) -> dict[str, Any]:
+    """Return ``combination @ rates of the cells <= bounds`` and the name of each row in words.
 
-    names: tuple[str, ...]
-    combination: Vector
-    bounds: Vector
-
-
-def rows_of(limits: Sequence[Limit], labels: Sequence[Any], cells: tuple[Vector, Vector], masses: Vector) -> Rows:
-    """Return the limits as rows over the cells, given by the group (its place in ``labels``) and target of each."""
-    group, target = cells
+    A cell has the samples of a ``group``, by its place in ``labels``, and a ``target``.
+    """
     found: dict[str, tuple[Vector, float]] = {}
 
     def rate(name: str, place: int | None) -> Vector:
@@ -99,7 +95,8 @@ def rows_of(limits: Sequence[Limit], labels: Sequence[Any], cells: tuple[Vector,
                 else:
                     found[f"{name} of {who} <= {limit.bound:g}"] = row, limit.bound
     matrix = np.array([row for row, _ in found.values()]).reshape(len(found), len(masses))
-    return Rows(tuple(found), matrix, np.array([bound for _, bound in found.values()]))
+    bounds = np.array([bound for _, bound in found.values()])
+    return {"names": tuple(found), "combination": matrix, "bounds": bounds}
 
 
 def _places(limit: Limit, labels: Sequence[Any]) -> list[int | None]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from gdpa.sklearn.oracle import Matrix, RateProblem, cells_of, pairwise_sigmoid
 ROUNDS, TIGHTEN = 5, 0.9
 
 
+@dataclass(eq=False, repr=False)
 class NeymanPearsonClassifier(LimitedClassifier):
     r"""A classifier that does best on one class while the error of every other class stays within its threshold.
 
@@ -91,36 +92,15 @@ class NeymanPearsonClassifier(LimitedClassifier):
         algorithms and NP receiver operating characteristics", Science Advances 4 (2018).
     """
 
-    def __init__(
-        self,
-        priority: Any = None,
-        thresholds: float | Mapping[Any, float] = 0.1,
-        *,
-        limit_on: Literal["error", "surrogate"] = "error",
-        calibration: Literal["order-statistic"] | None = None,
-        delta: float = 0.05,
-        calibration_fraction: float = 0.5,
-        hidden: Sequence[int] = (),
-        regularizer: float = 1e-3,
-        tol: float = 1e-4,
-        max_iter: int = 2000,
-        random_state: Any = None,
-        engine: Any = None,
-        shards: int = 8,
-    ) -> None:
-        self.priority = priority
-        self.thresholds = thresholds
-        self.limit_on = limit_on
-        self.calibration = calibration
-        self.delta = delta
-        self.calibration_fraction = calibration_fraction
-        self.hidden = hidden
-        self.regularizer = regularizer
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.engine = engine
-        self.shards = shards
+    priority: Any = None
+    thresholds: float | Mapping[Any, float] = 0.1
+    _: KW_ONLY
+    limit_on: Literal["error", "surrogate"] = "error"
+    calibration: Literal["order-statistic"] | None = None
+    delta: float = 0.05
+    calibration_fraction: float = 0.5
+    engine: Any = None
+    shards: int = 8
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> NeymanPearsonClassifier:
         """Train on X of shape (n, features), dense or sparse, and labels y of shape (n,).
