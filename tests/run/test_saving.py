@@ -78,7 +78,7 @@ def test_runs_of_another_method_or_problem_are_refused(tmp_path):
         solve(DISC.problem, run=run, algorithm=AdaptiveGDPA())
     with pytest.raises(ValueError, match="run belongs to another problem: at its point f was"):
         solve(problems.get("disc-square").problem, run=run)
-    with pytest.raises(ValueError, match="broadcast") as raised:
+    with pytest.raises(ValueError, match=r"HS43 has 4 variables, got x of shape \(7,\)") as raised:
         solve(HS43.problem, run=solve(problems.get("HS100").problem, problems.get("HS100").x0, stop=MaxSteps(3)).run)
     assert "the point of the run, which has 7 coordinates: is it the same problem?" in raised.value.__notes__[0]
     with pytest.raises(ValueError, match="give x0 or run, not both"):

@@ -89,8 +89,11 @@ def _define(
     **more: Any,
 ) -> None:
     """Add a problem: polynomials (f, g) of the coordinates of x; ``points`` are x0, x* and its multipliers."""
+    variables = len(points[0])
 
     def evaluate(x: Vector) -> Evaluation:
+        if x.shape != (variables,):
+            raise ValueError(f"{name} has {variables} variables, got x of shape {x.shape}; give one number for each")
         f, g = function(*x)
 
         @cache
