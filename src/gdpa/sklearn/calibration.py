@@ -39,11 +39,7 @@ def apply_cuts(scores: Vector, priority: int, cuts: Vector) -> Vector:
 
 
 def training_cut(excess: Vector, weights: Vector, limit: float) -> float:
-    """Return the smallest cut with a weighted error of at most ``limit`` on these samples.
-
-    If confusions among the constrained classes alone exceed the limit, no cut meets it; the cut returned then adds no
-    further error.
-    """
+    """Return the smallest cut with a weighted error of at most ``limit``; if none has, one that adds no error."""
     order = np.argsort(excess, kind="stable")
     ordered, sums = excess[order], np.cumsum(weights[order])
     above = sums[-1] - sums[_ends(ordered) - 1]  # the weight above each excess

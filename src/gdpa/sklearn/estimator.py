@@ -85,10 +85,7 @@ class Frontier:
 
 
 class Fitted(NamedTuple):
-    """A model trained at some limits: the result of its last smooth problem, which limits it misses, and their price.
-
-    ``facts`` are the estimator's own; the rest is as in `FrontierPoint`.
-    """
+    """A model trained at some limits; ``facts`` are the estimator's own, the rest is as in `FrontierPoint`."""
 
     result: Result
     steps: int
@@ -116,10 +113,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _begin(self, X: Any, y: Any, sample_weight: Any) -> tuple[Matrix, Vector, Vector, Vector]:
-        """Check the input and set ``classes_``; return X, the places of y there, the weights, and the samples kept.
-
-        Samples of weight 0 are left out.
-        """
+        """Check the input, set ``classes_``; return X, the places of y there, and the weights that are positive."""
         check_at_least(0, regularizer=self.regularizer)
         check_positive(tol=self.tol)
         check_count(1, max_iter=self.max_iter)

@@ -68,10 +68,7 @@ def false_positive_rate_at_most(bound: float, groups: str | Sequence[Any] = "all
 def rows_of(
     limits: Sequence[Limit], labels: Sequence[Any], group: Vector, target: Vector, masses: Vector
 ) -> dict[str, Any]:
-    """Return ``combination @ rates of the cells <= bounds`` and the name of each row in words.
-
-    A cell has the samples of a ``group``, by its place in ``labels``, and a ``target``.
-    """
+    """Return names, C and bounds of ``limits``; ``labels`` are of groups, ``masses`` of cells (group, target)."""
     found: dict[str, tuple[Vector, float]] = {}
 
     def rate(name: str, place: int | None) -> Vector:

@@ -232,10 +232,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
     def _fit_at(
         self, task: _Task, rates: RateProblem, x0: Vector, samples: tuple[Matrix, Vector, Vector], held: Any = None
     ) -> Fitted:
-        """Train; tighten the limits while confusions that no cut can undo exceed them; choose the cuts.
-
-        The errors are those on ``samples`` (X, targets, weights), of which calibration uses the ones ``held`` out.
-        """
+        """Train; tighten the limits while confusions that no cut can undo exceed them; choose the cuts."""
 
         def judge(now: RateProblem, result: Result) -> tuple[Any, RateProblem | None]:
             stuck = np.array([weights[np.isinf(T)].sum() for T, weights in _by_class(task, rates, result.x)])

@@ -31,7 +31,6 @@ class Network:
 
     @property
     def size(self) -> int:
-        """The number of parameters."""
         return sum((a + 1) * b for a, b in pairwise(self.widths))
 
     def layers(self, x: Vector) -> list[tuple[Vector, Vector]]:
@@ -64,10 +63,7 @@ class Network:
         return np.asarray(self.activations(x, X)[-1])
 
     def gradients(self, x: Vector, activations: Sequence[Any], slopes: Vector, cells: Sequence[slice]) -> Vector:
-        """Return sum_i slopes_i dS_i/dx over the samples of each cell, of shape (cells, size): one backward pass.
-
-        ``slopes`` are derivatives by the scores, of shape (n, number of scores).
-        """
+        """Return sum_i slopes_i dS_i/dx over the samples of each cell, of shape (cells, size): one backward pass."""
         rows = np.empty((len(cells), self.size))
         end = self.size
         for (weights, _), below in zip(reversed(self.layers(x)), reversed(activations[:-1]), strict=True):
@@ -116,14 +112,9 @@ class SoftDecision:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Samples ordered cell after cell, with the weights of each cell's mean.
+    """Samples ordered cell after cell; ``weights`` sum to 1 over each cell, ``masses`` are the cells' shares.
 
-    Attributes:
-        X, targets: the samples.
-        weights: sum to 1 over each cell.
-        parts: the samples of each cell.
-        masses: the share of each cell in the whole weight.
-        order: the places of the samples in the arrays that `cells_of` was given.
+    ``order`` are the places of the samples in the arrays given to `cells_of`.
     """
 
     X: Matrix
@@ -152,12 +143,10 @@ def cells_of(X: Matrix, targets: Vector, weights: Vector, labels: Vector, count:
 
 @dataclass(frozen=True, eq=False)
 class RateProblem:
-    r"""``min o^T l(x) + (regularizer/2) sum ||W||^2`` subject to ``C r(x) <= bounds``.
+    """``min o^T l(x) + (regularizer/2) sum ||W||^2`` subject to ``C r(x) <= bounds``.
 
-    l(x) are the means of ``loss`` over the cells and r(x) means of ``rate``. The cells are disjoint, so one backward
-    pass gives the gradient of every mean, the Jacobian is C times these, and further pullbacks at the same point are
-    products with it. ``objective`` is o, one weight per cell; ``combination`` is C, of shape (limits, cells). The
-    offsets b_l are not penalized.
+    l(x) and r(x) are the means of ``loss`` and ``rate`` over the cells, ``objective`` is o and ``combination`` C, of
+    shape (limits, cells). Cells are disjoint, so one backward pass gives all gradients. The b_l are not penalized.
     """
 
     network: Network

@@ -84,11 +84,7 @@ class ShardedRates(RateProblem):
 
 
 def in_shards(rates: RateProblem, X: Matrix, engine: str | Engine, shards: int) -> ShardedRates:
-    """Return the problem, whose cells hold no X, with its samples in shards.
-
-    X holds the samples in the order in which they were given. The bounds can be replaced without another start of the
-    engine.
-    """
+    """Return the problem, whose cells hold no X, with its samples in shards; X is in the order of the user."""
     cells, count = rates.cells, len(rates.cells.parts)
     labels = np.repeat(np.arange(count), [part.stop - part.start for part in cells.parts])
     back = np.argsort(cells.order)

@@ -16,9 +16,9 @@ from gdpa.torch.constrained import ConstrainedOptimizer, constrain
 from gdpa.torch.finish import Finished
 from gdpa.torch.limits import Limit, Limits, at_least, at_most, between, equal_to
 from gdpa.torch.optimizer import GDPA, PowerLR
+from gdpa.torch.record import CSVWriter, TensorBoardWriter, scalars
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.staging import NonFiniteWarning
-from gdpa.torch.writers import CSVWriter, TensorBoardWriter, scalars
 
 __all__ = [
     "terms", "constrain", "ConstrainedOptimizer", "GDPA", "Limits", "Limit", "at_most", "at_least", "between",

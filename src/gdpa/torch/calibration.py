@@ -67,10 +67,9 @@ def measure(
     everything: bool = False,
     again: bool = False,
 ) -> Entries:
-    """Measure ratios on a batch with ``values`` of g (arrays of NumPy all) and return the entries that change.
+    """Measure ratios on a batch (NumPy arrays) and return the entries that change; for ``slopes`` see `squared_slopes`.
 
-    ``slopes`` returns ||grad f||^2 and then each ||grad g_i||^2 of the positions given. ``everything`` also measures
-    constraints that hold, ``again`` also ratios that are known.
+    ``everything`` also measures constraints that hold, ``again`` also ratios that are known.
     """
     new, changed = {key: entries[key].copy() for key in VECTORS}, {}
     here = np.ones(roster.size, bool) if present is None else present
@@ -125,11 +124,7 @@ def _measure_missing(roster: Roster, entries: Entries, new: Entries, values: Any
 
 
 def is_due(steps: int) -> bool:
-    """Return whether ratios are measured again in the batch after ``steps`` steps.
-
-    >>> [steps for steps in range(200) if is_due(steps)]
-    [64, 65, 66, 67, 128, 129, 130, 131]
-    """
+    """Return whether ratios are measured again after ``steps`` steps: 64 to 67, 128 to 131, 256 to 259, ..."""
     start = steps & -AGAIN_BATCHES
     return start >= AGAIN_FROM and start & (start - 1) == 0
 
@@ -183,12 +178,7 @@ def squared_slopes(
 
 
 def squared_norm(value: torch.Tensor, params: list[torch.Tensor]) -> torch.Tensor:
-    """Return ||grad value||^2 over the parameters, keeping the graph for the passes to come.
-
-    >>> x = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
-    >>> squared_norm(x.square().sum(), [x]).item()
-    100.0
-    """
+    """Return ||grad value||^2 over the parameters, keeping the graph for the passes to come."""
     grads: Any = ()
     if value.requires_grad and any(hasattr(p, "full_tensor") for p in params):
         # Sharded parameters (FSDP2) are not nodes of the graph: their gradients arrive in .grad alone.

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from gdpa.base.arrays import machine_eps
+from gdpa.base.sets import REALS, ConvexSet, Product
 from gdpa.core.certificate import Certificate, certificate_at
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import ReferencePoint
 from gdpa.torch.confidence import NewData, estimate, judge
 from gdpa.torch.core import MultiplierOptimizer
-from gdpa.torch.projection import product_of_sets
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster
 from gdpa.torch.terms.term import Term, has_terms, proxy
@@ -123,7 +123,7 @@ def certify(
         certificate = None
         if stationarity:
             groups, domains = ([], []) if optimizer is None else (optimizer.param_groups, optimizer._domains)
-            domain = product_of_sets(groups, domains, whole.params)
+            domain = _product_of_sets(groups, domains, whole.params)
             problem = Problem(whole.evaluate, roster.size, roster.num_equalities, domain)
             point = whole.point()
             point = domain.snap(point, machine_eps(point) ** 0.5)
@@ -161,16 +161,26 @@ def choose(
 
 
 def best(found: Mapping[str, ModelCertificate]) -> str:
-    """Return the name of the lowest objective among the feasible ones, or of the smallest violation if none is.
-
-    A model whose objective is not finite comes last.
-    """
+    """Return the name of the lowest objective among the feasible ones, or else of the smallest violation."""
 
     def rank(name: str) -> tuple[bool, bool, float]:
         one = found[name]
         return not math.isfinite(one.objective), not one.feasible, one.objective if one.feasible else one.violation
 
     return min(found, key=rank)
+
+
+def _product_of_sets(
+    groups: Sequence[dict[str, Any]], domains: Sequence[ConvexSet | None], params: Sequence[torch.Tensor]
+) -> ConvexSet:
+    """Return the set of the vector of ``params``; ``domains`` are the sets of the parameter groups."""
+    sets = {id(p): domain for group, domain in zip(groups, domains, strict=True) if domain for p in group["params"]}
+    blocks: list[tuple[int, ConvexSet]] = []
+    for p in params:
+        if p.numel():
+            domain, row = sets.get(id(p)), p.shape[-1] if p.ndim else 1
+            blocks += [(p.numel(), REALS)] if domain is None else [(row, domain)] * (p.numel() // row)
+    return Product(blocks) if any(id(p) in sets for p in params) else REALS
 
 
 class _Whole:
@@ -189,10 +199,7 @@ class _Whole:
         return torch.cat([p.detach().reshape(-1) for p in self.params]).double()
 
     def batch(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Return (statistics, counts, samples) of one batch; by default the statistics are f and g themselves.
-
-        Every mean of a term is a statistic of its own: a gap of means is not a mean.
-        """
+        """Return (statistics, counts, samples) of one batch; by default the statistics are f and g themselves."""
         size = _length(batch)
         if self.combine is not None:
             values, counts = self.losses(self.model, batch)

@@ -79,7 +79,6 @@ class Estimate:
 
     @property
     def value(self) -> float:
-        """The value on the held-out data."""
         return self.fixed + sum(a * s.mean for a, s in self.parts)
 
     @property
@@ -159,16 +158,7 @@ class NewData:
 def judge(
     estimates: Mapping[str, Estimate], limits: Mapping[str, Limit], confidence: float, tolerance: float = 0.0
 ) -> NewData:
-    """Return the statement on every limit; the level is split evenly over all one-sided bounds (Bonferroni).
-
-    >>> from gdpa.torch import at_most
-    >>> error = Estimate(0.0, ((1.0, Statistic(1000, 0.03, 0.03 * 0.97, (0.0, 1.0), True)),))
-    >>> print(judge({"error": error}, {"error": at_most(0.05)}, 0.95))
-    Every limit holds on new data, with probability at least 0.95:
-      error <= 0.05: 0.03 on 1000 samples, at most 0.04047 on new data; holds
-    >>> print(judge({"error": error}, {"error": at_most(0.04)}, 0.95)["error"])
-    error <= 0.04: 0.03 on 1000 samples, at most 0.04047 on new data; not shown: need about 1084 samples
-    """
+    """Return the statement on every limit; the level is split evenly over all one-sided bounds (Bonferroni)."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence!r}; 0.95 is usual")
     level = (1 - confidence) / _count_bounds(estimates, limits)
@@ -227,10 +217,7 @@ def _first(shown: Callable[[float], bool]) -> float | None:
 
 @torch.no_grad()
 def estimate(model: torch.nn.Module, loader: Iterable[Any], terms: Any) -> dict[str, Estimate]:
-    """Return the estimates of all terms over a whole loader, by name, with the model in ``eval`` mode.
-
-    ``terms(model, batch)`` returns (f, g, ...) with g a dict of `Term`; the samples are independent.
-    """
+    """Return the estimates of all terms over a whole loader, by name, with the model in ``eval`` mode."""
     training, seen, sums = model.training, {}, defaultdict[Any, Any](float)
     model.eval()
     try:

@@ -14,8 +14,7 @@ from gdpa.base.sets import ConvexSet
 from gdpa.torch import compat
 from gdpa.torch.dual import AWAITED, DualState
 from gdpa.torch.pooling import Group, Pool, initialized
-from gdpa.torch.projection import project_groups_
-from gdpa.torch.record import Observer, Record, plot_course
+from gdpa.torch.record import Observer, Record
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster, objective
 from gdpa.torch.rules import Rule
@@ -69,7 +68,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._accumulate, self._nan, self._capturable = accumulate, nan, bool(capturable)
         self._group = Group(process_group)
         self._pool = Pool(accumulate, self._group)
-        self._record = Record(self._roster)
+        self._record = Record(self.dual_state)
         self._stage = None
         self._gradients = GradientCheck()
         self._domains = []
@@ -236,7 +235,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         compiling = is_compiling()
         if stage is None:
             self._descend(None, None, compiling)
-            project_groups_(self.param_groups, self._domains)
+            _project_(self.param_groups, self._domains)
             self._after(None)
             return loss
         groups = self.param_groups
@@ -258,13 +257,13 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             return loss
         self._descend(stage, skip if stage.guarded else None, compiling)
         if self._domains.count(None) < len(self._domains):
-            project_groups_(groups, self._domains)
+            _project_(groups, self._domains)
         self._after(stage)
         if stage.guarded:
             (compat.uncompiled(dual.commit_guarded) if compiling else dual.commit_guarded)(stage)
         else:
             dual.write(stage.updates)
-        self._record.keep(stage, dual.entries, self._capturable)
+        self._record.keep(stage)
         return loss
 
     def _close_parts(self, stage: Stage) -> None:
@@ -329,31 +328,29 @@ class MultiplierOptimizer(torch.optim.Optimizer):
 
     def snapshot(self) -> Snapshot:
         """Return the state of every constraint at the last committed step, for observers and writers."""
-        return self._record.snapshot(self.dual_state.entries)
+        return self._record.snapshot()
 
     def report(self, tolerance: float = 0.0) -> Report:
         """Return value, limit, violation and multiplier of each constraint, and a warning in words if one is due.
 
         Values are means over the last steps (at most 200) in which the constraint was present.
         """
-        return self._record.report(self.dual_state.entries, self.skipped, tolerance)
+        return self._record.report(self.skipped, tolerance)
 
     def plot(self, names: Sequence[str] | None = None) -> Any:
         """Draw values against their limits, and multipliers, over the steps so far; return the matplotlib figure.
 
         By default it shows the four constraints with the largest violations and multipliers.
         """
-        return plot_course(self._roster, self._record.course(), None if names is None else list(names))
+        return self._record.plot(None if names is None else list(names))
 
     def observe_steps(self, observer: Observer, every: int = 1) -> None:
-        """Call ``observer(snapshot)`` after every ``every``-th committed step; see `gdpa.torch.writers`.
+        """Call ``observer(snapshot)`` after every ``every``-th committed step; see `gdpa.torch.CSVWriter`.
 
         Its method ``prepare(snapshot)``, if it has one, is called at once. Its exceptions end `step` after parameters
         and multipliers have moved.
         """
         self._record.observe(observer, every)
-        if hasattr(observer, "prepare"):
-            observer.prepare(self.snapshot())
 
     # State: everything survives deepcopy and pickle; dictionaries are cloned both ways and matched by name.
 
@@ -366,7 +363,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._stage, self._gradients = None, GradientCheck()
         self._pool.forget()
         if "_record" not in self.__dict__:
-            self._record = Record(self._roster)
+            self._record = Record(self.dual_state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state, which later training does not change (base optimizers: as theirs do)."""
@@ -378,3 +375,19 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         super().load_state_dict(checked)
         self.discard()
         self.dual_state.restore(checked)
+
+
+@torch.no_grad()
+def _project_(groups: Sequence[dict[str, Any]], domains: Sequence[ConvexSet | None]) -> None:
+    """Project the rows (last axis) of the parameters, whole or sharded, of each group on its set, in place."""
+    for group, domain in zip(groups, domains, strict=True):
+        if domain is None:
+            continue
+        for p in group["params"]:
+            full: Any = p.full_tensor() if hasattr(p, "full_tensor") else p
+            projected = domain.project(full if full.ndim else full.reshape(1)).reshape(full.shape)
+            if full is not p:
+                from torch.distributed.tensor import distribute_tensor
+
+                projected = distribute_tensor(projected, p.device_mesh, p.placements)
+            p.copy_(projected)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from torch.compiler import is_compiling
 
 from gdpa.base.checks import is_number
 from gdpa.torch import calibration, compat
-from gdpa.torch.aside import aside, fork, join
 from gdpa.torch.pooling import Group
 from gdpa.torch.roster import Roster
 from gdpa.torch.rules.base import LARGEST, MOST_STEPS, Entries, Part, Row, Rule, Scalar, Vector, advance, advance_rows
@@ -43,14 +43,6 @@ class Rows:
     Indexing a tensor costs about a microsecond, so the numbers of a handful of constraints are read and written
     together. The block's columns are the tensors of the dual state; a tensor assigned from outside is copied into its
     column and replaced by it. A copy of the rows (pickle, deepcopy) is a new block, which does the same.
-
-    >>> from gdpa.torch.rules import TwoSample
-    >>> rows, dual = Rows(TwoSample(), [1.0, 1.0]), {"multipliers": torch.tensor([1.0, 2.0])}
-    >>> rows.read(dual)
-    [(1.0,), (2.0,)]
-    >>> rows.write([(3.0,), (4.0,)])
-    >>> dual["multipliers"].tolist()
-    [3.0, 4.0]
     """
 
     def __init__(self, rule: Rule, limits: list[float]) -> None:
@@ -97,15 +89,33 @@ class Rows:
         return kept
 
 
+@cache
+def _side_stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+# A dual rule is about sixty kernels on a few numbers, and ten more write its state. In a captured step each waits for
+# the one before; on a second stream they run along with the gradient check and the base optimizer's step.
+
+
+def _fork(like: torch.Tensor) -> None:
+    """Let kernels `_aside` from now on wait for those that the device of ``like`` was given before, and no others."""
+    if like.is_cuda and not is_compiling():
+        _side_stream(like.device).wait_stream(torch.cuda.current_stream(like.device))
+
+
+def _aside(like: torch.Tensor) -> AbstractContextManager[Any]:
+    """Run the kernels of the block along with others since `_fork`; elsewhere than on CUDA, at once."""
+    return torch.cuda.stream(_side_stream(like.device)) if like.is_cuda and not is_compiling() else nullcontext()
+
+
 class DualState:
     """The multipliers and the other numbers of a rule, by name: ``entries``.
 
     Up to `LIMIT` constraints they are entries of the optimizer's first parameter group, above they are kept apart. As a
     ``Stateful`` it saves and loads the entries beside the optimizer, e.g. ``dcp.save({"duals": opt.dual_state})``:
-    copied both ways, matched by constraint name, checked by value.
-
-    ``owner`` has the parameter groups. With ``weights`` the state holds the weights of the last step (micro-batches in
-    the stale mode); if ``capturable``, every entry that changes is a tensor on the device, written in place.
+    copied both ways, matched by constraint name, checked by value. With ``weights`` the state holds the weights of the
+    last step (micro-batches in the stale mode); if ``capturable``, every entry that changes is on the device.
     """
 
     def __init__(
@@ -155,10 +165,7 @@ class DualState:
     def read(
         self, g: torch.Tensor, counts: Any = None, nan_is_absent: bool = False, samples: torch.Tensor | None = None
     ) -> Batch:
-        """Return the values of g (in internal order) without their graph.
-
-        ``counts`` are the numbers of samples of g as users give them, ``samples`` those of f and g in internal order.
-        """
+        """Return g without its graph; ``counts`` are of g as users give them, ``samples`` of f and g in our order."""
         if self.rows is not None and g.is_cpu:
             values = g.tolist()
             if counts is not None:
@@ -211,24 +218,21 @@ class DualState:
         return self.capturable and self.rule.lagged and not is_compiling()
 
     def catch_up(self, stage: Stage) -> None:
-        """Apply the rule of a stage that left it for `step`, parallel to the kernels on the device until `commit`."""
+        """Apply the rule of a stage that left it for `step`, parallel to the kernels on the device until the commit."""
         values, present, _ = stage.batch
-        fork(values)
-        with aside(values):
+        _fork(values)
+        with _aside(values):
             stage.updates |= self.advance(values, present)[0]
 
     def guard(self, stage: Stage, nonfinite: torch.Tensor | None) -> torch.Tensor:
         """Return whether the step is skipped, as a tensor: a value or a gradient is not finite."""
         if nonfinite is not None:
             stage.check = stage.check & (nonfinite == 0).to(stage.check.device)
-        fork(stage.check)  # `commit` needs this and no more
+        _fork(stage.check)  # `commit_guarded` needs this and no more
         return ~stage.check  # type: ignore[no-any-return]
 
     def widen(self, values: torch.Tensor) -> torch.Tensor:
-        """Return a copy of ``values`` in the state's precision, with the state moved to their device.
-
-        It is a copy because g may share the memory of a parameter, which the step changes.
-        """
+        """Return a copy of ``values`` in the state's precision, with the state moved to their device."""
         entries = self.entries
         wide = torch.float32 if values.device.type == "mps" else torch.float64  # mps has no double precision
         if entries["multipliers"].device != values.device:
@@ -237,7 +241,7 @@ class DualState:
                 if isinstance(entry, torch.Tensor):
                     entries[key] = entry.to(values.device, wide if entry.is_floating_point() else None)
             self.limit = self.limit.to(values.device, wide)
-        return values.to(wide, copy=True)
+        return values.to(wide, copy=True)  # g may share the memory of a parameter, which the step changes
 
     def measures(self, values: Any) -> bool:
         """Return whether a gradient ratio may be measured: one is missing for a violated constraint, or due again."""
@@ -268,8 +272,7 @@ class DualState:
     ) -> Entries:
         """Measure gradient ratios that are missing or due again and return the changed entries.
 
-        f and g, with their graph, are of this rank, which has samples of the constraints ``here``; ``batch`` is of all
-        ranks. ``everything`` also measures constraints that hold, and nothing again.
+        f and g, with their graph, are of this rank, which has samples of the constraints ``here``; ``batch`` is of all.
         """
         if g.is_cuda and torch.cuda.is_current_stream_capturing():
             return {}  # the host cannot look at g: call `calibrate` before capturing
@@ -289,12 +292,14 @@ class DualState:
 
     def commit_guarded(self, stage: Stage) -> None:
         """Write the changes of a stage into the state aside, if its check is true; everything after waits for it."""
-        with aside(stage.check):
+        check = stage.check
+        with _aside(check):
             if not isinstance(self.skipped, torch.Tensor):
-                self.skipped = torch.zeros((), dtype=torch.int64, device=stage.check.device)
-            self.skipped += ~stage.check
-            self.write(stage.updates, stage.check)
-        join(stage.check)
+                self.skipped = torch.zeros((), dtype=torch.int64, device=check.device)
+            self.skipped += ~check
+            self.write(stage.updates, check)
+        if check.is_cuda and not is_compiling():
+            torch.cuda.current_stream(check.device).wait_stream(_side_stream(check.device))
 
     def write(self, updates: Entries, check: torch.Tensor | None = None) -> None:
         """Write changed entries, with ``check`` in place and only if it is true: a captured graph reads this memory."""

@@ -28,11 +28,7 @@ _KEY = "average"
 
 @torch.no_grad()
 def average_(groups: list[dict[str, Any]], state: Any, step: int) -> None:
-    """Take the iterate into the average, kept in the optimizer's state, if it is due; step 0 does not count.
-
-    A short run's average is dominated by its second half: the share of the newest iterate is ``2 / (k + 1)`` at the
-    k-th one until that falls below the weight of the decay.
-    """
+    """Take the iterate into the average, kept in the optimizer's state, if it is due; step 0 does not count."""
     averages, params = [], []
     for p in (p for group in groups for p in group["params"]):
         # A parameter without gradient has not moved, and an entry of ours could pass for the base's state.

@@ -14,11 +14,7 @@ from gdpa.torch import compat
 
 
 def mismatch(names: Collection[str], given: Collection[str]) -> str:
-    """Return in words which of ``names`` are missing from ``given``, and which of ``given`` are not among them.
-
-    >>> mismatch(["a", "b"], ["a", "c"]), mismatch(["a"], ["a", "c"])
-    ("lack ['b'] and have unknown ['c']", "have unknown ['c']")
-    """
+    """Return in words which of ``names`` are missing from ``given``, and which of ``given`` are unknown."""
     missing, unknown = [name for name in names if name not in given], [name for name in given if name not in names]
     return " and ".join([f"lack {missing}"] * bool(missing) + [f"have unknown {unknown}"] * bool(unknown))
 
@@ -268,11 +264,7 @@ class Limits:
         return ((flat if index is None else flat[index]) - bounds) * factors
 
     def by_side(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
-        """Return numbers given by the names of the limits (or of their sides) by the names of the sides.
-
-        >>> Limits(parity=between(-1, 1)).by_side({"parity": 20})
-        {'parity (upper)': 20, 'parity (lower)': 20}
-        """
+        """Return numbers given by the names of the limits (or of their sides) by the names of the sides."""
         if not set(numbers) <= set(self._given):
             return dict(numbers)
         flat: list[Any] = []

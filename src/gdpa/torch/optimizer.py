@@ -180,11 +180,7 @@ class PowerLR(LRScheduler):
 
 
 def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach: bool) -> None:
-    """``x <- x - alpha grad``.
-
-    In double precision this is rounded as the two operations it is, so that x runs through the numbers of `solve`; in
-    lower precision by one fused multiply-add, which needs no buffer (it takes no tensor alpha).
-    """
+    """``x <- x - alpha grad``, rounded as two operations in double precision, as `solve` does, else as one."""
     once = params[0].dtype != torch.float64 and isinstance(alpha, float)
     for some, theirs in [(params, grads)] if foreach else [([p], [g]) for p, g in zip(params, grads, strict=True)]:
         if once:
@@ -194,11 +190,7 @@ def _subtract(params: list[torch.Tensor], grads: list[Any], alpha: Any, foreach:
 
 
 def _subtract_unless(skip: torch.Tensor, params: list[torch.Tensor], grads: list[torch.Tensor], alpha: Any) -> None:
-    """``x <- x - alpha grad`` unless ``skip`` on the device, else x as it is, whatever the gradient holds.
-
-    torch's fused SGD has such a switch (``found_inf``) and goes over the memory once. If its kernel does not serve
-    (double precision, sharded parameters, odd strides, a compiler that will fuse by itself) the gradient is masked.
-    """
+    """``x <- x - alpha grad`` unless ``skip`` on the device, else x as it is, whatever the gradient holds."""
     fused: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
     for p, g in zip(params, grads, strict=True):
         if _fusable(p, g):

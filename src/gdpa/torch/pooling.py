@@ -26,7 +26,6 @@ class Group:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
         if self._group is None or not initialized():
             return 1
         return dist.get_world_size(None if self._group == "world" else self._group)
@@ -55,10 +54,7 @@ class Pool:
         self.calls = 0
 
     def add(self, f: torch.Tensor, g: torch.Tensor, samples: torch.Tensor) -> None:
-        """Add the means f and g over ``samples`` (of f, then of each g) of one part; absent groups add nothing.
-
-        In double precision, so that the mean of many parts is as good as the mean of the whole.
-        """
+        """Add the means f and g over ``samples`` (of f, then of each g) of one part, in double precision."""
         wide = torch.float32 if g.device.type == "mps" else torch.float64  # mps has no other
         values = torch.cat([f.detach().reshape(1).to(g.device, wide), g.detach().to(wide)])
         counts = samples.to(wide)

@@ -90,10 +90,7 @@ class Snapshot:
         last: tuple[Any, Any] | None,
         unknown: float = math.nan,
     ) -> Snapshot:
-        """Return a snapshot of f and g (``last``, in internal order); NaN before the first step.
-
-        ``unknown`` is the violation of a g that is NaN: NaN if that declares an absent group, else infinite.
-        """
+        """Return a snapshot of f and g (``last``, in internal order); ``unknown`` is the violation of a NaN."""
         objective, g = last or (math.nan, [math.nan] * roster.size)
         values = roster.to_user(torch.as_tensor(g, device="cpu")).tolist()
         return cls(step, float(objective), rows_of(roster, values, roster.to_user(multipliers).tolist(), unknown))

@@ -16,14 +16,7 @@ Constraints = int | Sequence[str] | Limits
 
 
 class Roster:
-    """Turns the values that the user gives in each step into one vector g of known order.
-
-    Inside, equalities come last (as in `gdpa.Problem`); ``order[i]`` is the user's position of internal constraint i.
-
-    >>> roster = Roster(["balance", "recall"], equalities=["balance"])
-    >>> roster.order
-    (1, 0)
-    """
+    """Turns the values of each step into one vector g, equalities last; ``order[i]`` is the user's position of g_i."""
 
     def __init__(
         self,
@@ -76,7 +69,6 @@ class Roster:
         return tuple(sorted(found))
 
     def describe(self) -> str:
-        """Return the constraints in words."""
         return f"{self.size} unnamed constraints" if self.names is None else listed(self.names)
 
     def name(self, internal: int) -> str:
@@ -104,10 +96,7 @@ class Roster:
         return values if self._index is None else values[self._index.to(values.device)]
 
     def vector(self, g: Any, differentiable: bool = True, present: Sequence[bool] | None = None) -> torch.Tensor:
-        """Return g as one differentiable vector of internal order and at least single precision.
-
-        Values of a dict that are not ``present`` become 0 and leave the graph: 0 / 0 has no gradient to pass on.
-        """
+        """Return g as one vector of internal order; entries of a dict that are not ``present`` leave the graph as 0."""
         if self.limits is None and isinstance(g, torch.Tensor):
             if g.shape != self._shape:
                 scalar = (

@@ -22,8 +22,7 @@ class Batch(NamedTuple):
     """The constraints of a step in internal order, without their graph.
 
     Attributes:
-        values: g, NaN if absent: of a handful of constraints on the CPU a list of floats, else a tensor in the
-            precision of the state.
+        values: g, NaN if absent: of a handful of constraints on the CPU a list of floats, else a tensor.
         present: which constraints have samples, a list or a tensor; None for all.
         samples: of how many samples f and each g are means; None if one call of `lagrangian` has all of them.
     """
@@ -73,7 +72,6 @@ class Stage:
         self.batch, self.objective, self.check, self.updates = batch, objective, check, updates
 
     def phase(self) -> Phase:
-        """Return where the step stands now."""
         return self._phase if self._phase is Phase.MIXED or self.loss.grad is None else Phase.READY
 
     def clear(self) -> bool:
@@ -146,11 +144,7 @@ def warn_skipped(what: str, hint: str = "", kind: type[Warning] = NonFiniteWarni
 
 
 class GradientCheck:
-    """Tests all gradients of a step in one kernel per device; see `compat.add_nonfinite_`.
-
-    The kernel takes dense gradients on one device as they are. Others are noticed by its error, and sorted by device
-    from then on.
-    """
+    """Tests all gradients of a step in one kernel per device, whose error shows that they are on several."""
 
     def __init__(self) -> None:
         self._sorts = False
@@ -158,10 +152,7 @@ class GradientCheck:
         self._zero: torch.Tensor | None = None
 
     def nonfinite(self, groups: list[dict[str, Any]], guarded: bool, compiling: bool) -> torch.Tensor | None:
-        """Return a number above 0 on the device if any gradient is not finite, else 0; None without gradients.
-
-        A captured (``guarded``) or compiled step makes its own zeros.
-        """
+        """Return a number above 0 on the device if any gradient is not finite, else 0; None without gradients."""
         grads = [grad for group in groups for p in group["params"] if (grad := p.grad) is not None]
         if grads and not (self._sorts or guarded or compiling):
             if self._zero is None:

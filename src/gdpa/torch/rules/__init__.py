@@ -15,11 +15,7 @@ RULES: dict[str, type[Rule]] = {
 
 
 def make_rule(rule: str | Rule, dual_rate: float | None) -> Rule:
-    """Return the rule called ``rule``, or ``rule`` itself if it is one.
-
-    >>> make_rule("nupi", 2.0)
-    NuPI(dual_rate=2.0, integral=0.01, proportional=0.1, nu=0.9)
-    """
+    """Return the rule called ``rule``, or ``rule`` itself if it is one."""
     if dual_rate is not None:
         check_positive(dual_rate=dual_rate)
     if isinstance(rule, Rule):

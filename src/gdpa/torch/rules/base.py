@@ -64,11 +64,7 @@ Tensors = SimpleNamespace(
 
 
 def functions(g: Number) -> Any:
-    """Return the functions for numbers of the type of ``g``.
-
-    >>> functions(1.0).at_most(5.0, 2.0), functions(np.ones(1)).at_most(np.array([5.0]), 2.0).tolist()
-    (2.0, [2.0])
-    """
+    """Return the functions for numbers of the type of ``g``."""
     return Numbers if type(g) is float else Arrays if type(g) is np.ndarray else Tensors
 
 
@@ -118,11 +114,7 @@ class Part(NamedTuple):
 
 
 def advance(rule: Rule, dual: Entries, g: Any, present: Any, num_equalities: int) -> tuple[Entries, Any]:
-    """Return (the entries of the dual state that change, the weights w) after seeing the vector g.
-
-    A constraint that is not ``present`` keeps its state and has the weight 0. Of NumPy vectors only the present numbers
-    are computed.
-    """
+    """Return (changed entries, weights w) for the vector g; absent constraints keep their state and get weight 0."""
     shared, changed = rule.begin(dual)
     changed = {"dual_steps": dual["dual_steps"] + 1, **changed}
     state, given = tuple(dual[key] for key in rule.vectors), tuple(dual[key] for key in rule.given)
@@ -144,10 +136,7 @@ def advance(rule: Rule, dual: Entries, g: Any, present: Any, num_equalities: int
 def advance_rows(
     rule: Rule, dual: Entries, rows: Sequence[Row], values: Sequence[float], present: Any, first_equality: int
 ) -> tuple[list[Row], Entries, list[float]]:
-    """Do as `advance` does, number by number; return (new state of each constraint, other changes, weights).
-
-    ``rows`` has for each constraint its numbers of the rule's ``vectors``, then the ones the rule is ``given``.
-    """
+    """Do as `advance` does for rows of (vectors, given) numbers; return (new states, other changes, weights)."""
     shared, changed = rule.begin(dual)
     size, update = len(rule.vectors), rule.update
     states, w = [], []

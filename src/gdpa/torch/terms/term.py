@@ -177,16 +177,7 @@ def has_terms(g: Any) -> bool:
 
 
 def resolve(g: Any, true: Any = None, counts: Any = None, samples: int | None = None) -> tuple[Any, Any]:
-    """Return (g, counts) in tensors: terms and true rates are replaced by their values, see `Term.value` and `proxy`.
-
-    The arguments are the ones of ``lagrangian``; with terms, ``counts`` is None or a dict for the names that hold
-    tensors, whose count is otherwise ``samples``.
-
-    >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
-    >>> g, counts = resolve({"a": Term.of(x, x > 1.5), "b": x.sum()})
-    >>> g["a"].item(), g["b"].item(), {name: int(count) for name, count in counts.items()}
-    (0.5, 3.0, {'a': 2, 'b': 1})
-    """
+    """Return (g, counts) in tensors: terms and true rates are replaced by their values (`Term.value`, `proxy`)."""
     if isinstance(true, Mapping):
         if not isinstance(g, Mapping) or any(name not in g for name in true):
             known = list(g) if isinstance(g, Mapping) else type(g).__name__
