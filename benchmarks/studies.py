@@ -24,7 +24,7 @@ CORE = (
     *(f":(exclude)src/gdpa/base/{name}.py" for name in ("extras", "text")),
 )
 TORCH = ("src/gdpa/torch", ":(glob)src/gdpa/oracles/torch*.py")
-CMDP = ("src/gdpa/paper/applications/cmdp",)
+CMDP = ("src/gdpa/paper/applications/cmdp.py",)
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,8 @@ STUDIES: dict[str, Declared] = {
         experiment("race"),
     ),
     "energy": Declared(
-        (*TORCH, "src/gdpa/paper/studies/energy.py", "src/gdpa/paper/applications/energy_budget"), experiment("energy")
+        (*TORCH, "src/gdpa/paper/studies/energy.py", "src/gdpa/paper/applications/energy_budget.py"),
+        experiment("energy"),
     ),
     "nonlinear": Declared((*CORE, "benchmarks/nonlinear"), nonlinear),
     "large": Declared((*CORE, "benchmarks/large"), large),

@@ -5,9 +5,7 @@ import pytest
 
 import gdpa
 from gdpa import GDPA, AdaptiveGDPA, Box, MaxSteps, get_method, method_names, solve
-from gdpa.paper.applications.cmdp import paper_instance
-from gdpa.paper.applications.cmdp.parametrization import as_problem, start_of
-from gdpa.paper.applications.cmdp.tabular import TabularCMDP
+from gdpa.paper.applications.cmdp import TabularCMDP, as_problem, paper_instance, start_of
 
 METHODS = {"adaptive": AdaptiveGDPA(), "pullback": AdaptiveGDPA(step="pullback"), "gdpa": GDPA(alpha=0.05, beta=2.0)}
 

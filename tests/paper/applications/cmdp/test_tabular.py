@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gdpa import GDPA, MaxSteps, solve
+from gdpa.paper.applications import cmdp as cmdp_module
 from gdpa.paper.applications.cmdp import (
     TabularCMDP,
     as_problem,
@@ -13,7 +14,6 @@ from gdpa.paper.applications.cmdp import (
     policy_of,
     random_instance,
     start_of,
-    tabular,
 )
 
 
@@ -154,13 +154,13 @@ def test_a_batch_of_thresholds_is_solved_like_each_alone():
 def test_a_gradient_costs_one_factorization_and_two_triangular_solves(cmdp, monkeypatch):
     counts = {"dgetrf": 0, "dgetrs": 0}
     for name in counts:
-        original = getattr(tabular, name)
+        original = getattr(cmdp_module, name)
 
         def counted(*args, _name=name, _original=original, **kwargs):
             counts[_name] += 1
             return _original(*args, **kwargs)
 
-        monkeypatch.setattr(tabular, name, counted)
+        monkeypatch.setattr(cmdp_module, name, counted)
     as_problem(cmdp, check=False).evaluate(np.zeros(15)).pullback(np.ones(2))
     assert counts == {"dgetrf": 1, "dgetrs": 2}
 
