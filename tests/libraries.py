@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gdpa import REALS, ConvexSet, Evaluation, Problem
-from gdpa.base.arrays import max_norm, namespace
 
 LIBRARIES = ("numpy", "torch", "jax")
 
@@ -70,7 +69,12 @@ class Library:
         return Problem(evaluate, **kinds)
 
 
+def to_numpy(x: Any) -> Any:
+    """Return an array of any of the libraries as one of NumPy."""
+    return np.asarray(x.detach() if hasattr(x, "detach") else x)
+
+
 def contains(domain: ConvexSet, x: Any, tolerance: float = 1e-9) -> bool:
     """Return whether ``x`` lies within ``tolerance`` of the set."""
-    gap = max_norm(x - domain.project(x))
-    return bool(namespace(x).all(gap <= tolerance * (1 + max_norm(x))))
+    gap, size = (np.abs(to_numpy(v)).max(axis=-1, initial=0.0) for v in (x - domain.project(x), x))
+    return bool(np.all(gap <= tolerance * (1 + size)))

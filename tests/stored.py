@@ -12,7 +12,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from gdpa.files import load, save
+from gdpa import storage
 
 MAGIC = b"\x89gdpa\r\n\x1a"
 
@@ -20,8 +20,8 @@ MAGIC = b"\x89gdpa\r\n\x1a"
 def through_a_file(state: Any, path: Any) -> Any:
     """Return an algorithm's state as it comes back from a file: without its oracle calls."""
     probe = None if state.probe is None else state.probe._replace(evaluation=None)
-    save(path, dataclasses.replace(state, probe=probe))
-    return load(path)
+    storage.save(path, dataclasses.replace(state, probe=probe))
+    return storage.load(path)
 
 
 def assert_same(a: Any, b: Any, where: str = "value") -> None:

@@ -1,18 +1,8 @@
 import numpy as np
 import pytest
 
-from gdpa.base.arrays import (
-    PIECE,
-    dot,
-    from_numpy,
-    is_floating,
-    max_norm,
-    namespace,
-    norm,
-    positive_part,
-    products,
-    to_numpy,
-)
+from gdpa import namespace
+from gdpa.base.arrays import PIECE, dot, from_numpy, is_floating, max_norm, norm, positive_part, products, to_numpy
 from tests.libraries import Library
 
 VALUES = [[1.0, -2.0, 0.5, -0.0], [-1.0, 3.0, -4.0, 2.0]]

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from gdpa import REALS, Ball, Box, NonNegative, Product, Simplex
-from gdpa.base.arrays import to_numpy
-from tests.libraries import Library, contains
+from tests.libraries import Library, contains, to_numpy
 
 CENTER = np.array([0.5, -0.5, 0.0, 0.25])
 SETS = {

@@ -8,8 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from gdpa import GDPA, MaxSteps, Status, from_functions, minimize, solve
-from gdpa.base.signals import StopRequest
+from gdpa import GDPA, MaxSteps, Status, StopRequest, from_functions, minimize, solve
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
 

@@ -29,13 +29,13 @@ from gdpa import (
     problems,
     solve,
 )
-from gdpa.base.arrays import to_numpy
 from gdpa.base.sets import Reals
 from gdpa.core.certificate import absolute_residuals, gradient_map, gradient_mapping, relative_residuals, violation
 from gdpa.core.multipliers import fit
 from gdpa.core.problem import row_by_row
 from gdpa.core.units import Units
 from gdpa.run.oracle import CountingOracle, Counts
+from tests.libraries import to_numpy
 
 NAN = float("nan")
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from gdpa import Ball, Evaluation, Problem
-from gdpa.base.arrays import to_numpy
 from gdpa.core.problem import row_by_row, unit_vectors
+from tests.libraries import to_numpy
 
 
 def evaluate(x):

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gdpa import NonNegative, Problem, certify, problems
-from gdpa.core.slack import SlackForm, add_slacks
+from gdpa import NonNegative, Problem, add_slacks, certify, problems
+from gdpa.core.slack import SlackForm
 
 
 def test_every_satisfied_inequality_starts_as_an_equality() -> None:

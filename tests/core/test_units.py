@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gdpa import REALS, Ball, Box, Evaluation, NonNegative, Problem, certify, from_functions, problems, solve
-from gdpa.base.arrays import to_numpy
 from gdpa.core.certificate import certificate_at, relative_residuals
 from gdpa.core.units import (
     MIXED,
@@ -24,6 +23,7 @@ from gdpa.core.units import (
     roundings,
     units_at,
 )
+from tests.libraries import to_numpy
 
 EPS = 2.0**-52
 

@@ -16,8 +16,7 @@ import warnings
 
 import numpy as np
 
-from gdpa.files import load
-from gdpa.files.checkpoints import Checkpoints
+from gdpa import Checkpoints, storage
 
 KEEP = 3
 #: Numbers in a file: writing them takes a while, so that kills strike there, too.
@@ -73,7 +72,7 @@ def main(folder: str, kills: int) -> None:
         step = newest.step
         seen["older"] += step < acknowledged[-1]
         for path in checkpoints.files():
-            value = load(path)
+            value = storage.load(path)
             seen["unreadable"] += not (f"-step-{value['step']}." in path.name and (value["x"] == value["step"]).all())
         names = os.listdir(folder)
         seen["left"] += len(names) - len(checkpoints.files())

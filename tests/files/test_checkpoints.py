@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdpa import GDPA, problems
+from gdpa import GDPA, Checkpoints, problems, storage
 from gdpa.base import writing as files
-from gdpa.files import DamagedFileError, UnavailableError, load
 from gdpa.files import checkpoints as checkpoints_module
-from gdpa.files.checkpoints import Checkpoints
 from tests.stored import assert_same, craft_array
 
 KILLS = 60
@@ -26,7 +24,7 @@ def test_the_last_few_are_kept(tmp_path):
     assert checkpoints.newest() is None
     for step in range(5):
         path = checkpoints.save(step, {"step": step})
-        assert load(path) == {"step": step}
+        assert storage.load(path) == {"step": step}
         newest = checkpoints.newest()
         assert (newest.step, newest.value, newest.path) == (step, {"step": step}, path)
         assert len(names(tmp_path)) == min(step + 1, 2)
@@ -87,7 +85,7 @@ def test_if_all_are_damaged_it_is_refused_with_every_name(tmp_path):
     paths = [checkpoints.save(step, step) for step in (1, 2)]
     for path in paths:
         path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(DamagedFileError) as caught:
+    with pytest.raises(storage.DamagedFileError) as caught:
         checkpoints.newest()
     assert all(str(path) in str(caught.value) for path in paths)
     assert names(tmp_path) == sorted(path.name for path in paths)
@@ -97,7 +95,7 @@ def test_a_file_that_needs_another_machine_is_not_skipped(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, 1)
     checkpoints.save(2, 2).write_bytes(craft_array(bytes(16), library="jax", device="tpu"))
-    with pytest.raises(UnavailableError, match=r"step-2\.gdpa holds JAX arrays on the device tpu"):
+    with pytest.raises(storage.UnavailableError, match=r"step-2\.gdpa holds JAX arrays on the device tpu"):
         checkpoints.newest()
 
 
@@ -148,7 +146,7 @@ def test_a_file_that_another_process_removes_meanwhile_is_no_error(tmp_path, mon
         if not calls:
             calls.append(path)
             Checkpoints(tmp_path, keep=1).save(2, 2)
-        return load(path)
+        return storage.load(path)
 
     monkeypatch.setattr("gdpa.files.checkpoints.load", load_after_another_save)
     assert checkpoints.newest().value == 2
@@ -169,7 +167,7 @@ def test_a_file_just_saved_stays_if_another_process_has_overtaken_it(tmp_path, m
         save(path, value)
 
     monkeypatch.setattr(checkpoints_module, "save", save_after_the_other)
-    assert load(checkpoints.save(7, "own")) == "own"
+    assert storage.load(checkpoints.save(7, "own")) == "own"
     checkpoints.save(8, "own")
     assert names(tmp_path) == ["checkpoint-00000003-step-2.gdpa", "checkpoint-00000004-step-8.gdpa"]
 
@@ -188,7 +186,7 @@ def test_two_processes_do_not_disturb_each_other(tmp_path):
     savers = [subprocess.Popen([sys.executable, "-W", "error", "-c", SAVER, tmp_path, name]) for name in "ab"]
     assert [saver.wait(timeout=300) for saver in savers] == [0, 0]
     checkpoints = Checkpoints(tmp_path)
-    assert all(load(path)[1] == int(path.stem.split("-")[-1]) for path in checkpoints.files())
+    assert all(storage.load(path)[1] == int(path.stem.split("-")[-1]) for path in checkpoints.files())
     assert checkpoints.newest().step == 59
     checkpoints.save(60, None)
     assert len(names(tmp_path)) == 3

@@ -8,9 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from gdpa import AdaptiveGDPA, problems
+from gdpa import AdaptiveGDPA, problems, storage
 from gdpa.core.detach import detach
-from gdpa.files import VERSION, DamagedFileError, NewerFormatError, UnavailableError, decode, encode, load
 from tests.stored import MAGIC, assert_same, craft, craft_array, craft_value
 
 
@@ -22,14 +21,14 @@ def good():
     state = method.init(known.problem, known.x0)
     for _ in range(10):
         state = method.update(known.problem, state)
-    return encode({"state": detach(state), "method": method, "big": 2**80, "none": None, "text": "text"})
+    return storage.encode({"state": detach(state), "method": method, "big": 2**80, "none": None, "text": "text"})
 
 
-def refused(path, data, error=DamagedFileError):
+def refused(path, data, error=storage.DamagedFileError):
     """Write the file, check that it is refused by name, and return the message."""
     path.write_bytes(data)
     with pytest.raises(error) as caught:
-        load(path)
+        storage.load(path)
     assert str(caught.value).startswith(str(path))
     assert os.listdir(path.parent) == [path.name]
     return str(caught.value)
@@ -56,10 +55,12 @@ def test_other_damage_is_said(good, tmp_path):
     assert "its checksum does not fit" in refused(path, good[:100] + bytes(1) + good[101:])
     assert "not a file of gdpa" in refused(path, good[1:])
     assert "not a file of gdpa" in refused(path, good.replace(b"\r\n", b"\n", 1))
-    assert f"reads up to version {VERSION}; update gdpa" in refused(path, craft({}, version=2), NewerFormatError)
+    assert f"reads up to version {storage.VERSION}; update gdpa" in refused(
+        path, craft({}, version=2), storage.NewerFormatError
+    )
     assert "format version 0" in refused(path, craft({}, version=0))
     path.write_bytes(good)
-    assert_same(decode(good, "memory"), load(path))
+    assert_same(storage.decode(good, "memory"), storage.load(path))
 
 
 class Evil:
@@ -165,8 +166,8 @@ def audit():
 def test_crafted_files_are_refused_by_name_without_running_code(name, tmp_path, monkeypatch, audit):
     monkeypatch.chdir(tmp_path)
     data, reason = CRAFTED[name]
-    with pytest.raises(DamagedFileError):  # once before the look, for what gdpa itself imports lazily
-        decode(data, "before")
+    with pytest.raises(storage.DamagedFileError):  # once before the look, for what gdpa itself imports lazily
+        storage.decode(data, "before")
     tracemalloc.start()
     audit.on = True
     try:
@@ -195,21 +196,21 @@ def test_a_json_bomb_takes_a_bounded_amount_of_memory(tmp_path):
 
 def test_a_folder_a_device_and_a_missing_file_are_named(tmp_path):
     for path in (tmp_path, "/dev/zero"):
-        with pytest.raises(DamagedFileError, match=rf"^{path} is not a file of gdpa but a folder or a device"):
-            load(path)
+        with pytest.raises(storage.DamagedFileError, match=rf"^{path} is not a file of gdpa but a folder or a device"):
+            storage.load(path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DamagedFileError, match="pipe is not a file of gdpa"):
-        load(tmp_path / "pipe")
+    with pytest.raises(storage.DamagedFileError, match="pipe is not a file of gdpa"):
+        storage.load(tmp_path / "pipe")
     with pytest.raises(FileNotFoundError, match="missing"):
-        load(tmp_path / "missing")
+        storage.load(tmp_path / "missing")
 
 
 def test_a_huge_foreign_file_is_refused_by_its_first_bytes(tmp_path):
     with open(tmp_path / "file", "wb") as file:
         file.truncate(2**40)  # sparse: takes no space
     tracemalloc.start()
-    with pytest.raises(DamagedFileError, match="not a file of gdpa"):
-        load(tmp_path / "file")
+    with pytest.raises(storage.DamagedFileError, match="not a file of gdpa"):
+        storage.load(tmp_path / "file")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_000_000
@@ -223,14 +224,16 @@ def test_a_device_that_is_not_here_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for library, device in (("torch", "cuda:1"), ("jax", "tpu")):
-        message = refused(tmp_path / "file", craft_array(bytes(16), library=library, device=device), UnavailableError)
+        message = refused(
+            tmp_path / "file", craft_array(bytes(16), library=library, device=device), storage.UnavailableError
+        )
         assert f"on the device {device}" in message
 
 
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_a_library_that_is_not_here_is_named(tmp_path, monkeypatch, library):
     monkeypatch.setitem(sys.modules, library, None)
-    message = refused(tmp_path / "file", craft_array(bytes(16), library=library), UnavailableError)
+    message = refused(tmp_path / "file", craft_array(bytes(16), library=library), storage.UnavailableError)
     assert "is not installed" in message
 
 
@@ -238,7 +241,7 @@ def test_a_precision_that_is_not_here_is_named(tmp_path):
     import jax
 
     with jax.enable_x64(False):
-        message = refused(tmp_path / "file", craft_array(bytes(16), library="jax"), UnavailableError)
+        message = refused(tmp_path / "file", craft_array(bytes(16), library="jax"), storage.UnavailableError)
     assert "JAX arrays of float64; set jax.config.jax_enable_x64 = True" in message
-    message = refused(tmp_path / "file", craft_array(bytes(16), dtype="longdouble96-63"), UnavailableError)
+    message = refused(tmp_path / "file", craft_array(bytes(16), dtype="longdouble96-63"), storage.UnavailableError)
     assert "longdouble96-63" in message

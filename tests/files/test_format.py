@@ -29,11 +29,11 @@ from gdpa import (
     problems,
     save_run,
     solve,
+    storage,
 )
 from gdpa.base import stored as registry
 from gdpa.core.detach import detach
 from gdpa.core.units import ReferencePoint
-from gdpa.files import DamagedFileError, decode, encode, load, register, save
 from gdpa.files.values import DEEPEST
 from tests.stored import assert_same
 
@@ -43,9 +43,9 @@ NUMPY_DTYPES += ["float16", "float32", "float64", "longdouble"]
 
 def back(value):
     """The value after a round trip."""
-    data = encode(value)
-    assert data == encode(value)
-    return decode(data, "memory")
+    data = storage.encode(value)
+    assert data == storage.encode(value)
+    return storage.decode(data, "memory")
 
 
 # Values
@@ -125,9 +125,9 @@ def test_weak_jax_arrays_stay_weak():
 
 def test_an_array_that_occurs_twice_is_kept_once():
     x = np.zeros(1000)
-    data = encode([x, {"again": x}])
+    data = storage.encode([x, {"again": x}])
     assert len(data) < 1.1 * x.nbytes
-    first, second = decode(data, "memory")
+    first, second = storage.decode(data, "memory")
     assert first is second["again"]
     assert_same(x, first)
 
@@ -136,9 +136,9 @@ def test_a_library_is_imported_only_for_its_arrays(tmp_path):
     import jax.numpy as jnp
     import torch
 
-    save(tmp_path / "numpy", State(step=0, x=np.ones(1), multipliers=np.ones(1), evaluation=None, probe=None))
-    save(tmp_path / "torch", torch.ones(1))
-    save(tmp_path / "jax", jnp.ones(1))
+    storage.save(tmp_path / "numpy", State(step=0, x=np.ones(1), multipliers=np.ones(1), evaluation=None, probe=None))
+    storage.save(tmp_path / "torch", torch.ones(1))
+    storage.save(tmp_path / "jax", jnp.ones(1))
     code = """if 1:
         import sys
         from gdpa.files import encode, load
@@ -180,30 +180,30 @@ def test_what_cannot_be_stored_is_named_with_its_place():
     ]  # fmt: skip
     for value, name in (*cases, *unstorable_tensors()):
         with pytest.raises(TypeError, match=rf"value\['a'\]\[1\].*{name}"):
-            encode({"a": [None, value]})
+            storage.encode({"a": [None, value]})
     with pytest.raises(TypeError, match=r"value\.alpha is of <class 'function'>"):
-        encode(get_method("gdpa")(alpha=lambda r: 0.1))
+        storage.encode(get_method("gdpa")(alpha=lambda r: 0.1))
     with pytest.raises(TypeError, match="value has keys that are not str"):
-        encode({1: 2})
+        storage.encode({1: 2})
 
 
 def test_what_holds_itself_is_refused_and_what_is_deep_enough_is_not():
     loop: list = []
     loop.append(loop)
     with pytest.raises(ValueError, match="nested deeper than 50 levels, or holds itself"):
-        encode(loop)
+        storage.encode(loop)
     deep = None
     for _ in range(DEEPEST):
         deep = (deep,)  # type: ignore[assignment]
     assert back(deep) == deep
     with pytest.raises(ValueError, match="nested deeper"):
-        encode([deep])
+        storage.encode([deep])
 
 
 def test_a_structure_that_is_too_large_is_refused_on_writing(monkeypatch):
     monkeypatch.setattr("gdpa.files.format.LARGEST_STRUCTURE", 1000)
     with pytest.raises(ValueError, match="keep long lists of numbers in arrays"):
-        encode([0.123456789] * 100)
+        storage.encode([0.123456789] * 100)
 
 
 # The registry
@@ -213,17 +213,17 @@ def test_own_classes_are_registered_by_hand(monkeypatch):
     registry.class_called("Own")  # the methods register their classes now, not in the copy
     monkeypatch.setattr(registry, "REGISTERED", dict(registry.REGISTERED))
 
-    @register
+    @storage.register
     class Own(NamedTuple):
         value: int = 3
 
-    @register
+    @storage.register
     @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
     class OwnState(State):
         own: Own
         graph: object = dataclasses.field(default=None, metadata={"stored": False})
 
-    @register
+    @storage.register
     class Color(Enum):
         RED = (1, 2)
 
@@ -231,12 +231,12 @@ def test_own_classes_are_registered_by_hand(monkeypatch):
     assert_same(state, back(state))
     assert back(dataclasses.replace(state, graph=object())).graph is None
     assert back(Color.RED) is Color.RED
-    assert register(Own) is Own
+    assert storage.register(Own) is Own
     for wrong in (Exception, int, Derived):
         with pytest.raises(TypeError, match="must be a dataclass, a NamedTuple or an Enum"):
-            register(wrong)
+            storage.register(wrong)
     with pytest.raises(ValueError, match="the name State is taken"):
-        register(NamedTuple("State", []))  # type: ignore[type-var]
+        storage.register(NamedTuple("State", []))  # type: ignore[type-var]
 
 
 # Files of gdpa 0.1.0, written by its encode: GDPA() before it had the field lipschitz, and the start of a run, whose
@@ -258,9 +258,11 @@ START_010 = (
 
 
 def test_a_file_of_an_earlier_version_loads_with_defaults_or_is_refused_with_the_remedy():
-    assert decode(base64.b64decode(GDPA_010), "old") == get_method("gdpa")()
-    with pytest.raises(DamagedFileError, match=r"old .*the class 'Start'.*read it with the version that saved it"):
-        decode(base64.b64decode(START_010), "old")
+    assert storage.decode(base64.b64decode(GDPA_010), "old") == get_method("gdpa")()
+    with pytest.raises(
+        storage.DamagedFileError, match=r"old .*the class 'Start'.*read it with the version that saved it"
+    ):
+        storage.decode(base64.b64decode(START_010), "old")
 
 
 LOAD = """
@@ -363,8 +365,8 @@ def test_the_adaptive_state_in_every_phase(step):
 def test_a_result_with_certificate_and_history_comes_back(tmp_path):
     known = problems.get("HS12")
     result = solve(known.problem, known.x0, record=1)
-    save(tmp_path / "result", result)
-    assert_same(result, load(tmp_path / "result"))
+    storage.save(tmp_path / "result", result)
+    assert_same(result, storage.load(tmp_path / "result"))
 
 
 def test_tensors_on_cuda_come_back_there():

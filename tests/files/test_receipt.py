@@ -11,11 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 import gdpa
-from gdpa import Box, certify, from_functions, load_receipt, solve, verify
-from gdpa.base.arrays import to_numpy
-from gdpa.files import DamagedFileError, NewerFormatError, UnavailableError
+from gdpa import Box, certify, from_functions, load_receipt, solve, storage, verify
 from gdpa.files.receipt import _checksums
 from gdpa.paper.cli import app
+from tests.libraries import to_numpy
 
 
 def disc(library=None, shift=0.0, names=None, **options):
@@ -244,7 +243,7 @@ class TestDoesNotHold:
 def outcome(path):
     try:
         load_receipt(path)
-    except DamagedFileError as error:
+    except storage.DamagedFileError as error:
         return "refused" if str(path) in str(error) else "refused without its name"
     return "read"
 
@@ -255,7 +254,7 @@ class TestRefused:
         damaged = receipt.with_name("damaged.json")
         for cut in range(0, len(data) - 2, 37):
             damaged.write_bytes(data[:cut])
-            with pytest.raises(DamagedFileError, match=r"damaged\.json"):
+            with pytest.raises(storage.DamagedFileError, match=r"damaged\.json"):
                 load_receipt(damaged)
         rng = np.random.default_rng(0)
         for place in rng.integers(0, len(data), 200):
@@ -280,13 +279,13 @@ class TestRefused:
     def test_foreign_files(self, tmp_path, content, match):
         path = tmp_path / "file"
         path.write_bytes(content)
-        with pytest.raises(DamagedFileError, match=match):
+        with pytest.raises(storage.DamagedFileError, match=match):
             load_receipt(path)
 
     def test_a_newer_version(self, receipt):
         document = json.loads(receipt.read_text())
         receipt.write_text(json.dumps({**document, "version": 3}))
-        with pytest.raises(NewerFormatError, match="this gdpa reads receipts up to 2: update it"):
+        with pytest.raises(storage.NewerFormatError, match="this gdpa reads receipts up to 2: update it"):
             load_receipt(receipt)
 
     @pytest.mark.parametrize(
@@ -315,17 +314,17 @@ class TestRefused:
     )
     def test_entries_of_the_wrong_kind(self, receipt, changes):
         forge(receipt, **changes)
-        with pytest.raises((DamagedFileError, UnavailableError), match=r"receipt\.json"):
+        with pytest.raises((storage.DamagedFileError, storage.UnavailableError), match=r"receipt\.json"):
             load_receipt(receipt)
 
     def test_b16_a_pipe_a_device_and_a_file_without_end_are_not_read(self, receipt, monkeypatch):
         pipe = receipt.with_name("pipe")
         os.mkfifo(pipe)
         for path in (pipe, "/dev/zero", receipt.parent):
-            with pytest.raises(DamagedFileError, match="is not a receipt of gdpa: not a file of at most"):
+            with pytest.raises(storage.DamagedFileError, match="is not a receipt of gdpa: not a file of at most"):
                 load_receipt(path)
         monkeypatch.setattr(gdpa.files.receipt, "MOST_BYTES", 100)
-        with pytest.raises(DamagedFileError, match="at most 100 bytes"):
+        with pytest.raises(storage.DamagedFileError, match="at most 100 bytes"):
             load_receipt(receipt)
 
     def test_control_characters_of_a_receipt_do_not_reach_the_terminal(self, receipt):

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa import REALS, Box, ConvexSet, from_functions, problems
-from gdpa.core.slack import add_slacks
+from gdpa import REALS, Box, ConvexSet, add_slacks, from_functions, problems
 
 
 def _linear(

@@ -27,7 +27,6 @@ from gdpa import (
     problems,
     solve,
 )
-from gdpa.base.arrays import to_numpy
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import row_by_row
 from gdpa.methods.adaptive import Rules
@@ -37,6 +36,7 @@ from gdpa.methods.adaptive.state import Reference
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import ModelStep
 from gdpa.run.oracle import CountingOracle
+from tests.libraries import to_numpy
 from tests.methods.adaptive_cases import INFEASIBLE, walk
 from tests.stored import through_a_file
 

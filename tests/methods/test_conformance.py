@@ -26,11 +26,10 @@ from gdpa import (
     method_names,
     solve,
 )
-from gdpa.base.arrays import to_numpy
 from gdpa.methods.nested import GROW, SHRINK, FixedMomentum
 from gdpa.oracles.library import TestProblem, get, names
 from gdpa.run.oracle import CountingOracle, Counts
-from tests.libraries import Library
+from tests.libraries import Library, to_numpy
 from tests.methods.linear_problems import linear_problems
 from tests.stored import through_a_file
 
@@ -148,7 +147,7 @@ def test_the_page_of_the_methods_shows_the_same_refusals() -> None:
 
 
 def test_the_table_of_theorems_has_every_method_and_every_rule() -> None:
-    from gdpa.methods.registry import class_names
+    from gdpa.methods import class_names
     from gdpa.torch import rules
 
     page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")

@@ -24,10 +24,9 @@ from gdpa import (
     save_run,
     solve,
 )
-from gdpa.base.arrays import to_numpy
 from gdpa.methods.damped_gdpa import SCALING_LIMIT
 from gdpa.run.oracle import CountingOracle, Counts
-from tests.libraries import Library
+from tests.libraries import Library, to_numpy
 from tests.methods.hand_problem import hand_problem
 
 # f = (x0 - 4)^2 / 2 + (x1 - 1)^2 / 2,   g = (x0^2 - 1, x0 + x1 - 3)

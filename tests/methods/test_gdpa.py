@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdpa import GDPA, Box, Constant, Evaluation, MaxSteps, Power, Problem, problems, solve
-from gdpa.base.arrays import norm, to_numpy
+from gdpa.base.arrays import norm
 from gdpa.run.oracle import CountingOracle, Counts
-from tests.libraries import Library
+from tests.libraries import Library, to_numpy
 from tests.methods.hand_problem import hand_problem
 
 # f = (x0 - 4)^2 / 2 + (x1 - 1)^2 / 2,   g = (x0^2 - 1, x0 + x1 - 3)

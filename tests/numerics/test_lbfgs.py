@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from gdpa.base.arrays import to_numpy
 from gdpa.numerics.dense import solve_symmetric
 from gdpa.numerics.lbfgs import LBFGS
+from tests.libraries import to_numpy
 
 
 def dense(memory, dimension):

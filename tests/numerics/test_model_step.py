@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from gdpa.base.arrays import positive_part, to_numpy
+from gdpa.base.arrays import positive_part
 from gdpa.numerics.dense import padded
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
+from tests.libraries import to_numpy
 from tests.numerics.test_lbfgs import convex_memory, dense
 
 

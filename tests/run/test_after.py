@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint
 
 from gdpa import GDPA, AdaptiveGDPA, Box, from_functions, minimize, problems, solve
-from gdpa.base.arrays import to_numpy
+from tests.libraries import to_numpy
 
 
 def disc(library, radius):

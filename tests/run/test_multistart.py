@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gdpa import AdaptiveGDPA, Ball, Box, Evaluation, MaxSteps, Problem, Status, minimize, solve
-from gdpa.base.arrays import to_numpy
 from gdpa.run.multistart import starts
+from tests.libraries import to_numpy
 
 
 def wells(x):

@@ -27,8 +27,8 @@ from gdpa import (
     minimize,
     solve,
 )
-from gdpa.base.arrays import to_numpy
 from gdpa.core.detach import detach, own_copy
+from tests.libraries import to_numpy
 
 MIB = 2**20
 

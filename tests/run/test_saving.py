@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import gdpa
-from gdpa import GDPA, AdaptiveGDPA, KKTBelow, MaxSteps, load_run, problems, save_run, solve
-from gdpa.files import DamagedFileError, save
+from gdpa import GDPA, AdaptiveGDPA, KKTBelow, MaxSteps, load_run, problems, save_run, solve, storage
 from gdpa.run.saving import newest_run
 from tests.stored import assert_same
 
@@ -87,11 +86,11 @@ def test_runs_of_another_method_or_problem_are_refused(tmp_path):
         solve(DISC.problem, run=run.state)
     with pytest.raises(ValueError, match=r"resume=True continues from the files of checkpoint=\.\.\."):
         solve(DISC.problem, DISC.x0, resume=True)
-    save(tmp_path / "numbers", [1.0, 2.0])
-    with pytest.raises(DamagedFileError, match="numbers does not hold a run of gdpa but a list"):
+    storage.save(tmp_path / "numbers", [1.0, 2.0])
+    with pytest.raises(storage.DamagedFileError, match="numbers does not hold a run of gdpa but a list"):
         load_run(tmp_path / "numbers")
     (tmp_path / "foreign").write_bytes(b"PK\x03\x04 not ours")
-    with pytest.raises(DamagedFileError, match="foreign is not a file of gdpa"):
+    with pytest.raises(storage.DamagedFileError, match="foreign is not a file of gdpa"):
         load_run(tmp_path / "foreign")
 
 
@@ -149,7 +148,7 @@ def test_b10_full_disk_keeps_the_result(tmp_path, monkeypatch):
         saves.append(path)
         if len(saves) > 2:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        save(path, value)
+        storage.save(path, value)
 
     monkeypatch.setattr("gdpa.files.checkpoints.save", full)
     with pytest.raises(OSError, match="No space left") as raised:
@@ -165,7 +164,7 @@ def test_b10_full_disk_at_the_last_save_keeps_the_result(tmp_path, monkeypatch):
     def full(path, value):
         if "-step-75" in str(path):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        save(path, value)
+        storage.save(path, value)
 
     monkeypatch.setattr("gdpa.files.checkpoints.save", full)
     with pytest.raises(OSError, match="No space left") as raised:

@@ -24,8 +24,7 @@ from gdpa import (
     save_run,
     solve,
 )
-from gdpa.base.arrays import to_numpy
-from tests.libraries import Library
+from tests.libraries import Library, to_numpy
 
 # A bowl whose solution (0, 0) is interior: GDPA with a constant step reaches any tolerance.
 
