@@ -244,4 +244,4 @@ def test_a_precision_that_is_not_here_is_named(tmp_path):
         message = refused(tmp_path / "file", craft_array(bytes(16), library="jax"), storage.UnavailableError)
     assert "JAX arrays of float64; set jax.config.jax_enable_x64 = True" in message
     message = refused(tmp_path / "file", craft_array(bytes(16), dtype="longdouble96-63"), storage.UnavailableError)
-    assert "longdouble96-63" in message
+    assert "longdouble96-63, which are not stored any more; read it with gdpa 0.2.0" in message

@@ -76,9 +76,9 @@ def decode(data: bytes, source: str | os.PathLike[str]) -> Any:
         raise DamagedFileError(f"{source} is damaged: its checksum does not fit its content")
     start = _HEAD.size + length
     try:
-        hooks: Any = {"object_pairs_hook": _object, "parse_int": _integer}
-        hooks |= {"parse_float": _finite, "parse_constant": _finite}
-        structure = json.loads(str(view[_HEAD.size : start], "ascii"), **hooks)
+        text = str(view[_HEAD.size : start], "ascii")
+        numbers: Any = {"parse_int": _integer, "parse_float": _finite, "parse_constant": _finite}
+        structure = json.loads(text, object_pairs_hook=_object, **numbers)
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{source} is damaged: its structure is not what gdpa writes: {error}") from error
     if not isinstance(structure, dict) or set(structure) != {"arrays", "value"}:
@@ -139,10 +139,9 @@ def _check_head(head: bytes, size: int, source: str) -> int:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    if len(dict(pairs)) != len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return dict(pairs)
 
 
 def _integer(text: str) -> int:
@@ -152,7 +151,6 @@ def _integer(text: str) -> int:
 
 
 def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
+    if not math.isfinite(float(text)):
         raise ValueError(f"{text[:80]} is not a finite number")
-    return number
+    return float(text)

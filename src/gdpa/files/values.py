@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from enum import Enum
+from itertools import accumulate
 from typing import Any, NoReturn
 
 from gdpa.base.stored import build, class_called, is_registered, required_fields, stored_fields
@@ -50,11 +51,8 @@ class Writer:
                 return {"enum": kind.__name__, "member": value.name}
             fields = {name: self.node(getattr(value, name), f"{where}.{name}", depth) for name in stored_fields(kind)}
             return {"class": kind.__name__, "fields": fields}
-        return {"array": self._array(value, where)}
-
-    def _array(self, value: Any, where: str) -> int:
         if id(value) in self._places:
-            return self._places[id(value)]
+            return {"array": self._places[id(value)]}
         try:
             packed = pack(value)
         except TypeError as error:
@@ -66,7 +64,7 @@ class Writer:
             )
         self.entries.append(packed[0])
         self.chunks.append(packed[1])
-        return self._places.setdefault(id(value), len(self.entries) - 1)
+        return {"array": self._places.setdefault(id(value), len(self.entries) - 1)}
 
 
 class Reader:
@@ -76,14 +74,11 @@ class Reader:
         self.source = source
         if not isinstance(entries, list):
             self.refuse("it has no list of arrays")
-        self._entries, self._chunks, start = entries, [], 0
-        for entry in entries:
-            stop = start + num_bytes(entry, source)
-            self._chunks.append(data[start:stop])
-            start = stop
-        if start != data.nbytes:
-            self.refuse(f"its arrays are described with {start} bytes, and it holds {data.nbytes}")
-        self._arrays: dict[int, Any] = {}
+        sizes = [num_bytes(entry, source) for entry in entries]
+        if sum(sizes) != data.nbytes:
+            self.refuse(f"its arrays are described with {sum(sizes)} bytes, and it holds {data.nbytes}")
+        places = zip(entries, sizes, accumulate(sizes), strict=True)
+        self._arrays = [unpack(entry, data[stop - size : stop], source) for entry, size, stop in places]
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise the error that names the file."""
@@ -98,25 +93,27 @@ class Reader:
         depth += 1
         if isinstance(node, list):
             return [self.value(item, depth) for item in node]
-        match node:
-            case {"int": text, **rest} if not rest:
+        match list(node.items()):
+            case [("int", text)]:
                 return int(self._matched(text, r"-?0x[0-9a-f]+", "integer"), 16)
-            case {"float": text, **rest} if not rest:
+            case [("float", text)]:
                 return struct.unpack(">d", bytes.fromhex(self._matched(text, r"[0-9a-f]{16}", "number")))[0]
-            case {"tuple": items, **rest} if not rest:
-                if not isinstance(items, list):
-                    self.refuse("it has a tuple without a list of items")
+            case [("tuple", list(items))]:
                 return tuple(self.value(item, depth) for item in items)
-            case {"dict": items, **rest} if not rest:
+            case [("tuple", _)]:
+                self.refuse("it has a tuple without a list of items")
+            case [("dict", items)]:
                 return self._items(items, depth)
-            case {"array": place, **rest} if not rest:
-                return self._array(place)
-            case {"enum": name, "member": member, **rest} if not rest:
+            case [("array", place)]:
+                if type(place) is not int or not 0 <= place < len(self._arrays):
+                    self.refuse(f"it refers to the array {str(place)[:80]!r} of {len(self._arrays)}")
+                return self._arrays[place]
+            case [("enum", name), ("member", member)]:
                 members = self._class(name, enum=True).__members__
                 if not isinstance(member, str) or member not in members:
                     self.refuse(f"{name} has no member {str(member)[:80]!r}")
                 return members[member]
-            case {"class": name, "fields": fields, **rest} if not rest:
+            case [("class", name), ("fields", fields)]:
                 return self._object(self._class(name, enum=False), self._items(fields, depth))
         return self.refuse(f"it has an entry of an unknown kind, {', '.join(node)[:80]!r}")
 
@@ -129,13 +126,6 @@ class Reader:
         if not isinstance(items, dict):
             self.refuse("it has a dict or an object without named items")
         return {key: self.value(item, depth) for key, item in items.items()}
-
-    def _array(self, place: Any) -> Any:
-        if type(place) is not int or not 0 <= place < len(self._entries):
-            self.refuse(f"it refers to the array {str(place)[:80]!r} of {len(self._entries)}")
-        if place not in self._arrays:
-            self._arrays[place] = unpack(self._entries[place], self._chunks[place], self.source)
-        return self._arrays[place]
 
     def _class(self, name: Any, enum: bool) -> type[Any]:
         cls = class_called(name) if isinstance(name, str) else None
