@@ -202,60 +202,46 @@ class Simplex(ConvexSet):
         return namespace(x).reshape(x, (*x.shape[:-1], self.rows, x.shape[-1] // self.rows))
 
     def project(self, x: Array) -> Array:
-        xp = namespace(x)
-        rows = self._rows(x)
-        return xp.reshape(_project_simplex(rows, self.total, xp.ones_like(rows) > 0), x.shape)
+        return self._spread(self._rows(x)).reshape(x.shape)
 
     def tangent(self, x: Array, v: Array) -> Array:
-        # T = {t : sum t = 0, t_i >= 0 where x_i = 0}: the shift is found on the sorted active part.
-        xp = namespace(x)
-        return xp.reshape(_project_zero_sum(self._rows(v), self._rows(x) <= 0), v.shape)
+        # T = {t : sum t = 0, t_i >= 0 where x_i = 0}
+        return _project_on_sum(self._rows(v), self._rows(x) <= 0, 0.0).reshape(v.shape)
 
     def snap(self, x: Array, tolerance: float) -> Array:
-        xp = namespace(x)
-        rows = self._rows(self.project(x))
-        keep = rows > tolerance * self.total
-        return xp.reshape(_project_simplex(rows, self.total, keep), x.shape)
+        xp, rows = namespace(x), self._rows(self.project(x))
+        out = xp.min(rows, axis=-1)[..., None] - self.total - 1  # its projection is 0
+        return self._spread(xp.where(rows > tolerance * self.total, rows, out)).reshape(x.shape)
+
+    def _spread(self, rows: Array) -> Array:
+        xp = namespace(rows)
+        return _project_on_sum(rows, xp.ones_like(rows, dtype=xp.bool), self.total)
 
     def check_dimension(self, dimension: int) -> None:
         if dimension % self.rows:
             raise ValueError(f"a simplex of {self.rows} rows cannot hold {dimension} coordinates; rows must divide it")
 
 
-def _project_simplex(y: Array, total: float, keep: Array) -> Array:
-    """Project on ``{x >= 0, sum x = total, x_i = 0 unless keep_i}`` by the sorting formula (Held et al. 1974)."""
-    xp = namespace(y)
-    lowest = xp.min(y, axis=-1)[..., None] - total - 1  # discarded entries never enter the support
-    u = xp.flip(xp.sort(xp.where(keep, y, lowest), axis=-1), axis=-1)
-    count = xp.astype(xp.cumulative_sum(xp.ones_like(y), axis=-1), y.dtype)
-    theta = (xp.cumulative_sum(u, axis=-1) - total) / count
-    support = xp.count_nonzero(u - theta > 0, axis=-1)[..., None]
-    shift = xp.take_along_axis(theta, xp.where(support > 0, support - 1, support), axis=-1)  # no support: NaN
-    return xp.where(keep, xp.maximum(y - shift, xp.zeros_like(y)), xp.zeros_like(y))
+def _project_on_sum(v: Array, signed: Array, total: float) -> Array:
+    """Project on ``{t : sum t = total, t_i >= 0 where signed_i}``: t = v - s, clipped at 0 on the signed entries.
 
-
-def _project_zero_sum(v: Array, active: Array) -> Array:
-    """Project on ``{t : sum t = 0, t_i >= 0 where active_i}``: t = v - s, clipped at 0 on the active entries.
-
-    s -> sum(t) is decreasing and piecewise linear: of the sorted active entries the k largest stay, for some k.
+    s -> sum(t) is decreasing and piecewise linear: of the sorted signed entries the k largest stay, for some k, as in
+    the sorting formula for the simplex (Held et al. 1974).
     """
     xp = namespace(v)
-    zero = xp.zeros_like(v)
-    free_sum = xp.sum(xp.where(active, zero, v), axis=-1)[..., None]
-    free_count = xp.sum(xp.where(active, zero, xp.ones_like(v)), axis=-1)[..., None]
-    bottom = xp.min(v, axis=-1)[..., None] - 1
-    u = xp.flip(xp.sort(xp.where(active, v, bottom), axis=-1), axis=-1)
-    is_active = xp.flip(xp.sort(xp.astype(active, v.dtype), axis=-1), axis=-1) > 0
-    u_masked = xp.where(is_active, u, zero)
-    count = free_count + xp.cumulative_sum(xp.astype(is_active, v.dtype), axis=-1)
-    candidate = (free_sum + xp.cumulative_sum(u_masked, axis=-1)) / xp.where(count > 0, count, xp.ones_like(count))
-    kept = xp.count_nonzero(is_active & (u > candidate), axis=-1)[..., None]
-    # With no free entry only t = 0 sums to zero: shift by the largest. Otherwise the free entries' mean.
-    mean = free_sum / xp.where(free_count > 0, free_count, xp.ones_like(free_count))
-    none = xp.where(free_count > 0, mean, xp.max(v, axis=-1)[..., None])
-    at = xp.take_along_axis(candidate, xp.where(kept > 0, kept - 1, kept), axis=-1)
-    shift = xp.where(kept > 0, at, none)
-    return xp.where(active, xp.maximum(v - shift, zero), v - shift)
+    zero, one = xp.zeros_like(v), xp.ones_like(v)
+    free_sum = xp.sum(xp.where(signed, zero, v), axis=-1)[..., None] - total
+    free_count = xp.sum(xp.where(signed, zero, one), axis=-1)[..., None]
+    u = xp.flip(xp.sort(xp.where(signed, v, xp.min(v, axis=-1)[..., None] - 1), axis=-1), axis=-1)  # signed ones first
+    place = xp.cumulative_sum(one, axis=-1)
+    is_signed = place <= v.shape[-1] - free_count
+    shifts = (free_sum + xp.cumulative_sum(xp.where(is_signed, u, zero), axis=-1)) / (free_count + place)
+    kept = xp.count_nonzero(is_signed & (u > shifts), axis=-1)[..., None]
+    # If no signed entry stays, the free entries have the sum; if there are none, only t = 0 sums to 0.
+    mean = free_sum / xp.where(free_count > 0, free_count, one[..., :1])
+    free = xp.where(free_count > 0, mean, xp.max(v, axis=-1)[..., None])
+    shift = xp.where(kept > 0, xp.take_along_axis(shifts, xp.where(kept > 0, kept - 1, kept), axis=-1), free)
+    return xp.where(signed, xp.maximum(v - shift, zero), v - shift)
 
 
 @dataclass(frozen=True, eq=False)
