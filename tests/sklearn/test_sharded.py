@@ -6,7 +6,6 @@ import scipy.sparse
 from sklearn.datasets import make_classification
 
 from gdpa.sklearn import NeymanPearsonClassifier
-from gdpa.sklearn.sharded import Ordered
 
 X, Y = make_classification(600, 6, n_informative=4, n_classes=3, flip_y=0.1, random_state=0)
 WEIGHTS = np.random.default_rng(0).uniform(0.5, 2.0, len(Y))
@@ -41,8 +40,3 @@ def test_limits_on_errors_and_a_frontier_go_through_shards():
     assert model.fit(X, Y).class_errors_ == pytest.approx(one.fit(X, Y).class_errors_, abs=0.02)
     errors = [[point.error for point in each.frontier(X, Y, [0.25, 0.3]).points] for each in (model, one)]
     np.testing.assert_allclose(errors[0], errors[1], atol=0.02)
-
-
-def test_ordered_rows_are_not_copied():
-    order = np.array([2, 0, 1])
-    np.testing.assert_array_equal(Ordered(X[:3], order) @ np.eye(6), X[:3][order])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -19,7 +20,7 @@ from gdpa.run.result import Result
 from gdpa.sklearn.calibration import ROUNDING
 from gdpa.sklearn.estimator import Fitted, Frontier, LimitedClassifier
 from gdpa.sklearn.limits import Limit, rows_of
-from gdpa.sklearn.oracle import RateProblem, SoftDecision, cells_of, logistic
+from gdpa.sklearn.oracle import Matrix, Network, RateProblem, SoftDecision, cell_means, logistic
 
 #: How often the smooth problem is solved, corrected by the decisions each time.
 #: An excess over a bound is close, or far, below and above these shares of the bound.
@@ -100,11 +101,10 @@ class ConstrainedClassifier(LimitedClassifier):
                 for it by ``set_fit_request(groups=True)``.
             sample_weight: weights of the samples, in the loss and in every rate.
         """
-        limits = self._limits()
-        rates = self._begin_with(limits, X, y, groups, sample_weight)(limits)
-        found = self._fit_at(rates, None)
-        self.excesses_ = dict(zip(rates.names, found.facts.tolist(), strict=True))
-        self._keep(rates.network, found, rates.names)
+        task = self._task(X, y, groups, sample_weight)
+        found = self._fit_at(task, task.rows(self._limits()))
+        self.excesses_ = dict(zip(found.names, found.facts.tolist(), strict=True))
+        self._keep(task.network, found)
         return self
 
     def frontier(
@@ -124,14 +124,13 @@ class ConstrainedClassifier(LimitedClassifier):
         if not 0 <= which < len(limits):
             raise ValueError(f"which must be the place of one of the {len(limits)} limits, got {which!r}")
         limit, model = limits[which], clone(self)
-        limited = model._begin_with(limits, X, y, groups, sample_weight)
+        task = model._task(X, y, groups, sample_weight)
         rising = limit.sense == "at least"
 
         def fit_at(bound: float, x0: Any) -> Fitted:
             own = replace(limit, bound=bound)
-            rates = limited([*limits[:which], own, *limits[which + 1 :]])
-            found: Fitted = model._fit_at(rates, x0)
-            price = float(found.result.multipliers[np.isin(rates.names, limited([own]).names)].sum())
+            found: Fitted = model._fit_at(task, task.rows([*limits[:which], own, *limits[which + 1 :]]), x0)
+            price = float(found.result.multipliers[np.isin(found.names, task.rows([own])["names"])].sum())
             return found._replace(slope=price if rising else -price)
 
         label = f"parity in {' and '.join(limit.rates)}" if limit.sense == "parity" else limit.rates[0]
@@ -147,10 +146,8 @@ class ConstrainedClassifier(LimitedClassifier):
                 raise ValueError(text)  # noqa: TRY004 - scikit-learn's error for a parameter
         return limits
 
-    def _begin_with(
-        self, limits: Sequence[Limit], X: Any, y: Any, groups: Any, sample_weight: Any
-    ) -> Callable[[Sequence[Limit]], RateProblem]:
-        """Check the input and return the smooth problem as a function of limits such as ``limits``."""
+    def _task(self, X: Any, y: Any, groups: Any, sample_weight: Any) -> _Task:
+        """Check the input."""
         check_positive(temperature=self.temperature)
         X, targets, weights, kept = self._begin(X, y, sample_weight)
         if len(self.classes_) > 2:
@@ -160,23 +157,28 @@ class ConstrainedClassifier(LimitedClassifier):
             groups = column_or_1d(np.asarray(groups))
             check_consistent_length(y, groups)
             groups = groups[kept]
-        elif any(limit.groups != "all" for limit in limits):
+        elif any(limit.groups != "all" for limit in self._limits()):
             raise ValueError("groups is missing: a limit refers to groups; call fit(X, y, groups=...)")
-        labels, group = np.unique(np.full(len(kept), "all") if groups is None else groups, return_inverse=True)
+        names, group = np.unique(np.full(len(kept), "all") if groups is None else groups, return_inverse=True)
         pairs, cell = np.unique(2 * group + targets, return_inverse=True)
-        cells = cells_of(X, targets, weights, cell, len(pairs))
-        self.groups_, temperature = labels.tolist(), SoftDecision(float(self.temperature))
-        rates = RateProblem(self._network(1), cells, logistic, temperature, cells.masses, self.regularizer)
-        return lambda own: replace(rates, **rows_of(own, self.groups_, pairs // 2, pairs % 2, cells.masses))
+        self.groups_, masses = names.tolist(), np.bincount(cell, weights) / weights.sum()
+        rows = partial(rows_of, labels=self.groups_, group=pairs // 2, target=pairs % 2, masses=masses)
+        return _Task(self._network(1), (X, targets, weights, cell), masses, rows)
 
-    def _fit_at(self, rates: RateProblem, x0: Any) -> Fitted:
+    def _fit_at(self, task: _Task, rows: dict[str, Any], x0: Any = None) -> Fitted:
         """Solve the smooth problem and correct it by the decisions, until these meet the limits closely."""
-        bounds = rates.bounds
+        temperature, combination, bounds = float(self.temperature), rows["combination"], rows["bounds"]
         correction = margin = np.zeros(len(bounds))
 
+        def smooth() -> RateProblem:
+            losses = (logistic, SoftDecision(temperature))
+            means = cell_means(task.network, losses, task.samples, self.regularizer)
+            return RateProblem(means, task.masses, **rows)
+
         def judge(now: RateProblem, result: Result) -> tuple[Any, RateProblem | None]:
-            nonlocal correction, margin
-            excess, _, gap = _decisions(replace(now, bounds=bounds), result.x)
+            nonlocal temperature, correction, margin
+            decided = combination @ task.decide(result.x)[0]
+            excess, gap = decided - bounds, decided - (result.constraints + now.bounds)
             rank = max(float(excess.max(initial=0.0)), ROUNDING), float(result.objective)
             # A limit with a price should be met closely: slack there is paid for.
             slack = (result.multipliers > 0) & (excess < -CLOSE * np.abs(bounds))
@@ -186,27 +188,34 @@ class ConstrainedClassifier(LimitedClassifier):
                 return rank, None
             if np.any(excess > FAR * np.abs(bounds)):  # small weights met the smooth limits alone: follow closer
                 correction = margin = np.zeros(len(bounds))
-                assert isinstance(now.rate, SoftDecision)
-                now = replace(now, rate=SoftDecision(now.rate.temperature / 2))
+                temperature /= 2
+                now = smooth()
             else:
                 correction = (correction + gap) / 2 if correction.any() else gap
                 margin = margin + np.where(excess < CLOSE * np.abs(bounds), np.maximum(excess, 0.0), 0.0)
             return rank, replace(now, bounds=bounds - correction - margin)
 
-        x0 = rates.network.start(check_random_state(self.random_state)) if x0 is None else x0
-        result, steps = self._train(rates, x0, judge, ROUNDS if len(bounds) else 1)
-        excess, error, _ = _decisions(rates, result.x)
-        return Fitted(result, steps, error, excess > ROUNDING, excess)
+        x0 = task.network.start(check_random_state(self.random_state)) if x0 is None else x0
+        result, steps = self._train(smooth(), x0, judge, ROUNDS if len(bounds) else 1)
+        rates, error = task.decide(result.x)
+        excess = combination @ rates - bounds
+        return Fitted(result, steps, error, excess > ROUNDING, rows["names"], excess)
 
     def _decide(self, scores: Vector) -> Vector:
         return scores[:, 0]
 
 
-def _decisions(rates: RateProblem, x: Vector) -> tuple[Vector, float, Vector]:
-    """Return the excess of the decisions over each limit, their error, and their excess over their stand-ins."""
-    cells = rates.cells
-    scores = rates.network.scores(x, cells.X)
-    positive = scores[:, 0] > 0
-    decided, smooth = cells.means(positive.astype(float)), cells.means(rates.rate(scores, cells.targets)[0])
-    error = float(cells.masses @ cells.means((positive != cells.targets).astype(float)))
-    return rates.combination @ decided - rates.bounds, error, rates.combination @ (decided - smooth)
+class _Task(NamedTuple):
+    """Checked training data: (X, targets, weights, cells), the shares of the cells, and the rows of limits there."""
+
+    network: Network
+    samples: tuple[Matrix, Vector, Vector, Vector]
+    masses: Vector
+    rows: Callable[[Sequence[Limit]], dict[str, Any]]
+
+    def decide(self, x: Vector) -> tuple[Vector, float]:
+        """Return the rates of positive decisions in the cells, and the error."""
+        X, targets, weights, cell = self.samples
+        positive = self.network.scores(x, X)[:, 0] > 0
+        rates = np.bincount(cell, weights * positive) / np.bincount(cell, weights)
+        return rates, float(weights @ (positive != targets) / weights.sum())

@@ -85,12 +85,13 @@ class Frontier:
 
 
 class Fitted(NamedTuple):
-    """A model trained at some limits; ``facts`` are the estimator's own, the rest is as in `FrontierPoint`."""
+    """A model trained under limits of some ``names``; ``facts`` are the estimator's, the rest as in `FrontierPoint`."""
 
     result: Result
     steps: int
     error: float
     unmet: Vector
+    names: Sequence[Any]
     facts: Any
     slope: float = 0.0
 
@@ -159,9 +160,9 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.frontier_ = Frontier(tuple(sorted(points)), *labels)
         return self.frontier_
 
-    def _keep(self, network: Network, found: Fitted, names: Sequence[Any]) -> None:
-        """Set the attributes that describe the solution, with limits by their ``names``, and warn of unmet ones."""
-        result = found.result
+    def _keep(self, network: Network, found: Fitted) -> None:
+        """Set the attributes that describe the solution, and warn of unmet limits."""
+        result, names = found.result, found.names
         self.coefs_, self.intercepts_ = map(list, zip(*network.layers(result.x), strict=True))
         self.certificate_, self.n_iter_ = result.certificate, max(found.steps, 1)
         self.multipliers_ = dict(zip(names, result.multipliers.tolist(), strict=True))

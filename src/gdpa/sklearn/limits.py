@@ -13,8 +13,6 @@ from gdpa.base.typing import Vector
 
 #: The rates that a limit can bound: name -> the targets over whose samples the share of positive decisions is taken.
 RATES = {"selection rate": (0, 1), "recall": (1,), "false positive rate": (0,)}
-#: How a limit compares a rate with its bound.
-SENSES = ("at most", "at least", "parity")
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from sklearn.utils import check_random_state
 from gdpa.base.checks import check_count, check_inside
 from gdpa.base.status import Status
 from gdpa.base.typing import Vector
+from gdpa.core.problem import Problem
 from gdpa.run.result import Result
 from gdpa.sklearn.calibration import ROUNDING, apply_cuts, excesses, held_out_cut, samples_needed, training_cut
 from gdpa.sklearn.estimator import Fitted, Frontier, LimitedClassifier
-from gdpa.sklearn.oracle import Matrix, RateProblem, cells_of, pairwise_sigmoid
+from gdpa.sklearn.oracle import Matrix, Network, RateProblem, cell_means, pairwise_sigmoid
 
 #: How often the surrogate limits are tightened for the sake of the 0/1 error, and by how much more than in proportion.
 ROUNDS, TIGHTEN = 5, 0.9
@@ -109,20 +110,13 @@ class NeymanPearsonClassifier(LimitedClassifier):
             X, y: the training data.
             sample_weight: weights of the samples within the mean of their class; only ratios within a class count.
         """
-        given = X
-        X, targets, weights, _ = self._begin(X, y, sample_weight)
-        X = given if isinstance(given, np.memmap) and given.shape == X.shape and given.dtype == X.dtype else X
-        task = self._task()
-        rng = check_random_state(self.random_state)
-        held = self._held_out(task, targets, weights, rng)
-        rates = self._rates(task, X[~held] if held.any() else X, targets[~held], weights[~held])
-        found = self._fit_at(task, rates, rates.network.start(rng), (X, targets, weights), held)
+        task = self._task(X, y, sample_weight)
+        found = self._fit_at(task, task.limits)
         labels = self.classes_.tolist()
-        constrained = [labels[j] for j in task.others]
         self.priority_ = labels[task.priority]
-        self.thresholds_ = dict(zip(constrained, task.limits.tolist(), strict=True))
+        self.thresholds_ = dict(zip(found.names, task.limits.tolist(), strict=True))
         self.cuts_, self.class_errors_ = (dict(zip(labels, each.tolist(), strict=True)) for each in found.facts)
-        self._keep(rates.network, found, constrained)
+        self._keep(task.network, found)
         return self
 
     def _decide(self, scores: Vector) -> Vector:
@@ -144,25 +138,35 @@ class NeymanPearsonClassifier(LimitedClassifier):
             label: the class whose threshold they are; default: every constrained class gets the same one.
         """
         model = clone(self).set_params(calibration=None)
-        X, targets, weights, _ = model._begin(X, y, sample_weight)
-        task = model._task()
+        task = model._task(X, y, sample_weight)
         vary = np.ones(len(task.others), bool) if label is None else model.classes_[task.others] == label
         if not vary.any():
             raise ValueError(f"label must be one of the constrained classes, got {label!r}")
-        rates = model._rates(task, X, targets, weights)
 
         def fit_at(limit: float, x0: Any) -> Fitted:
             check_inside(0, 1, limits=limit)
-            here = task._replace(limits=np.where(vary, limit, task.limits))
-            start = rates.network.start(check_random_state(self.random_state)) if x0 is None else x0
-            found: Fitted = model._fit_at(here, rates, start, (X, targets, weights))
+            found: Fitted = model._fit_at(task, np.where(vary, limit, task.limits), x0)
             return found._replace(slope=-float(found.result.multipliers[vary].sum()))
 
         name = "all other classes" if label is None else f"class {label}"
         return self._trace(limits, False, fit_at, f"limit on the error of {name}", "error of the priority")
 
-    def _task(self) -> _Task:
-        """Resolve priority and thresholds against the classes of the data."""
+    def _task(self, X: Any, y: Any, sample_weight: Any) -> _Task:
+        """Check the input, choose the samples to hold out, and start the shards."""
+        given = X
+        X, targets, weights, _ = self._begin(X, y, sample_weight)
+        X = given if isinstance(given, np.memmap) and given.shape == X.shape and given.dtype == X.dtype else X
+        priority, others, limits = self._resolve()
+        rng = check_random_state(self.random_state)
+        held = self._held_out(others, limits, targets, weights, rng)
+        check_count(1, shards=self.shards)
+        network = self._network(len(self.classes_))
+        trained = [part[~held] if held.any() else part for part in (X, targets, weights, targets)]
+        means = cell_means(network, (pairwise_sigmoid,), trained, self.regularizer, self.engine, self.shards)
+        return _Task(priority, others, limits, network, (X, targets, weights), held, means, network.start(rng))
+
+    def _resolve(self) -> tuple[int, Vector, Vector]:
+        """Return the places of the prioritized class and of the others in ``classes_``, and the thresholds of these."""
         for name, choices in (("limit_on", ("error", "surrogate")), ("calibration", (None, "order-statistic"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {getattr(self, name)!r}")
@@ -183,9 +187,9 @@ class NeymanPearsonClassifier(LimitedClassifier):
         if missing:
             raise ValueError(f"thresholds must name every class but the prioritized one; {missing} are missing")
         others, limits = zip(*((labels.index(label), float(named[label])) for label in constrained), strict=True)
-        return _Task(p, np.array(others), np.array(limits))
+        return p, np.array(others), np.array(limits)
 
-    def _held_out(self, task: _Task, targets: Vector, weights: Vector, rng: Any) -> Vector:
+    def _held_out(self, others: Vector, limits: Vector, targets: Vector, weights: Vector, rng: Any) -> Vector:
         """Mark the samples that calibration holds out of the training."""
         held = np.zeros(len(targets), bool)
         if self.calibration is None:
@@ -195,10 +199,10 @@ class NeymanPearsonClassifier(LimitedClassifier):
         check_inside(0, 1, delta=self.delta, calibration_fraction=self.calibration_fraction)
         if np.any(weights != weights[0]):
             raise ValueError("sample_weight must be constant with calibration: its guarantee counts samples alike")
-        for j, limit in zip(task.others, task.limits, strict=True):
+        for j, limit in zip(others, limits, strict=True):
             members = rng.permutation(np.flatnonzero(targets == j))
             count = min(math.ceil(self.calibration_fraction * len(members)), len(members) - 1)
-            needed = samples_needed(limit, self.delta / len(task.others))
+            needed = samples_needed(limit, self.delta / len(others))
             if count < needed:
                 raise ValueError(
                     f"class {self.classes_[j]} has {count} samples to hold out, but its threshold {limit:g} with "
@@ -208,72 +212,61 @@ class NeymanPearsonClassifier(LimitedClassifier):
             held[members[:count]] = True
         return held
 
-    def _rates(self, task: _Task, X: Matrix, targets: Vector, weights: Vector) -> RateProblem:
-        k = len(self.classes_)
-        check_count(1, shards=self.shards)
-        own = X if self.engine is None else np.empty((len(targets), 0))
-        rates = RateProblem(
-            network=self._network(k),
-            cells=cells_of(own, targets, weights, targets, k),
-            loss=pairwise_sigmoid,
-            rate=pairwise_sigmoid,
-            objective=np.eye(k)[task.priority],
-            regularizer=self.regularizer,
-            combination=np.eye(k)[task.others],
-            bounds=task.limits,
-            names=tuple(f"class {self.classes_[j]}" for j in task.others),
-        )
-        if self.engine is None:
-            return rates
-        from gdpa.sklearn.sharded import in_shards
-
-        return in_shards(rates, X, self.engine, self.shards)
-
-    def _fit_at(
-        self, task: _Task, rates: RateProblem, x0: Vector, samples: tuple[Matrix, Vector, Vector], held: Any = None
-    ) -> Fitted:
+    def _fit_at(self, task: _Task, limits: Vector, x0: Any = None) -> Fitted:
         """Train; tighten the limits while confusions that no cut can undo exceed them; choose the cuts."""
+        (X, targets, weights), others = task.samples, task.others
+        in_class = [~task.held & (targets == j) for j in others]
+
+        def excess(x: Vector) -> list[Vector]:
+            """Return the excesses of the trained samples of each constrained class."""
+            scores = task.network.scores(x, X)
+            return [excesses(scores[own], j, task.priority) for j, own in zip(others, in_class, strict=True)]
 
         def judge(now: RateProblem, result: Result) -> tuple[Any, RateProblem | None]:
-            stuck = np.array([weights[np.isinf(T)].sum() for T, weights in _by_class(task, rates, result.x)])
-            over = float(np.maximum(stuck - task.limits, 0).sum())
+            pairs = zip(excess(result.x), in_class, strict=True)
+            stuck = np.array([weights[own] @ np.isinf(T) / weights[own].sum() for T, own in pairs])
+            over = float(np.maximum(stuck - limits, 0).sum())
             if over <= ROUNDING or result.status is Status.LOCALLY_INFEASIBLE:  # tighter limits do not help
                 return over, None
-            shrink = np.where(stuck > task.limits, TIGHTEN * task.limits / np.maximum(stuck, task.limits), 1.0)
+            shrink = np.where(stuck > limits, TIGHTEN * limits / np.maximum(stuck, limits), 1.0)
             return over, replace(now, bounds=now.bounds * shrink)
 
-        X, targets, weights = samples
+        labels, unit = self.classes_.tolist(), np.eye(len(self.classes_))
+        names = tuple(f"class {labels[j]}" for j in others)
+        rates = RateProblem(task.means, unit[task.priority], unit[others], limits, names)
         rounds = ROUNDS if self.limit_on == "error" else 1
-        result, steps = self._train(replace(rates, bounds=task.limits), x0, judge, rounds)
-        scores, cuts = rates.network.scores(result.x, X), np.zeros(len(self.classes_))
-        unsure = np.zeros(len(task.others), bool)  # the classes for which no cut gives the guarantee
+        result, steps = self._train(rates, task.start if x0 is None else x0, judge, rounds)
+        scores, cuts = task.network.scores(result.x, X), np.zeros(len(labels))
+        unsure = np.zeros(len(others), bool)  # the classes for which no cut gives the guarantee
         if self.calibration is not None:
-            for i, (j, limit) in enumerate(zip(task.others, task.limits, strict=True)):
-                T = excesses(scores[held & (targets == j)], j, task.priority)
-                cuts[j], found = held_out_cut(T, limit, self.delta / len(task.others))
+            for i, (j, limit) in enumerate(zip(others, limits, strict=True)):
+                T = excesses(scores[task.held & (targets == j)], j, task.priority)
+                cuts[j], found = held_out_cut(T, limit, self.delta / len(others))
                 unsure[i] = not found
         elif self.limit_on == "error":
-            pairs = zip(_by_class(task, rates, result.x), task.limits, strict=True)
-            cuts[task.others] = [training_cut(T, own, limit) for (T, own), limit in pairs]
+            pairs = zip(excess(result.x), in_class, limits, strict=True)
+            cuts[others] = [training_cut(T, weights[own], limit) for T, own, limit in pairs]
         wrong = apply_cuts(scores, task.priority, cuts).argmax(axis=1) != targets
         errors = np.bincount(targets, weights * wrong) / np.bincount(targets, weights)
         if self.limit_on == "surrogate":
             unmet = result.constraints > self.tol
         else:
-            unmet = unsure if self.calibration else errors[task.others] > task.limits + ROUNDING
-        return Fitted(result, steps, float(errors[task.priority]), unmet, (cuts, errors))
+            unmet = unsure if self.calibration else errors[others] > limits + ROUNDING
+        constrained = [labels[j] for j in others]
+        return Fitted(result, steps, float(errors[task.priority]), unmet, constrained, (cuts, errors))
 
 
 class _Task(NamedTuple):
-    """The places of the prioritized class and of the others in ``classes_``, and their limits."""
+    """The places of the prioritized class and of the others in ``classes_``, their limits, and the training data.
+
+    ``samples`` are (X, targets, weights), ``held`` marks those that only calibration sees.
+    """
 
     priority: int
     others: Vector
     limits: Vector
-
-
-def _by_class(task: _Task, rates: RateProblem, x: Vector) -> list[tuple[Vector, Vector]]:
-    """Return the excesses and the weights of the samples of each constrained class; the cells are the classes."""
-    scores = rates.network.scores(x, rates.cells.X)
-    parts = [(j, rates.cells.parts[j]) for j in task.others]
-    return [(excesses(scores[part], j, task.priority), rates.cells.weights[part]) for j, part in parts]
+    network: Network
+    samples: tuple[Matrix, Vector, Vector]
+    held: Vector
+    means: Problem
+    start: Vector

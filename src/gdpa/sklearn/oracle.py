@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +12,12 @@ import numpy as np
 
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Evaluation, Problem
+from gdpa.sharded.problem import problem as sharded_problem
+from gdpa.sharded.rows import Rows, split
+from gdpa.sharded.shard import Engine
+
+#: Samples that a worker evaluates at a time.
+CHUNK = 65_536
 
 Matrix = Any
 """A NumPy array or a SciPy sparse matrix of shape (n, features)."""
@@ -49,6 +55,13 @@ class Network:
                 bound = np.sqrt(6 / sum(weights.shape))
                 weights[:] = rng.uniform(-bound, bound, weights.shape)
         return x
+
+    def penalty(self, regularizer: float, x: Vector) -> tuple[float, Vector]:
+        """Return (regularizer/2) sum ||W||^2 and its gradient."""
+        gradient = regularizer * x
+        for _, bias in self.layers(gradient):
+            bias[:] = 0.0
+        return float(gradient @ x) / 2, gradient
 
     def activations(self, x: Vector, X: Matrix) -> list[Any]:
         """Return [H_0, ..., H_L, S]."""
@@ -110,90 +123,106 @@ class SoftDecision:
         return value, (value * (1 - value) / self.temperature)[:, None]
 
 
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """Samples ordered cell after cell; ``weights`` sum to 1 over each cell, ``masses`` are the cells' shares.
+class RateShard:
+    """Sums of weighted losses over the samples (X, target, weight, cell) of each cell, loss after loss."""
 
-    ``order`` are the places of the samples in the arrays given to `cells_of`.
+    def __init__(self, network: Network, losses: Sequence[Loss], samples: Rows, cells: int) -> None:
+        self._network, self._losses, self._samples, self._cells = network, losses, samples, cells
+        self._known: tuple[Any, ...] = (None, None)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def sums(self, x: Vector) -> Vector:
+        found = np.zeros((len(self._losses), self._cells))
+        for _, terms, weights, labels in self._passes(x):
+            found += [np.bincount(labels, weights * values, minlength=self._cells) for values, _ in terms]
+        return found.ravel()
+
+    def pullback(self, x: Vector, w: Vector) -> Vector:
+        return np.asarray(w @ self.rows(x))
+
+    def rows(self, x: Vector) -> Vector:
+        found: Vector = np.zeros((len(self._losses), self._cells, len(x)))
+        for activations, terms, weights, labels in self._passes(x):
+            order = slice(None) if (labels[1:] >= labels[:-1]).all() else np.argsort(labels, kind="stable")
+            ends = np.cumsum([0, *np.bincount(labels, minlength=self._cells)]).tolist()
+            cells, below = [slice(a, b) for a, b in pairwise(ends)], [layer[order] for layer in activations]
+            slopes = ((weights[:, None] * each)[order] for _, each in terms)
+            found += [self._network.gradients(x, below, each, cells) for each in slopes]
+        return found.reshape(-1, len(x))
+
+    def _passes(self, x: Vector) -> Iterator[tuple[Any, ...]]:
+        """Yield activations, losses with slopes, weights and labels, chunk by chunk; the last chunk's are kept."""
+        for X, targets, weights, labels in self._samples.chunks():
+            if self._known[0] is not X or not np.array_equal(self._known[1], x):
+                activations = self._network.activations(x, X)
+                terms = [loss(activations[-1], targets) for loss in self._losses]
+                self._known = X, x.copy(), activations, terms
+            yield *self._known[2:], weights, labels
+
+
+def cell_means(
+    network: Network,
+    losses: Sequence[Loss],
+    samples: Sequence[Matrix],
+    regularizer: float,
+    engine: str | Engine | None = None,
+    shards: int = 1,
+) -> Problem:
+    """Return the problem whose constraints are the means over cells, loss after loss, and whose f is the penalty.
+
+    Args:
+        samples: X, targets, weights and cells 0, 1, ..., each of which has a positive weight.
+        engine: None evaluates all samples at once, from a copy that is ordered by cells.
     """
-
-    X: Matrix
-    targets: Vector
-    weights: Vector
-    parts: tuple[slice, ...]
-    masses: Vector
-    order: Vector
-
-    def means(self, values: Vector) -> Vector:
-        """Return the weighted mean of ``values`` over each cell."""
-        return np.asarray(np.add.reduceat(self.weights * values, [part.start for part in self.parts]))
+    X, targets, weights, labels = samples
+    of_cells, chunk = np.bincount(labels, weights), CHUNK
+    arrays: tuple[Matrix, ...] = X, targets, weights / of_cells[labels], labels
+    if engine is None:
+        order = np.argsort(labels, kind="stable")
+        arrays, shards, chunk = tuple(own[order] for own in arrays), 1, len(labels)
+    parts = [RateShard(network, losses, part, len(of_cells)) for part in split(arrays, shards, chunk)]
+    penalty = partial(network.penalty, regularizer)
+    return sharded_problem(parts, engine or "local", _as_constraints, regularizer=penalty)
 
 
-def cells_of(X: Matrix, targets: Vector, weights: Vector, labels: Vector, count: int) -> Cells:
-    """Order the samples by their cell, 0 to count - 1; samples of weight 0 are left out, each cell must keep one."""
-    order = np.flatnonzero(weights > 0)
-    order = order[np.argsort(labels[order], kind="stable")]
-    sizes = np.bincount(labels[order], minlength=count)
-    ends = np.cumsum(sizes)
-    parts = tuple(slice(int(end - size), int(end)) for end, size in zip(ends, sizes, strict=True))
-    sums = np.bincount(labels[order], weights[order], minlength=count)
-    own = weights[order] / np.repeat(sums, sizes)
-    return Cells(X[order], targets[order], own, parts, masses=sums / sums.sum(), order=order)
+def _as_constraints(sums: Vector) -> tuple[Vector, Vector]:
+    return np.append(0.0, sums), np.eye(1 + len(sums))[:, 1:]
 
 
 @dataclass(frozen=True, eq=False)
 class RateProblem:
     """``min o^T l(x) + (regularizer/2) sum ||W||^2`` subject to ``C r(x) <= bounds``.
 
-    l(x) and r(x) are the means of ``loss`` and ``rate`` over the cells, ``objective`` is o and ``combination`` C, of
-    shape (limits, cells). Cells are disjoint, so one backward pass gives all gradients. The b_l are not penalized.
+    l(x) are the first of ``means`` (see `cell_means`) and r(x) the last, one for each cell; they may be the same.
+    ``objective`` is o and ``combination`` C, of shape (limits, cells). The b_l are not penalized.
     """
 
-    network: Network
-    cells: Cells
-    loss: Loss
-    rate: Loss
+    means: Problem
     objective: Vector
-    regularizer: float
-    combination: Vector = field(default_factory=lambda: np.zeros((0, 0)))
-    bounds: Vector = field(default_factory=lambda: np.zeros(0))
-    names: tuple[str, ...] = ()
+    combination: Vector
+    bounds: Vector
+    names: tuple[str, ...]
 
     @property
     def problem(self) -> Problem:
         """The problem in the flat parameters x."""
-        return Problem(self.evaluate, num_constraints=len(self.names), names=self.names)
-
-    def penalty(self, x: Vector) -> tuple[float, Vector]:
-        """Return (regularizer/2) sum ||W||^2 and its gradient."""
-        gradient = self.regularizer * x
-        for _, bias in self.network.layers(gradient):
-            bias[:] = 0.0
-        return float(gradient @ x) / 2, gradient
+        return replace(self.means, evaluate=self.evaluate, num_constraints=len(self.names), names=self.names)
 
     def evaluate(self, x: Vector) -> Evaluation:
-        cells, network = self.cells, self.network
-        activations = network.activations(x, cells.X)
-        rates = self.rate(activations[-1], cells.targets)
-        losses = rates if self.loss is self.rate else self.loss(activations[-1], cells.targets)
-        penalty, penalty_gradient = self.penalty(x)
-        f = np.asarray(self.objective @ cells.means(losses[0]) + penalty)
-        g = self.combination @ cells.means(rates[0]) - self.bounds
-
-        @cache
-        def cell_gradients() -> Vector:
-            return network.gradients(x, activations, cells.weights[:, None] * rates[1], cells.parts)
-
-        @cache
-        def gradient() -> Vector:
-            if losses is rates:
-                return np.asarray(self.objective @ cell_gradients() + penalty_gradient)
-            weights = cells.weights * np.repeat(self.objective, [part.stop - part.start for part in cells.parts])
-            (found,) = network.gradients(x, activations, weights[:, None] * losses[1], [slice(0, len(weights))])
-            return np.asarray(found + penalty_gradient)
+        now, count = self.means.evaluate(x), len(self.objective)
+        means = now.constraints
 
         def pullback(w: Vector, objective: Any = 1.0) -> Vector:
-            out: Vector = objective * gradient() if np.count_nonzero(objective) else np.zeros_like(x)
-            return out + (w @ self.combination) @ cell_gradients() if np.count_nonzero(w) else out
+            weights = np.zeros_like(means)
+            weights[:count] = objective * self.objective
+            weights[-count:] += w @ self.combination
+            now.jacobian()  # its rows cost about as much as one pullback, and serve all that follow
+            return np.asarray(now.pullback(weights, objective))
 
-        return Evaluation(f, g, pullback)
+        def jacobian() -> Vector:
+            return np.asarray(self.combination @ now.jacobian()[-count:])
+
+        f = np.asarray(now.objective + self.objective @ means[:count])
+        return Evaluation(f, self.combination @ means[-count:] - self.bounds, pullback, jacobian)
