@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gdpa import AdaptiveGDPA, problems, storage
-from gdpa.core.detach import detach
+from gdpa.core.problem import detach
 from tests.stored import MAGIC, assert_same, craft, craft_array, craft_value
 
 

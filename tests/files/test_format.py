@@ -32,7 +32,7 @@ from gdpa import (
     storage,
 )
 from gdpa.base import stored as registry
-from gdpa.core.detach import detach
+from gdpa.core.problem import detach
 from gdpa.core.units import ReferencePoint
 from gdpa.files.values import DEEPEST
 from tests.stored import assert_same

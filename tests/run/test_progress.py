@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdpa import Evaluation, Probe, Problem, Progress, Run, State
-from gdpa.core.detach import detach
+from gdpa.core.problem import detach
 from gdpa.core.units import ReferencePoint, Units
 from gdpa.run.oracle import CountingOracle, Counts
 from gdpa.run.progress import ATTEMPT_GROWTH, ATTEMPT_ROWS, DIVERGED, FIRST_ATTEMPT

@@ -27,7 +27,8 @@ from gdpa import (
     minimize,
     solve,
 )
-from gdpa.core.detach import detach, own_copy
+from gdpa.base.arrays import own_copy
+from gdpa.core.problem import detach
 from tests.libraries import to_numpy
 
 MIB = 2**20

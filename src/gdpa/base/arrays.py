@@ -169,6 +169,13 @@ def to_numpy(x: Array) -> Vector:
     return np.asarray(x)
 
 
+def own_copy(x: Array) -> Array:
+    """Return a copy of ``x`` outside any autograd graph, so that a later change of ``x`` does not reach it."""
+    if array_api_compat.is_torch_array(x):
+        return x.detach().clone()
+    return np.array(x) if isinstance(x, np.ndarray) else x  # JAX arrays never change
+
+
 def largest(value: Array) -> float:
     """Return a number as it is and the largest of a batch of numbers, as a float."""
     return value if isinstance(value, float) else float(namespace(value).max(value))

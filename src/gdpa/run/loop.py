@@ -12,8 +12,7 @@ from gdpa.base.signals import StopRequest
 from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, better, certificate_from
-from gdpa.core.detach import detach
-from gdpa.core.problem import Problem
+from gdpa.core.problem import Problem, detach
 from gdpa.core.units import Units
 from gdpa.methods.base import Probe, State
 from gdpa.methods.method import Method

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import array_api_compat
 
 from gdpa.base.sets import Box, Reals
-from gdpa.core.detach import map_arrays
-from gdpa.core.problem import Problem
+from gdpa.core.problem import Problem, map_arrays
 from gdpa.methods.method import Method
 from gdpa.run.progress import Run
 from gdpa.run.result import History, Result

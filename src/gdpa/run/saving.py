@@ -13,7 +13,7 @@ from typing import Any
 from gdpa.base.checks import check_count
 from gdpa.base.signals import StopRequest
 from gdpa.base.writing import reserved
-from gdpa.core.detach import detach
+from gdpa.core.problem import detach
 from gdpa.files import DamagedFileError, load, save
 from gdpa.files.checkpoints import Checkpoints
 from gdpa.run.oracle import Job

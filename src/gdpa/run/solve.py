@@ -16,6 +16,7 @@ from gdpa.base.arrays import (
     is_floating,
     machine_eps,
     namespace,
+    own_copy,
     positive_part,
     to_numpy,
     zeros_like,
@@ -24,8 +25,7 @@ from gdpa.base.checks import check_count, check_limit, is_count
 from gdpa.base.signals import finishing_the_step
 from gdpa.base.status import Status
 from gdpa.base.typing import Array
-from gdpa.core.detach import detach, own_copy
-from gdpa.core.problem import Evaluation, Problem, WithStart
+from gdpa.core.problem import Evaluation, Problem, WithStart, detach
 from gdpa.core.units import reference_at
 from gdpa.methods import as_algorithm, default_method
 from gdpa.methods.base import Algorithm, State
