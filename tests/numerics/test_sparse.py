@@ -5,8 +5,9 @@ import pytest
 from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix, diags_array, eye_array, random_array
 
 from gdpa import Box, from_functions
+from gdpa.base.arrays import row_sizes
 from gdpa.numerics.differences import GroupedDifferences
-from gdpa.numerics.sparse.matrix import Pattern, products, read, row_sizes, transposed, union
+from gdpa.numerics.sparse.matrix import Pattern, products, read, transposed, union
 
 
 @pytest.fixture

@@ -137,6 +137,27 @@ def matmul(a: Array, b: Array) -> Array:
     return a.dot(b) if type(a) is np.ndarray and type(b) is np.ndarray else a @ b
 
 
+def row_sums(J: Array, v: Array) -> Array:
+    """Return J v, for each member of a batch of dense matrices or for a `SparseMatrix`."""
+    if type(J) is np.ndarray and v.ndim == 1:
+        return np.add.reduce(J * v, axis=-1)
+    return J @ v if hasattr(J, "pattern") else total(J * (v if v.ndim == 1 else v[..., None, :]))
+
+
+def combined(weights: Array, J: Array) -> Array:
+    """Return J^T weights, for each member of a batch of dense matrices or for a `SparseMatrix`."""
+    if type(J) is np.ndarray:
+        return np.add.reduce(weights[..., None] * J, axis=-2)
+    return weights @ J if hasattr(J, "pattern") else namespace(weights).sum(weights[..., None] * J, axis=-2)
+
+
+def row_sizes(J: Array) -> Array:
+    """Return the largest absolute value in every row of dense matrices or of a `SparseMatrix`."""
+    if type(J) is np.ndarray and J.ndim == 2:
+        return np.maximum.reduce(np.abs(J), axis=-1)  # of as many columns as x has, at least one
+    return J.row_sizes() if hasattr(J, "pattern") else max_norm(J)
+
+
 def _sums_in_double(v: Array) -> bool:
     """Return whether ``v`` is of torch on a device with double precision; JAX may have none, mps has none."""
     return array_api_compat.is_torch_array(v) and v.device.type != "mps"

@@ -11,6 +11,7 @@ import numpy as np
 
 from gdpa.base.arrays import (
     all_finite,
+    combined,
     largest,
     machine_eps,
     max_norm,
@@ -31,7 +32,6 @@ from gdpa.core.multipliers import fit
 from gdpa.core.problem import Evaluation, Problem, constraint_name
 from gdpa.core.units import ReferencePoint, Units, lengths_of, nearby, units_at
 from gdpa.files.receipt import write_receipt
-from gdpa.numerics.sparse.matrix import combined
 
 #: Above this many entries of J, `certify` keeps the multipliers it is given and forms no Jacobian.
 JACOBIAN_LIMIT = 50_000_000

@@ -43,8 +43,8 @@ def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equa
     if isinstance(J, SparseMatrix):
         return _fit_sparse(domain, x, grad_f, J, g, num_equalities, units)
     if g.ndim == 1 and _has_long_rows(domain, J):
-        w = units.coordinates
-        found = _fit_by_products(w * grad_f, w * J, _slack(g, units), num_equalities)
+        w, (values, *weights) = units.coordinates, _on_host(g, *units)
+        found = _fit_by_products(w * grad_f, w * J, _slack(values, Units(*weights)), num_equalities)
         if found is not None:
             return from_numpy(found, like=g)
     host = _on_host(x, grad_f, J, g, *units)
@@ -103,11 +103,10 @@ def _fit_point(domain: ConvexSet, p: int, x: Any, grad_f: Any, J: Any, g: Any, w
     return _fit_one(domain, x, w * grad_f, w * J, slack, p)
 
 
-def _slack(g: Array, units: Units) -> Matrix:
-    """Return the weights of the second term, on the host."""
-    values, slacks, rounding, pushes = map(to_float64, (g, units.slacks, units.rounding, units.pushes))
-    sizes = abs(values)
-    return pushes * np.minimum(np.where(sizes <= rounding, 0.0, slacks * sizes), LARGEST_SLACK)
+def _slack(g: Matrix, units: Units) -> Any:
+    """Return the weights of the second term from numbers on the host."""
+    sizes = np.abs(g)
+    return units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.slacks * sizes), LARGEST_SLACK)
 
 
 def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int) -> Array:
@@ -137,7 +136,8 @@ def _fit_sparse(domain: ConvexSet, x: Any, grad_f: Any, J: SparseMatrix, g: Any,
         return _fit_point(domain, p, x, grad_f, np.asarray(J), g, *units)
     if not all_finite(x, grad_f, J.data, g):
         return np.zeros(len(g))
-    slack, w = _slack(g, units), units.coordinates
+    values, *weights = _on_host(g, *units)
+    slack, w = _slack(values, Units(*weights)), units.coordinates
     slack[len(g) - p :] = 0.0
 
     def tangent(lam: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gdpa.base.arrays import max_norm, namespace
+from gdpa.base.arrays import max_norm, namespace, row_sizes
 from gdpa.base.checks import check_at_least, check_positive, check_share
 from gdpa.base.schedules import StepSize
 from gdpa.base.stored import stored
@@ -14,7 +14,6 @@ from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.methods.base import Probe, State
 from gdpa.methods.method import Method, MethodCard
-from gdpa.numerics.sparse.matrix import row_sizes
 
 #: Above this many constraints each keeps its own units: measuring a gradient each would cost m backward passes.
 SCALING_LIMIT = 100

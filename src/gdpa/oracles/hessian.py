@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from gdpa.base.arrays import row_sizes
 from gdpa.base.sets import Box, ConvexSet
 from gdpa.base.typing import Pullback, Vector
 from gdpa.core.problem import Evaluation
 from gdpa.numerics.differences import SHORTEST, GroupedDifferences
-from gdpa.numerics.sparse.matrix import SparseMatrix, products, read, row_sizes, transposed, union
+from gdpa.numerics.sparse.matrix import SparseMatrix, products, read, transposed, union
 
 #: With more groups of columns than this, a Hessian by differences costs more than it saves.
 MOST_GROUPS = 60

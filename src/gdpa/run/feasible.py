@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import from_numpy, machine_eps
+from gdpa.base.arrays import from_numpy, machine_eps, row_sizes
 from gdpa.base.sets import Box, Reals
 from gdpa.base.status import Status
 from gdpa.base.typing import Array
@@ -17,7 +17,7 @@ from gdpa.core.units import roundings
 from gdpa.numerics.dense import to_float64
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
-from gdpa.numerics.sparse.matrix import SparseMatrix, diagonal, row_sizes
+from gdpa.numerics.sparse.matrix import SparseMatrix, diagonal
 from gdpa.numerics.sparse.model import sparse_model_step
 from gdpa.numerics.sparse.program import Quadratic
 from gdpa.run.result import Result

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import every, from_numpy, max_norm, namespace
+from gdpa.base.arrays import every, from_numpy, max_norm, namespace, row_sizes
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -21,7 +21,6 @@ from gdpa.core.units import length_at_zero
 from gdpa.methods.adaptive.rules import Rules
 from gdpa.methods.base import Probe
 from gdpa.numerics.dense import Matrix, to_float64
-from gdpa.numerics.sparse.matrix import row_sizes
 
 
 @stored

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, to_numpy, total
+from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, row_sizes, to_numpy, total
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -32,7 +32,7 @@ from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, drift
 from gdpa.methods.adaptive.state import AdaptiveState, Phase, Trial, largest_violation
 from gdpa.numerics.model import ModelStep, model_step
 from gdpa.numerics.qp import WORKING_SET
-from gdpa.numerics.sparse.matrix import SparseMatrix, filled, row_sizes
+from gdpa.numerics.sparse.matrix import SparseMatrix, filled
 from gdpa.numerics.sparse.model import sparse_model_step
 from gdpa.numerics.sparse.program import STIFFER, Quadratic, predicts
 

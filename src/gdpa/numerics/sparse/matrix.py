@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.base.arrays import max_norm, namespace, total
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array, Vector
+from gdpa.base.typing import Vector
 
 #: A sparse Jacobian with at most this many columns, or with this many rows and no Hessian, is made dense: the dense
 #: step is faster. So is one with more than the share FULL of its entries nonzero.
@@ -110,6 +109,14 @@ class SparseMatrix:
             )
         return np.asarray(self.toarray(), dtype=dtype)
 
+    def row_sizes(self) -> Vector:
+        """Return the largest absolute value in every row; 0 for a row without entries."""
+        out, starts = np.zeros(self.shape[0]), self.pattern.indptr[:-1]
+        has_entries = np.diff(self.pattern.indptr) > 0
+        if has_entries.any():
+            out[has_entries] = np.maximum.reduceat(np.abs(self.data), starts[has_entries])
+        return out
+
     def restricted(self, columns: Vector) -> SparseMatrix:
         """Return the matrix of some columns, given by a mask."""
         return self if columns.all() else read(self.csr[:, np.flatnonzero(columns)])
@@ -202,31 +209,6 @@ def _check_indices(matrix: Any, name: str) -> None:
         raise ValueError(
             f"{name}, a sparse matrix of shape {matrix.shape}, has wrong index arrays: {error}; correct them"
         ) from None
-
-
-def row_sizes(J: Array) -> Array:
-    """Return the largest absolute value in every row of a dense or sparse matrix; 0 for a row without entries."""
-    if type(J) is np.ndarray and J.ndim == 2:
-        return np.maximum.reduce(np.abs(J), axis=-1)  # of as many columns as x has, at least one
-    if not isinstance(J, SparseMatrix):
-        return max_norm(J)
-    out, starts = np.zeros(J.shape[0]), J.pattern.indptr[:-1]
-    has_entries = np.diff(J.pattern.indptr) > 0
-    if has_entries.any():
-        out[has_entries] = np.maximum.reduceat(np.abs(J.data), starts[has_entries])
-    return out
-
-
-def combined(weights: Array, J: Array) -> Array:
-    """Return J^T weights, for each member of a batch of dense matrices or for a sparse one."""
-    return weights @ J if isinstance(J, SparseMatrix) else namespace(weights).sum(weights[..., None] * J, axis=-2)
-
-
-def row_sums(J: Array, v: Array) -> Array:
-    """Return J v, for each member of a batch of dense matrices or for a sparse one."""
-    if type(J) is np.ndarray and v.ndim == 1:
-        return np.add.reduce(J * v, axis=-1)
-    return J @ v if isinstance(J, SparseMatrix) else total(J * (v if v.ndim == 1 else v[..., None, :]))
 
 
 def filled(J: Vector) -> SparseMatrix:

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import max_norm
+from gdpa.base.arrays import max_norm, row_sizes
 from gdpa.base.typing import Vector
 from gdpa.numerics.model import ModelStep
 from gdpa.numerics.sparse.factor import augmented
 from gdpa.numerics.sparse.interior import interior_point
-from gdpa.numerics.sparse.matrix import SparseMatrix, diagonal, row_sizes, transposed
+from gdpa.numerics.sparse.matrix import SparseMatrix, diagonal, transposed
 from gdpa.numerics.sparse.program import Quadratic, SparseModel
 
 #: The number of guesses of the active set.
