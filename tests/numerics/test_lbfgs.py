@@ -1,5 +1,8 @@
 """The limited-memory matrix against the dense BFGS formula."""
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -106,17 +109,67 @@ def test_small_systems_are_solved_whatever_their_units(rng):
     np.testing.assert_allclose(y * units, np.linalg.solve(A, b), rtol=1e-9)
 
 
-def test_products_of_the_rows_are_kept_up_to_date():
+def test_products_of_the_pairs_are_kept_up_to_date(library):
     rng = np.random.default_rng(3)
-    A = rng.normal(size=(60, 60))
+    A = rng.normal(size=(120, 120))
     memory = LBFGS(limit=4)
-    for _ in range(9):
-        s = rng.normal(size=60)
-        memory = memory.updated(s, A @ A.T @ s)
-        np.testing.assert_allclose(memory.gram, memory.rows @ memory.rows.T, rtol=1e-12)
-    scaled = memory.rescaled(0.5)
-    np.testing.assert_allclose(scaled.gram, scaled.rows @ scaled.rows.T, rtol=1e-12)
-    np.testing.assert_allclose(scaled.product(np.ones(60)), 0.5 * memory.product(np.ones(60)), rtol=1e-9)
+    for k in range(9):
+        s = rng.normal(size=120)
+        memory = memory.updated(library.array(s), library.array(A @ A.T @ s)).rescaled(2.0 - k % 3 / 2)
+        Z = np.stack([to_numpy(v) for v in (*memory.steps, *memory.changes)])
+        np.testing.assert_allclose(memory.gram, Z @ Z.T, rtol=1e-11, atol=1e-11)
+        v = rng.normal(size=120)
+        np.testing.assert_allclose(to_numpy(memory.product(library.array(v))), dense(memory, 120) @ v, rtol=1e-8)
+    assert to_numpy(memory.rescaled(0.5).product(library.array(v))) == pytest.approx(0.5 * dense(memory, 120) @ v)
+
+
+@pytest.mark.parametrize("dimension", [4, 120])
+def test_a_matrix_stays_what_it_was_whatever_follows(rng, library, dimension):
+    """Matrices that follow each other share one array; any of them may have successors."""
+
+    def numbers(memory):
+        return [to_numpy(a).tolist() for a in (*memory.steps, *memory.changes, memory.product(ones), memory.gram)]
+
+    def pair():
+        s = rng.normal(size=dimension)
+        return library.array(s), library.array(3 * s + 0.1 * rng.normal(size=dimension))
+
+    ones = library.array(np.ones(dimension))
+    known = [LBFGS(limit=3)]
+    expected = [numbers(known[0])]
+    for k in range(24):
+        before = known[int(rng.integers(len(known)))] if k > 8 else known[-1]
+        known.append(before.updated(*pair()) if k % 5 else pickle.loads(pickle.dumps(before.rescaled(2.0))))
+        expected.append(numbers(known[-1]))
+        if k % 7 == 6:  # the places of values that are gone are used again
+            del known[:3], expected[:3]
+        assert [numbers(memory) for memory in known] == expected
+
+
+def test_successive_matrices_share_one_array(rng):
+    A = rng.normal(size=(120, 120))
+    older = memory = LBFGS(limit=3)
+    arrays = set()
+    for _ in range(12):
+        s = rng.normal(size=120)
+        new = memory.updated(s, A @ A.T @ s)
+        older, memory = memory, new
+        arrays.add(id(new.ring.data))
+        assert older.pairs >= new.pairs - 1
+    assert len(arrays) == 1
+
+
+def test_threads_may_continue_from_one_matrix(rng):
+    def follow(k):
+        s = np.full(20_000, 1.0)
+        s[k] = 2.0
+        return memory.updated(s, (k + 1) * s)
+
+    memory = LBFGS(limit=2).updated(np.ones(20_000), np.ones(20_000))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(follow, range(64)))
+    for k, one in enumerate(found):
+        np.testing.assert_allclose(one.changes[-1], (k + 1) * one.steps[-1], rtol=1e-12)
 
 
 @pytest.mark.parametrize(("moderate", "sigma"), [(False, 80.2), (True, np.sqrt(16.04))])

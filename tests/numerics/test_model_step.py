@@ -1,5 +1,7 @@
 """The model's minimizer against SciPy on the same model, its optimality conditions, and descent of F_beta."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,6 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from gdpa.base.arrays import positive_part
-from gdpa.numerics.dense import padded
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
 from tests.libraries import to_numpy
@@ -82,7 +83,7 @@ def test_against_scipy(boxed):
 def test_every_library_takes_the_same_step(library):
     memory, c, J, r, beta, bounds = instance(5, 6, 3, 4, True)
     expected = model_step(memory, c, J, r, beta, 1, bounds)
-    own = memory._replace(rows=padded(library.array(memory.rows)), matrix=None)
+    own = memory._replace(ring=replace(memory.ring, data=library.array(memory.ring.data)), matrix=None)
     arrays = [library.array(a) for a in (c, J, r)]
     step = model_step(own, *arrays, beta, 1, tuple(library.array(b) for b in bounds))  # type: ignore[call-arg]
     np.testing.assert_allclose(to_numpy(step.direction), expected.direction, atol=1e-10)

@@ -6,13 +6,9 @@ import functools
 from typing import Any
 
 import numpy as np
-from array_api_compat import is_jax_array
 
-from gdpa.base.arrays import from_numpy, namespace, to_numpy
+from gdpa.base.arrays import to_numpy
 from gdpa.base.typing import Array
-
-#: JAX compiles for every shape, so `padded` fills matrices up to multiples of this many rows.
-JAX_BLOCK = 8
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -22,22 +18,6 @@ def to_float64(a: Array) -> Matrix:
     if type(a) is np.ndarray and a.dtype == np.float64:
         return a
     return np.asarray(to_numpy(a), dtype=np.float64)
-
-
-def padded(rows: Array) -> Array:
-    """Return the matrix, for JAX with rows of zeros up to a multiple of `JAX_BLOCK`."""
-    missing = 0 if type(rows) is np.ndarray else -rows.shape[0] % JAX_BLOCK
-    if not (missing and is_jax_array(rows)):
-        return rows
-    xp = namespace(rows)
-    return xp.concat([rows, xp.zeros((missing, rows.shape[1]), dtype=rows.dtype)])
-
-
-def combine(coefficients: Matrix, rows: Array) -> Array:
-    """Return the combination of the rows of `padded` by coefficients from the host."""
-    if len(coefficients) < rows.shape[0]:
-        coefficients = np.concatenate([coefficients, np.zeros(rows.shape[0] - len(coefficients))])
-    return from_numpy(coefficients, rows) @ rows
 
 
 @functools.cache

@@ -6,17 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import dot, from_numpy, machine_eps, max_norm, namespace, products
+from gdpa.base.arrays import dot, machine_eps, max_norm, namespace
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
-from gdpa.numerics.dense import (
-    Matrix,
-    cholesky_divided,
-    combine,
-    padded,
-    solve_symmetric,
-    strictly_lower,
-)
+from gdpa.numerics.dense import Matrix, cholesky_divided, solve_symmetric, strictly_lower
+from gdpa.numerics.pairs import Pairs
 
 #: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
 POWELL = 0.2
@@ -39,7 +33,7 @@ class LBFGS(NamedTuple):
             follow, see `padded`. None without pairs.
         gram: the products of these rows with each other; a new pair costs two products of the rows by a vector.
         sigma: the curvature of B_0 = sigma I.
-        length: the last ||s||.
+        length: the last ||s||; 0 before the first step.
         limit: the number of pairs that are kept.
         matrix: B itself, for NumPy arrays of at most `DENSE` components; None if it was not formed.
 
@@ -49,7 +43,7 @@ class LBFGS(NamedTuple):
         ([4.0, 4.0], [1.0, 1.0])
     """
 
-    rows: Array | None = None
+    ring: Pairs | None = None
     gram: Matrix = np.zeros((0, 0))
     sigma: float = 1.0
     length: float = 0.0
@@ -67,14 +61,19 @@ class LBFGS(NamedTuple):
         return len(self.gram) // 2
 
     @property
+    def is_fresh(self) -> bool:
+        """Whether no step has been taken in."""
+        return self.length == 0
+
+    @property
     def steps(self) -> list[Array]:
         """The steps s, oldest first."""
-        return [self.rows[i] for i in range(self.pairs)]  # type: ignore[index]
+        return [] if self.ring is None else self.ring.vectors()[: self.pairs]
 
     @property
     def changes(self) -> list[Array]:
         """The changes y of the gradient, oldest first."""
-        return [self.rows[self.pairs + i] for i in range(self.pairs)]  # type: ignore[index]
+        return [] if self.ring is None else self.ring.vectors()[self.pairs :]
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses non-finite numbers
     def updated(self, s: Array, y: Array, moderate: bool = False) -> LBFGS:
@@ -99,56 +98,56 @@ class LBFGS(NamedTuple):
         if not size > 0:
             return self
         s, y = s / size, y / size
-        curvature = dot(s, y)
-        Bs = self.product(s)
-        model = dot(s, Bs)
+        dense = type(s) is np.ndarray and len(s) <= DENSE
+        curvature, unit = dot(s, y), dot(s, s)
+        seen = np.zeros((0, 2)) if dense else self.products(namespace(s).stack([s, y]))
+        model = dot(s, self.product(s)) if dense else self.sigma * unit - self._lowered(seen[:, 0]) @ seen[:, 0]
         if curvature <= FLAT * model and size < self.length:
             return self._replace(length=size)
         damped = curvature < POWELL * model
         if damped:
             theta = (1 - POWELL) * model / (model - curvature)
-            y = theta * y + (1 - theta) * Bs
+            y = theta * y + (1 - theta) * self.product(s)
             curvature = dot(s, y)
+            if not dense:
+                seen[:, 1] = self.products(y[None, :])[:, 0]
         if not curvature > 0:
             return self
-        sigma = dot(y, y) ** 0.5 if damped and moderate else dot(y, y) / curvature
+        square = dot(y, y)
+        sigma = square**0.5 if damped and moderate else square / curvature
         if not 0 < sigma < float("inf"):
             return self
-        rows, gram = self._joined(s, y)
-        matrix = _matrix(rows, gram, sigma) if type(rows) is np.ndarray and rows.shape[1] <= DENSE else None
-        return LBFGS(rows, gram, sigma, size, self.limit, matrix)
+        ring = (self.ring or Pairs.none(s, self.limit)).joined(s, y, self.limit)
+        if not dense:
+            gram = self._extended(seen, np.array([[unit, curvature], [curvature, square]]))
+            return LBFGS(ring, gram, sigma, size, self.limit)
+        Z = np.asarray(ring.vectors(), dtype=np.float64)
+        gram = Z.dot(Z.T)
+        return LBFGS(ring, gram, sigma, size, self.limit, _matrix(Z, gram, sigma))
 
-    def _joined(self, s: Array, y: Array) -> tuple[Array, Matrix]:
-        """Return the rows with the pair and their products, without the oldest pair if there are more than `limit`."""
-        k = len(self.gram) // 2
+    def _extended(self, seen: Matrix, own: Matrix) -> Matrix:
+        """Return the products with one more pair, and without the oldest if there are more than `limit`.
+
+        ``seen`` are the products of the s and y before with the new s and y, ``own`` those of the new ones.
+        """
+        k = self.pairs
         first = max(0, k + 1 - self.limit)  # the oldest pair that is kept
-        xp, pair = namespace(s), [s[None, :], y[None, :]]
-        if self.rows is not None:
-            pair = [self.rows[first:k], pair[0], self.rows[k + first : 2 * k], pair[1]]
-        rows = xp.concat(pair)
-        if type(rows) is np.ndarray and rows.shape[1] <= DENSE:
-            Z = rows.astype(np.float64, copy=False)
-            return rows, Z.dot(Z.T)
-        rows = padded(rows)
-        kept = k - first
-        new = [kept, 2 * kept + 1]  # where s and y stand
-        pulled = products(rows, xp.stack([s, y]))[: 2 * kept + 2]
+        before, kept = np.r_[first:k, k + first : 2 * k], k - first
+        old, new = np.r_[:kept, kept + 1 : 2 * kept + 1], np.array([kept, 2 * kept + 1])
         gram = np.empty((2 * kept + 2, 2 * kept + 2))
-        gram[new, :], gram[:, new] = pulled.T, pulled
-        others = np.r_[:kept, kept + 1 : 2 * kept + 1]
-        before = np.r_[first:k, k + first : 2 * k]
-        gram[np.ix_(others, others)] = self.gram[np.ix_(before, before)]
-        return rows, gram
+        gram[np.ix_(old, old)] = self.gram[np.ix_(before, before)]
+        gram[np.ix_(old, new)], gram[np.ix_(new, old)] = seen[before], seen[before].T
+        gram[np.ix_(new, new)] = own
+        return gram
 
     def rescaled(self, factor: float) -> LBFGS:
         """Return the matrix of a function that was multiplied by ``factor``."""
-        if self.rows is None:
+        if self.ring is None:
             return self._replace(sigma=factor * self.sigma)
-        k = self.pairs
-        factors = np.concatenate([np.ones(k), np.full(self.rows.shape[0] - k, factor)])
+        factors = np.repeat([1.0, factor], self.pairs)
         return self._replace(
-            rows=from_numpy(factors, self.rows)[:, None] * self.rows,
-            gram=np.outer(factors[: 2 * k], factors[: 2 * k]) * self.gram,
+            ring=self.ring.rescaled(factor),
+            gram=np.outer(factors, factors) * self.gram,
             sigma=factor * self.sigma,
             matrix=None if self.matrix is None else factor * self.matrix,
         )
@@ -167,9 +166,7 @@ class LBFGS(NamedTuple):
             return self
         sigma = curvature / size if curvature > 0 else POWELL * self.sigma
         least = machine_eps(s) ** 0.5
-        sigma = min(max(sigma, least), 1 / least)
-        rows, gram = self.cleared()._joined(s, y)
-        return LBFGS(rows, gram, sigma, size**0.5, self.limit)
+        return LBFGS(sigma=min(max(sigma, least), 1 / least), length=size**0.5, limit=self.limit)
 
     def cleared(self, sigma: float = 1.0) -> LBFGS:
         """Return sigma I, with the same limit."""
@@ -191,13 +188,20 @@ class LBFGS(NamedTuple):
 
     def product(self, v: Array) -> Array:
         """Return B v by the compact form."""
-        if self.rows is None:
+        if self.ring is None:
             return self.sigma * v
         if self.matrix is not None:
             return self.matrix.dot(v).astype(v.dtype, copy=False)
-        k, sigma = self.pairs, self.sigma
-        units, u = np.repeat([sigma, 1.0], k), products(self.rows, v[None, :])[: 2 * k, 0]
-        return sigma * v - combine(units * solve_symmetric(self.middle(), units * u), self.rows)
+        return self.sigma * v - self.ring.combine(self._lowered(self.products(v[None, :])[:, 0]))
+
+    def products(self, vectors: Array) -> Matrix:
+        """Return the products of the s, then of the y, with each of the vectors, on the host."""
+        return np.zeros((0, vectors.shape[0])) if self.ring is None else self.ring.products(vectors)
+
+    def _lowered(self, u: Matrix) -> Matrix:
+        """Return the coefficients of sigma v - B v, where u are the products of the s and y with v."""
+        units = np.repeat([self.sigma, 1.0], self.pairs)
+        return units * solve_symmetric(self.middle(), units * u)
 
     def middle(self) -> Matrix:
         """Return K of the compact form, see `middle_matrix`."""
@@ -205,7 +209,7 @@ class LBFGS(NamedTuple):
         return middle_matrix(self.gram[:k, :k], self.gram[:k, k:], self.sigma)
 
 
-def _matrix(rows: Array, gram: Matrix, sigma: float) -> Matrix:
+def _matrix(Z: Matrix, gram: Matrix, sigma: float) -> Matrix:
     """Return B by the compact form, with the lower block of its middle matrix eliminated.
 
     With S^T Y = L + D + R (strictly lower, diagonal, strictly upper), M = sigma S^T S + L D^-1 L^T is positive definite
@@ -214,7 +218,7 @@ def _matrix(rows: Array, gram: Matrix, sigma: float) -> Matrix:
     References:
         R. H. Byrd, J. Nocedal and R. B. Schnabel (see `middle_matrix`), eq. (2.26).
     """
-    k, Z = len(gram) // 2, rows.astype(np.float64, copy=False)
+    k = len(gram) // 2
     S, ss, sy = Z[:k], gram[:k, :k], gram[:k, k:]
     roots = np.sqrt(sy.diagonal())
     L, Y = strictly_lower(k) * sy / roots, Z[k:] / roots[:, None]

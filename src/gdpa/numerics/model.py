@@ -8,14 +8,14 @@ Z = [c; J; S; Y]: one Gram matrix of these rows, then algebra of size m + 2 pair
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import from_numpy, machine_eps, namespace, products
+from gdpa.base.arrays import PIECE, from_numpy, machine_eps, namespace, products
 from gdpa.base.typing import Array
-from gdpa.numerics.dense import Matrix, combine, padded, solve_symmetric, to_float64
+from gdpa.numerics.dense import Matrix, solve_symmetric, to_float64
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.qp import WORKING_SET, elastic_qp, nonnegative_qp
 
@@ -126,27 +126,21 @@ def _on_rows_that_matter(
 def _minimize(
     curvature: LBFGS, c: Array, J: Array, r: Array, beta: float, num_equalities: int, bounds: tuple[Array, Array] | None
 ) -> ModelStep:
-    known = curvature.matrix is not None or (curvature.rows is None and len(c) <= WORKING_SET)
+    known = curvature.matrix is not None or (curvature.ring is None and len(c) <= WORKING_SET)
     if known and type(c) is np.ndarray:
         B = curvature.sigma * np.eye(len(c)) if curvature.matrix is None else np.asarray(curvature.matrix)
         small = elastic_qp(B, c, J, r, beta, num_equalities, bounds)
         if small is not None:
             return ModelStep(small[0].astype(c.dtype, copy=False), small[1].astype(c.dtype, copy=False))
-    xp = namespace(c)
-    m, k = J.shape[0], curvature.pairs
-    size = 1 + m + 2 * k
-    new = xp.concat([c[None, :], J])
-    gram = _gram(new, curvature)
+    xp, m, k = namespace(c), J.shape[0], curvature.pairs
+    Z = _Rows(xp.concat([c[None, :], J]), curvature)
+    gram, size = Z.gram(), 1 + m + 2 * k
     E = np.zeros((size, 2 * k))
     E[1 + m :] = np.diag(np.repeat([curvature.sigma, 1.0], k))
     span = _Span(E, curvature.middle(), curvature.sigma, slice(1, 1 + m), to_float64(r), beta, num_equalities)
     if bounds is None:
         coefficients, multipliers = span.minimize(gram, np.zeros(size))
-        p = combine(coefficients[: m + 1], new)
-        if curvature.rows is not None:
-            p = p + combine(coefficients[m + 1 :], curvature.rows)
-        return ModelStep(p, from_numpy(multipliers, c))
-    Z = padded(new) if curvature.rows is None else xp.concat([new, curvature.rows])
+        return ModelStep(Z.combine(coefficients), from_numpy(multipliers, c))
     lower, upper = bounds
     zero = xp.zeros_like(c)
     at_lower, at_upper = (lower >= 0) & (c > 0), (upper <= 0) & (c < 0)
@@ -155,16 +149,14 @@ def _minimize(
         free = ~(at_lower | at_upper)
         fixed = xp.where(at_lower, lower, xp.where(at_upper, upper, zero))
         if bool(xp.all(free)):
-            part, coordinates = Z, span.minimize(gram, np.zeros(size))
+            coefficients, multipliers = span.minimize(gram, np.zeros(size))
         else:
-            part = xp.where(free[None, :], Z, xp.zeros_like(Z))
-            coordinates = span.minimize(products(part, part)[:size, :size], products(Z, fixed[None, :])[:size, 0])
-        coefficients, multipliers = coordinates
-        p = combine(coefficients, part) + fixed
-        slope = span.curved(products(Z, p[None, :])[:size, 0])
+            coefficients, multipliers = span.minimize(Z.gram_on(free), Z.products(fixed))
+        p = xp.where(free, Z.combine(coefficients), fixed)
+        slope = span.curved(Z.products(p))
         slope[0] += 1.0
         slope[1 : 1 + m] += multipliers
-        z = combine(slope, Z) + curvature.sigma * p  # the model's gradient at p: zero on the free coordinates
+        z = Z.combine(slope) + curvature.sigma * p  # the model's gradient at p: zero on the free coordinates
         lower_next = (at_lower & (z > 0)) | (free & (p < lower))
         upper_next = (at_upper & (z < 0)) | (free & (p > upper))
         if not bool(xp.any((lower_next ^ at_lower) | (upper_next ^ at_upper))):
@@ -173,12 +165,42 @@ def _minimize(
     return ModelStep(xp.minimum(xp.maximum(p, lower), upper), from_numpy(multipliers, c))
 
 
-def _gram(new: Array, curvature: LBFGS) -> Matrix:
-    """Return Z Z^T of Z = [c; J; S; Y] with new = [c; J]; the matrix knows the products of S and Y."""
-    n, size = new.shape[0], new.shape[0] + 2 * curvature.pairs
-    gram = np.empty((size, size))
-    gram[:n, :n] = products(new, new)
-    if curvature.rows is not None:
-        gram[:n, n:] = products(new, curvature.rows)[:, : size - n]
-        gram[n:, :n], gram[n:, n:] = gram[:n, n:].T, curvature.gram
-    return gram
+class _Rows(NamedTuple):
+    """The rows Z = [c; J; S; Y] with new = [c; J]; the matrix has S, Y and their products with each other."""
+
+    new: Array
+    curvature: LBFGS
+
+    def products(self, v: Array) -> Matrix:
+        """Return Z v."""
+        return np.concatenate((products(self.new, v[None, :]), self.curvature.products(v[None, :])))[:, 0]
+
+    def combine(self, coefficients: Matrix) -> Array:
+        """Return Z' coefficients."""
+        n, ring = self.new.shape[0], self.curvature.ring
+        sum_of_new = from_numpy(coefficients[:n], self.new) @ self.new
+        return sum_of_new if ring is None else sum_of_new + ring.combine(coefficients[n:])
+
+    def gram(self) -> Matrix:
+        """Return Z Z'."""
+        n = self.new.shape[0]
+        gram = np.empty((n + len(self.curvature.gram),) * 2)
+        gram[:n, :n], gram[n:, n:] = products(self.new, self.new), self.curvature.gram
+        gram[n:, :n] = self.curvature.products(self.new)
+        gram[:n, n:] = gram[n:, :n].T
+        return gram
+
+    def gram_on(self, free: Array) -> Matrix:
+        """Return Z Z' over the free coordinates, in pieces of `PIECE` columns so that Z is not copied whole."""
+        xp, n, ring = namespace(free), self.new.shape[0], self.curvature.ring
+        gram: Any = 0.0
+        for piece in (slice(j, j + PIECE) for j in range(0, len(free), PIECE)):
+            part = self.new[:, piece]
+            if ring is not None:
+                part = xp.concat([part, ring.rows[:, piece]])
+            part = xp.where(free[None, piece], part, xp.zeros_like(part))
+            gram = gram + products(part, part)
+        if ring is None:
+            return np.asarray(gram)
+        index, factors = np.r_[:n, n + ring.index], np.r_[np.ones(n), ring.factors]
+        return np.asarray(np.outer(factors, factors) * gram[np.ix_(index, index)])

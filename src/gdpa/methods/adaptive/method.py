@@ -206,7 +206,7 @@ class AdaptiveGDPA(Settings, Method):
         length = trial.shorter(rise, rules)
         if length >= state.negligible ** (2 * rules.shortest_step):
             return state.replaced(trial=trial._replace(length=length))
-        if state.curvature.pairs:  # once more along the projected gradient
+        if not state.curvature.is_fresh:  # once more along the projected gradient
             curvature = LBFGS.fresh(state.gradient, state.curvature.limit)
             trial = descend(problem, state.z, state.gradient, curvature)
             return state.replaced(curvature=curvature, hessian=None, trial=trial)

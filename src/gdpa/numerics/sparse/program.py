@@ -40,12 +40,12 @@ class Quadratic(NamedTuple):
         Before the first step, when the multipliers of the Lagrangian are zero, sigma I is added.
         """
         if hessian is not None:
-            return cls(hessian).shifted(curvature.sigma if curvature.rows is None else 0.0)
+            return cls(hessian).shifted(curvature.sigma if curvature.is_fresh else 0.0)
         H = SparseMatrix(diagonal(d), np.full(d, curvature.sigma))
-        if curvature.rows is None:
+        if curvature.ring is None:
             return cls(H)
         k = curvature.pairs
-        W = np.array(curvature.rows.T)
+        W = np.stack(curvature.ring.vectors(), axis=1)
         W[:, :k] *= curvature.sigma
         return cls(H, W, curvature.middle())
 
