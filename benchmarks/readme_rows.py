@@ -106,9 +106,9 @@ def units(results: Path) -> list[Sequence[str]]:
 
 def figures(results: Path) -> list[Sequence[str]]:
     """Return the rows of the paper's Figures 1 and 2."""
-    from gdpa.paper.claims import chosen, costs_to, median
     from gdpa.paper.contestants import METHODS, UNTUNED
     from gdpa.paper.records import Folder
+    from gdpa.paper.sections import chosen, costs_to, median
 
     found: list[Sequence[str]] = []
     for figure, name in ((1, "mnpc"), (2, "budget")):

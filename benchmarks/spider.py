@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from benchmarks.provenance import RESULTS, Study, markdown, told
-from gdpa.paper.claims import NOT_REACHED, median
 from gdpa.paper.comparison import GOAL, HELD_OUT, ROWS_PER_DECADE
 from gdpa.paper.contestants import certify_from
 from gdpa.paper.data.images import load
 from gdpa.paper.records import NAME, RecordFile, Row
+from gdpa.paper.sections import NOT_REACHED, median
 from gdpa.paper.studies.mnist import MNPC
 from gdpa.paper.studies.race import IMAGES, LEVELS, PROBLEMS, RIVALS
 from gdpa.torch.rules import SpiderPenalty

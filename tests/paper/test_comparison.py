@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from gdpa import GDPA, Evaluation, Problem, certify
-from gdpa.paper import claims, contestants, get
+from gdpa.paper import contestants, get, sections
 from gdpa.paper.base import Settings, Unit
 from gdpa.paper.cli import app
 from gdpa.paper.comparison import Size
@@ -300,10 +300,10 @@ def record(method, kkt, setting="tuned", seed=0, seconds=None, feasibility=None)
 
 def test_the_cost_to_a_level_is_a_median_and_infinite_where_half_fail():
     runs = [record("GDPA", values, seed=k) for k, values in enumerate([[1, 0.05], [0.05, 1], [1, 1]])]
-    assert claims.costs_to(runs, 0.1) == [2.0, 1.0, math.inf]
-    assert claims.median(claims.costs_to(runs, 0.1, "forwards")) == 20.0
-    assert claims.median(claims.costs_to(runs[1:], 0.1)) == math.inf
-    assert claims.costs_to(runs[:1], 1e-3) == [math.inf]
+    assert sections.costs_to(runs, 0.1) == [2.0, 1.0, math.inf]
+    assert sections.median(sections.costs_to(runs, 0.1, "forwards")) == 20.0
+    assert sections.median(sections.costs_to(runs[1:], 0.1)) == math.inf
+    assert sections.costs_to(runs[:1], 1e-3) == [math.inf]
 
 
 def test_a_loss_that_vanishes_is_judged_by_its_gradient_at_the_start():
@@ -318,30 +318,30 @@ def test_a_loss_that_vanishes_is_judged_by_its_gradient_at_the_start():
 
 def test_faster_needs_the_factor():
     slow = record("IPPP", [1] * 30 + [0.05])
-    assert claims.faster("c", [record("GDPA", [1, 0.05]), slow], 10.0).holds is True
-    assert claims.faster("c", [record("GDPA", [1] * 20 + [0.05]), slow], 10.0).holds is False
-    verdict = claims.faster("c", [record("GDPA", [1, 0.5]), slow], 1.0)
+    assert mnist.faster("c", [record("GDPA", [1, 0.05]), slow], 10.0).holds is True
+    assert mnist.faster("c", [record("GDPA", [1] * 20 + [0.05]), slow], 10.0).holds is False
+    verdict = mnist.faster("c", [record("GDPA", [1, 0.5]), slow], 1.0)
     assert verdict.holds is False
     assert "GDPA not reached, IPPP 31 s" in verdict.words
     # First to 0.1, but a rival alone gets to 0.01: neither true nor false.
     further = record("IPPP", [1] * 30 + [0.005])
-    assert claims.faster("c", [record("GDPA", [1, 0.05]), further], 1.0).holds is None
+    assert mnist.faster("c", [record("GDPA", [1, 0.05]), further], 1.0).holds is None
 
 
 def test_faster_where_nobody_arrives():
-    assert claims.faster("c", [record("GDPA", [0.9]), record("IPPP", [0.5])], 1.0).holds is False
-    assert claims.faster("c", [record("GDPA", [0.4]), record("IPPP", [0.5])], 1.0).holds is None
+    assert mnist.faster("c", [record("GDPA", [0.9]), record("IPPP", [0.5])], 1.0).holds is False
+    assert mnist.faster("c", [record("GDPA", [0.4]), record("IPPP", [0.5])], 1.0).holds is None
 
 
 def test_other_claims():
     runs = [record("GDPA", [1, 1], feasibility=[1, 0.5]), record("IQRC", [1, 1], feasibility=[1, 0.05])]
-    assert claims.sooner_feasible("c", runs, "IQRC").holds is True
-    assert claims.sooner_feasible("c", runs, "GDPA").holds is False
+    assert mnist.sooner_feasible("c", runs, "IQRC").holds is True
+    assert mnist.sooner_feasible("c", runs, "GDPA").holds is False
     runs = [record("IALM (Li)", [0.5]), record("IALM (Sahin)", [0.2]), record("IPPP", [0.3])]
-    assert claims.worse("c", runs, ("IALM (Li)",), "IPPP").holds is True
-    assert claims.worse("c", runs, ("IALM (Li)", "IALM (Sahin)"), "IPPP").holds is None
-    assert claims.regular("c", [record("GDPA", [2.0, 1.0])]).holds is True
-    assert claims.regular("c", [record("GDPA", [2.0, 1e-3])]).holds is False
+    assert mnist.worse("c", runs, ("IALM (Li)",), "IPPP").holds is True
+    assert mnist.worse("c", runs, ("IALM (Li)", "IALM (Sahin)"), "IPPP").holds is None
+    assert mnist.regular("c", [record("GDPA", [2.0, 1.0])]).holds is True
+    assert mnist.regular("c", [record("GDPA", [2.0, 1e-3])]).holds is False
 
 
 def test_words_say_over_how_many_seeds():
@@ -350,13 +350,11 @@ def test_words_say_over_how_many_seeds():
         for method, kkt in (("GDPA", [1, 0.05]), ("IPPP", [1, 1, 0.05]))
         for seed in (0, 1)
     ]
-    assert claims.faster("c", runs, 1.0).words.startswith("Medians over 2 seeds. tuned, to 0.1: GDPA 2 s, IPPP 3 s.")
-    assert "seeds" not in claims.faster("c", runs[::2], 1.0).words
-    assert claims.worse("c", runs, ("GDPA",), "IPPP").words.startswith(
-        "Smallest relative KKT residuals. Medians over 2"
-    )
+    assert mnist.faster("c", runs, 1.0).words.startswith("Medians over 2 seeds. tuned, to 0.1: GDPA 2 s, IPPP 3 s.")
+    assert "seeds" not in mnist.faster("c", runs[::2], 1.0).words
+    assert mnist.worse("c", runs, ("GDPA",), "IPPP").words.startswith("Smallest relative KKT residuals. Medians over 2")
     # Each seed against its own beginning: 4 -> 2 and 0.03 -> 0.02 are both regular.
-    assert claims.regular("c", [record("GDPA", [4.0, 2.0]), record("GDPA", [0.03, 0.02], seed=1)]).holds is True
+    assert mnist.regular("c", [record("GDPA", [4.0, 2.0]), record("GDPA", [0.03, 0.02], seed=1)]).holds is True
 
 
 def test_band_carries_values_forward():

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -149,6 +149,25 @@ class Verdict:
     holds: bool | None
     words: str
     ours: bool = False
+
+
+#: One comparison in the judgment of a claim: whether it agrees (None: it does not count), and a sentence.
+Finding = tuple[bool | None, str]
+
+
+def judge(
+    claim: str, findings: Iterable[Finding], opening: str = "", *, ours: bool = False, strict: bool = False
+) -> Verdict:
+    """Return the verdict of findings: it holds if all agree and fails if none does, if ``strict`` already if one fails.
+
+    >>> mixed = [(True, "a: yes."), (False, "b: no."), (None, "For comparison c.")]
+    >>> judge("It is so.", mixed, "By seed: "), judge("It is so.", mixed, strict=True).holds
+    (Verdict(claim='It is so.', holds=None, words='By seed: a: yes. b: no. For comparison c.', ours=False), False)
+    """
+    found = list(findings)
+    marks = {bool(mark) for mark, _ in found if mark is not None}
+    holds = None if not marks or (len(marks) > 1 and not strict) else all(marks)
+    return Verdict(claim, holds, opening + " ".join(words for _, words in found if words), ours)
 
 
 @dataclass(frozen=True)

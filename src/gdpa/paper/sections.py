@@ -1,21 +1,23 @@
-"""The parts of a report on methods side by side: charts and tables from records."""
+"""Records of methods side by side: their costs to a residual, and the charts and tables of a report."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gdpa.base.typing import Vector
 from gdpa.paper.base import Section, Table, Verdict
-from gdpa.paper.claims import LEVELS, NOT_REACHED, best, chosen, costs_to, median, settings
 from gdpa.paper.contestants import SEARCH, labels
 from gdpa.paper.figures import Chart, Panel, Series, look
 from gdpa.paper.records import Record
 
+#: The relative KKT residuals at which methods are compared.
+LEVELS = (1e-1, 1e-2, 1e-3)
+NOT_REACHED = "not reached"
 #: A violation of zero has no place on a logarithmic axis: it is drawn here.
 FLOOR = 1e-5
 #: A curve is cut where it is this many times its first value: it diverged.
@@ -31,6 +33,35 @@ HOW = (
     "defaults everywhere. Methods compute in single precision; the judge certifies their points in double precision, "
     "off their clocks."
 )
+
+
+def settings(records: Sequence[Record]) -> list[str]:
+    """Return the settings of the figures in the order of the records: those in which not GDPA alone ran."""
+    return list(dict.fromkeys(record.unit.setting for record in records if record.unit.method != "GDPA"))
+
+
+def chosen(records: Iterable[Record], setting: str, method: str) -> list[Record]:
+    """Return the records of a method in a setting."""
+    return [r for r in records if r.unit.setting == setting and r.unit.method == method]
+
+
+def costs_to(records: Iterable[Record], level: float, cost: str = "seconds", column: str = "kkt") -> list[float]:
+    """Return the ``cost`` of each run to its first row with ``column`` at most ``level``; infinite if it has none."""
+    costs = []
+    for columns in (record.columns for record in records):
+        hits = np.flatnonzero(columns[column] <= level).tolist() if columns else []
+        costs.append(float(columns[cost][hits[0]]) if hits else math.inf)
+    return costs
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the upper median: infinite as soon as half of the values are."""
+    return sorted(values)[len(values) // 2] if values else math.inf
+
+
+def best(records: Iterable[Record]) -> float:
+    """Return the median over seeds of the smallest residual of a run; infinite if there is none."""
+    return median([math.inf if (value := r.summary["best_kkt"]) is None else value for r in records])
 
 
 def compare(
@@ -138,12 +169,11 @@ def _accuracy(summary: Mapping[str, Any]) -> str:
 def _readings_table(records: Sequence[Record]) -> Table:
     """Return the residuals of GDPA with the printed constants in every reading of the paper, first seed."""
     rows = []
-    for unit, summary in ((record.unit, record.summary) for record in records):
+    for record in records:
+        unit, summary, final = record.unit, record.summary, record.summary["final"] or {}
         if unit.method == "GDPA" and unit.seed == 0 and unit.setting != "tuned":
-            final = summary["final"] or {}
             cells = [final.get(name) for name in ("stationarity", "feasibility", "kkt")]
-            ending = ENDINGS.get(summary["status"], summary["status"].lower().replace("_", " "))
-            rows.append([unit.setting, summary["steps"], *cells, _numbers(summary.get("losses")), ending])
+            rows.append([unit.setting, summary["steps"], *cells, _numbers(summary.get("losses")), _endings([record])])
     head = ("reading", "iterations", "stationarity", "violation", "relative KKT residual", "losses", "how it ended")
     return Table("GDPA with the printed constants in every reading (first seed)", head, rows)
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from gdpa.base.checks import is_count
 from gdpa.base.typing import Array
-from gdpa.paper.applications.by_class import ByClass, as_thresholds, select
+from gdpa.paper.applications.by_class import ByClass
 
 Tensor = torch.Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class BudgetNet(ByClass):
     r"""A fully connected sigmoid network whose loss on one class is minimized under budgets on the others.
 
@@ -32,25 +30,52 @@ class BudgetNet(ByClass):
     it may have leading axes. One oracle call is one forward pass over the data and a pullback one backward pass, which
     keeps the gradients of the classes apart, see `gdpa.paper.applications.by_class`.
 
-    Make one from images with `budget_net`.
-
-    Attributes:
-        classes: the labels; each is also the place of its output unit.
-        thresholds: the budgets b_j, of shape (m,) or (..., m), in the order of ``classes`` without the prioritized one.
-        widths: units per layer, inputs and outputs included: (784, 30, 10) in the paper.
+    Args:
+        images: of shape (n, ...); bytes are scaled to [0, 1].
+        labels, classes: of shape (n,), and those that take part; a label is also the place of its output unit.
+        prioritized: the one in the objective; every other one gets a budget.
+        budgets: b_j: one number for all, one each in the order of ``classes``, or a batch of shape (..., m).
+        hidden: widths of the hidden layers; () makes the network linear.
+        reduction: losses averaged ("mean") or summed ("sum") over the samples of a class.
+        images_per_class: how many of each class, the first ones; None takes all.
 
     References:
         The second experiment of section 5 of Lu, ICML 2022. The paper names the widths and the sigmoid; that the loss
         is cross-entropy and that layers have biases is our reading.
+
+    Example:
+        With all weights zero every output is the same, and every loss is log 10.
+
+        >>> pixels, digits = np.zeros((4, 3)), np.array([1, 2, 1, 2])
+        >>> study = budget_net(pixels, digits, classes=(1, 2), hidden=(5,))
+        >>> f, g, _ = study.problem.evaluate(torch.zeros(study.size, dtype=torch.float64))
+        >>> round(f.item(), 4), [round(v, 4) for v in g.tolist()]
+        (2.3026, [1.3026])
     """
 
-    widths: tuple[int, ...] = ()
+    _thresholds_name = "budgets"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.widths) < 2 or not all(is_count(w, 1) for w in self.widths):
+    def __init__(
+        self,
+        images: Array,
+        labels: Array,
+        *,
+        classes: Sequence[int] = (1, 2, 3, 4, 5, 6),
+        prioritized: int = 1,
+        budgets: float | Sequence[float] | Tensor = 1.0,
+        hidden: Sequence[int] = (30,),
+        outputs: int = 10,
+        reduction: Literal["mean", "sum"] = "mean",
+        images_per_class: int | None = None,
+        dtype: torch.dtype = torch.float64,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        data: dict[str, Any] = {"images_per_class": images_per_class, "dtype": dtype, "device": device}
+        super().__init__(images, labels, classes, prioritized, budgets, reduction, **data)
+        #: Units per layer, inputs and outputs included: (784, 30, 10) in the paper.
+        self.widths = (int(self.samples.shape[1]), *hidden, outputs)
+        if not all(is_count(w, 1) for w in self.widths):
             raise ValueError(f"widths must be two or more positive integers, got {self.widths!r}")
-        outputs = self.widths[-1]
         if not all(0 <= label < outputs for label in self.classes):
             raise ValueError(f"classes must lie in 0..{outputs - 1}, one output unit each, got {self.classes}")
 
@@ -82,41 +107,5 @@ class BudgetNet(ByClass):
         return torch.logsumexp(scores, dim=-1) - scores[..., self.classes[j]]
 
 
-def budget_net(
-    images: Array,
-    labels: Array,
-    *,
-    classes: Sequence[int] = (1, 2, 3, 4, 5, 6),
-    prioritized: int = 1,
-    budgets: float | Sequence[float] | Tensor = 1.0,
-    hidden: Sequence[int] = (30,),
-    outputs: int = 10,
-    reduction: Literal["mean", "sum"] = "mean",
-    images_per_class: int | None = None,
-    dtype: torch.dtype = torch.float64,
-    device: str | torch.device = "cpu",
-) -> BudgetNet:
-    """Return the paper's budgeted network on labeled images.
-
-    Args:
-        images: of shape (n, ...); bytes are scaled to [0, 1].
-        labels, classes: of shape (n,), and those that take part.
-        prioritized: the one in the objective; every other one gets a budget.
-        budgets: one number for all, one each in the order of ``classes``, or a batch of shape (..., m).
-        hidden: widths of the hidden layers; () makes the network linear.
-        reduction: losses averaged ("mean") or summed ("sum") over the samples of a class.
-        images_per_class: how many of each class, the first ones; None takes all.
-
-    Example:
-        With all weights zero every output is the same, and every loss is log 10.
-
-        >>> pixels, digits = np.zeros((4, 3)), np.array([1, 2, 1, 2])
-        >>> study = budget_net(pixels, digits, classes=(1, 2), hidden=(5,))
-        >>> f, g, _ = study.problem.evaluate(torch.zeros(study.size, dtype=torch.float64))
-        >>> round(f.item(), 4), [round(v, 4) for v in g.tolist()]
-        (2.3026, [1.3026])
-    """
-    data = select(images, labels, classes, images_per_class=images_per_class, dtype=dtype, device=device)
-    limits = as_thresholds(budgets, data.classes, data.samples, "budgets")
-    widths = (int(data.samples.shape[1]), *hidden, outputs)
-    return BudgetNet(data.samples, data.counts, data.classes, prioritized, limits, reduction, widths)
+#: Makes a `BudgetNet` from images.
+budget_net = BudgetNet

@@ -11,7 +11,7 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from copy import copy
 from functools import cache
 from typing import Any, Literal, NamedTuple, Self
 
@@ -25,7 +25,6 @@ from gdpa.core.problem import Evaluation, Problem
 Tensor = torch.Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class ByClass(ABC):
     """``min L_p(x) + penalty(x)`` subject to ``L_j(x) <= r_j`` for every other class j.
 
@@ -38,20 +37,30 @@ class ByClass(ABC):
         reduction: "mean" or "sum" over the samples of a class.
     """
 
-    samples: Tensor
-    counts: tuple[int, ...]
-    classes: tuple[int, ...]
-    prioritized: int
-    thresholds: Tensor
-    reduction: Literal["mean", "sum"] = "mean"
+    #: The name of the thresholds in errors.
+    _thresholds_name = "thresholds"
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        images: Array,
+        labels: Array,
+        classes: Sequence[int],
+        prioritized: int,
+        thresholds: float | Sequence[float] | Tensor,
+        reduction: Literal["mean", "sum"],
+        noise: float = 0.0,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        self.samples, self.counts, self.classes = select(images, labels, classes, noise=noise, seed=seed, **options)
+        self.prioritized, self.reduction, self._noise, self._seed = prioritized, reduction, noise, seed
         if len(self.classes) < 2:
             raise ValueError(f"classes must name at least two classes, got {self.classes}")
-        if self.prioritized not in self.classes:
-            raise ValueError(f"prioritized must be one of the classes {self.classes}, got {self.prioritized!r}")
-        if self.reduction not in ("mean", "sum"):
-            raise ValueError(f"reduction must be 'mean' or 'sum', got {self.reduction!r}")
+        if prioritized not in self.classes:
+            raise ValueError(f"prioritized must be one of the classes {self.classes}, got {prioritized!r}")
+        if reduction not in ("mean", "sum"):
+            raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
+        self.thresholds = self._as_thresholds(thresholds)
 
     @abstractmethod
     def scores(self, x: Tensor, samples: Tensor) -> Tensor:
@@ -77,11 +86,29 @@ class ByClass(ABC):
 
     def to(self, dtype: torch.dtype) -> Self:
         """Return the same problem in another precision."""
-        return replace(self, samples=self.samples.to(dtype), thresholds=self.thresholds.to(dtype))
+        found = copy(self)
+        found.samples, found.thresholds = self.samples.to(dtype), self.thresholds.to(dtype)
+        return found
 
     def with_thresholds(self, thresholds: float | Sequence[float] | Tensor) -> Self:
         """Return the same data under other thresholds: a number, m numbers, or a batch of shape (..., m)."""
-        return replace(self, thresholds=as_thresholds(thresholds, self.classes, self.samples))
+        found = copy(self)
+        found.thresholds = self._as_thresholds(thresholds)
+        return found
+
+    def _as_thresholds(self, value: float | Sequence[float] | Tensor) -> Tensor:
+        """Return one threshold per class but the prioritized one, of shape (m,) or (..., m), positive and finite."""
+        m, name = len(self.classes) - 1, self._thresholds_name
+        tensor = torch.as_tensor(value, dtype=self.samples.dtype, device=self.samples.device)
+        tensor = tensor.expand(m) if tensor.ndim == 0 else tensor
+        if tensor.shape[-1] != m:
+            raise ValueError(
+                f"{name} must be one number or {m} of them, one per class other than the prioritized one, "
+                f"got shape {tuple(tensor.shape)}"
+            )
+        if not bool(((tensor > 0) & tensor.isfinite()).all()):
+            raise ValueError(f"{name} must be positive and finite, as the losses are everywhere, got {tensor.tolist()}")
+        return tensor
 
     def _each(self, x: Tensor) -> list[Tensor]:
         """Return the losses of the classes apart, so that each has its own graph."""
@@ -126,46 +153,16 @@ class ByClass(ABC):
             lambda: gradients()[0][..., self.constrained, :],
         )
 
-    @property
-    def _test_noise(self) -> dict[str, Any]:
-        """The noise of the images that are classified, as `select` takes it."""
-        return {}
-
     def confusion(self, x: Tensor, images: Array, labels: Array) -> Any:
         """Return how images of each class are classified, with as much noise as in training.
 
         Rows are true classes, columns the largest output. Images of other classes are left out.
         """
         like: dict[str, Any] = {"dtype": self.samples.dtype, "device": self.samples.device}
-        test = select(images, labels, self.classes, **like, **self._test_noise)
+        test = select(images, labels, self.classes, noise=self._noise, seed=self._seed + 1_000_003, **like)
         found = self.scores(x, test.samples)
         parts = torch.split(found.argmax(dim=-1), list(test.counts))
         return np.array([np.bincount(part.cpu().numpy(), minlength=found.shape[-1]) for part in parts])
-
-
-def as_thresholds(
-    value: float | Sequence[float] | Tensor, classes: Sequence[int], like: Tensor, name: str = "thresholds"
-) -> Tensor:
-    """Return one threshold per class but the prioritized one, of shape (m,) or (..., m), positive and finite.
-
-    ``name`` is their name in errors.
-
-    >>> as_thresholds(0.5, (1, 2, 3), torch.zeros(1)).tolist()
-    [0.5, 0.5]
-    """
-    m = len(classes) - 1
-    tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    tensor = tensor.expand(m) if tensor.ndim == 0 else tensor
-    if tensor.shape[-1] != m:
-        raise ValueError(
-            f"{name} must be one number or {m} of them, one per class other than the prioritized one, "
-            f"got shape {tuple(tensor.shape)}"
-        )
-    if not bool(((tensor > 0) & tensor.isfinite()).all()):
-        raise ValueError(
-            f"{name} must be positive and finite, got {tensor.tolist()}: the losses are positive everywhere"
-        )
-    return tensor
 
 
 class Labeled(NamedTuple):

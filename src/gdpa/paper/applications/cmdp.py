@@ -23,7 +23,6 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
 from gdpa.base.checks import check_limit, check_share
-from gdpa.base.schedules import StepSize
 from gdpa.base.sets import REALS, Simplex
 from gdpa.base.typing import Array, Vector
 from gdpa.core.problem import Evaluation, Problem
@@ -31,8 +30,8 @@ from gdpa.methods.base import Probe, State
 from gdpa.methods.method import Method
 
 __all__ = [
-    "InfeasibleThresholdError", "NaturalPolicyGradient", "Optimum", "PolicyGradient", "TabularCMDP", "as_problem",
-    "max_utility", "paper_instance", "policy_of", "random_instance", "solve_linear_program", "start_of",
+    "InfeasibleThresholdError", "NaturalPolicyGradient", "Optimum", "TabularCMDP", "as_problem", "max_utility",
+    "paper_instance", "policy_of", "random_instance", "solve_linear_program", "start_of",
 ]  # fmt: skip
 
 #: The cost of a transition: cost(s, a, s', reward, done).
@@ -252,7 +251,7 @@ def _finite(name: str, value: Any) -> Vector:
 
 
 def _first(marks: Any) -> tuple[int, ...] | None:
-    """Return the index of the first True, if there is one; that of a scalar is ()."""
+    """Return the index of the first True, if there is one; the index of a scalar is ()."""
     return next((tuple(map(int, where)) for where in np.argwhere(marks)), None)
 
 
@@ -498,33 +497,6 @@ def start_of(cmdp: TabularCMDP, parametrization: Parametrization = "softmax", se
     size = cmdp.num_states * cmdp.num_actions
     theta = np.zeros(size) if seed is None else np.random.RandomState(seed).uniform(size=size)
     return theta if parametrization == "softmax" else policy_of(cmdp, theta).reshape(-1)
-
-
-@dataclass(frozen=True)
-class PolicyGradient(Method):
-    """Plain policy gradient: GDPA's step without the constraints, the paper's baseline of Figure 3.
-
-    ``x_{r+1} = P_X(x_r - alpha_r grad f(x_r))`` with ``alpha_r = alpha_0 r^(-1/3)``; the multipliers stay zero.
-
-    Args:
-        alpha: alpha_0, or any schedule r -> alpha_r.
-
-    >>> from gdpa import MaxSteps, solve
-    >>> cmdp = paper_instance(b=6.0)
-    >>> x = solve(as_problem(cmdp), start_of(cmdp), PolicyGradient(alpha=100.0), stop=MaxSteps(100)).x_last
-    >>> bool(cmdp.returns(policy_of(cmdp, x))[1][0] < 6)
-    True
-    """
-
-    alpha: StepSize = StepSize(0.1, exponent=-1 / 3)
-
-    def update(self, problem: Problem, state: State) -> State:
-        now = state.evaluation or problem.evaluate(state.x)
-        gradient = now.pullback(state.multipliers)
-        x = problem.domain.project(state.x - self.alpha(state.step + 1) * gradient)
-        probe = Probe(state.x, state.multipliers, now.objective, now.constraints, gradient, evaluation=now)
-        evaluation = problem.evaluate(x)
-        return State(step=state.step + 1, x=x, multipliers=state.multipliers, evaluation=evaluation, probe=probe)
 
 
 @dataclass(frozen=True)

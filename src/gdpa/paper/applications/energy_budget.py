@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from scipy.optimize import brentq
 from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from gdpa.base.arrays import from_numpy, namespace
 from gdpa.base.sets import REALS, Box, Product
@@ -27,9 +27,9 @@ from gdpa.oracles.torch import ModuleProblem, from_module
 from gdpa.torch import ConstrainedOptimizer, constrain
 
 __all__ = [
-    "Batches", "Chain", "Compressed", "Costs", "CountedEnergy", "EnergyBudget", "EnergyFit", "EnergyModel", "LayerCost",
-    "MeasuredEnergy", "OverBudgetError", "Pruned", "compress", "count_layers", "fit_energy", "fit_widths",
-    "measure_model", "prune", "prune_by_norm", "rapl_counter", "sample_widths", "smooth_count", "train", "train_within",
+    "Batches", "Chain", "Compressed", "CountedEnergy", "EnergyBudget", "EnergyModel", "LayerCost", "MeasuredEnergy",
+    "OverBudgetError", "Pruned", "compress", "count_layers", "fit_energy", "fit_widths", "measure_model", "prune",
+    "prune_by_norm", "rapl_counter", "sample_widths", "smooth_count", "train", "train_within",
 ]  # fmt: skip
 
 #: d_u relative to the median norm of the channels at the start; see docs/energy.md for its effect.
@@ -76,11 +76,11 @@ class Chain:
         if not isinstance(network, nn.Sequential):
             raise TypeError(f"network must be a torch.nn.Sequential, got {type(network).__name__}; list its layers")
         self.network = network
-        self.hidden: tuple[Hidden, ...] = tuple(self._read())
+        self.hidden = self._read()
+        #: The hidden widths S_u, from input to output.
+        self.widths = tuple(hidden.width for hidden in self.hidden)
         if not self.hidden:
-            raise ValueError(
-                "network has no hidden width to prune; it needs two or more linear or convolutional layers"
-            )
+            raise ValueError("network has no hidden width to prune; it needs two or more weighted layers")
 
     def _read(self) -> list[Hidden]:
         found: list[Hidden] = []
@@ -107,11 +107,6 @@ class Chain:
                     "Conv2d, BatchNorm, activations, pooling, Dropout and Flatten"
                 )
         return found
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """The hidden widths S_u, from input to output."""
-        return tuple(hidden.width for hidden in self.hidden)
 
     def squared_norms(self) -> list[torch.Tensor]:
         """Return ||w_i||^2 of every channel, one tensor per hidden width; gradients flow.
@@ -193,14 +188,15 @@ def count_layers(network: nn.Module, example: torch.Tensor) -> list[LayerCost]:
     [LayerCost(name='0', parameters=8, macs=6, words=13)]
     """
     found: list[LayerCost] = []
+    layers = {layer: name for name, layer in network.named_modules() if isinstance(layer, WEIGHTED)}
 
-    def count(name: str, layer: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    def count(layer: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         parameters = sum(p.numel() for p in layer.parameters(recurse=False))
         macs = output.numel() * math.prod(layer.weight.shape[1:])  # inputs that one output is a sum over
-        found.append(LayerCost(name, parameters, macs, parameters + inputs[0].numel() + output.numel()))
+        words = parameters + inputs[0].numel() + output.numel()
+        found.append(LayerCost(layers[layer], parameters, macs, words))
 
-    layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, WEIGHTED)]
-    hooks = [layer.register_forward_hook(partial(count, name)) for name, layer in layers]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
     try:
         with _evaluating(network):
             network(example)
@@ -222,37 +218,29 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
         network.train(training)
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Joules of a multiply-accumulate and of a word read from or written to memory.
-
-    The defaults are for a 45 nm process: a 32-bit floating-point multiplication (3.7 pJ) and addition (0.9 pJ),
-    and a 32-bit access to DRAM (640 pJ).
-
-    References:
-        M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014; the same numbers stand in
-        Table 1 of Han et al., "Learning both weights and connections for efficient neural networks", NeurIPS 2015.
-    """
-
-    mac: float = 4.6e-12
-    word: float = 640e-12
-
-
 @dataclass(frozen=True, eq=False)
 class CountedEnergy:
     """The energy of one call, such as of one image, from counts of its operations.
 
-    >>> meter = CountedEnergy(torch.zeros(1, 3), Costs(mac=1.0, word=10.0))
-    >>> meter(nn.Linear(3, 2))
+    Args:
+        example: the input of one call.
+        mac: joules of a multiply-accumulate, by default 32 bits at 45 nm: 3.7 pJ to multiply, 0.9 pJ to add.
+        word: joules of a word read from or written to memory, by default 32 bits of DRAM.
+
+    References:
+        M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014; the same numbers stand in
+        Table 1 of Han et al., "Learning both weights and connections for efficient neural networks", NeurIPS 2015.
+
+    >>> CountedEnergy(torch.zeros(1, 3), mac=1.0, word=10.0)(nn.Linear(3, 2))
     136.0
     """
 
     example: torch.Tensor
-    costs: Costs = Costs()
+    mac: float = 4.6e-12
+    word: float = 640e-12
 
     def __call__(self, network: nn.Module) -> float:
-        layers = count_layers(network, self.example)
-        return sum(self.costs.mac * layer.macs + self.costs.word * layer.words for layer in layers)
+        return sum(self.mac * layer.macs + self.word * layer.words for layer in count_layers(network, self.example))
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,6 +310,7 @@ class EnergyModel:
     Args:
         coefficients: a_0, ..., a_L in joules.
         full: S_1, ..., S_{L-1}, the hidden widths of the full network.
+        error: the largest |psi - energy| over the measurements it was fitted to, relative to the largest energy.
 
     Example:
         >>> psi = EnergyModel((1.0, 10.0, 20.0, 30.0), full=(4, 8))
@@ -335,16 +324,14 @@ class EnergyModel:
 
     coefficients: tuple[float, ...]
     full: tuple[int, ...]
+    error: float = math.nan
 
     def __post_init__(self) -> None:
         if not self.full or any(width < 1 for width in self.full):
             raise ValueError(f"full must hold the positive hidden widths of the network, got {self.full}")
-        if len(self.coefficients) != len(self.full) + 2:
-            raise ValueError(
-                f"{len(self.full)} hidden widths need {len(self.full) + 2} coefficients, got {len(self.coefficients)}"
-            )
-        if not np.isfinite(self.coefficients).all():
-            raise ValueError(f"coefficients must be finite, got {self.coefficients}; look at the measurements")
+        if len(self.coefficients) != len(self.full) + 2 or not np.isfinite(self.coefficients).all():
+            needed = f"{len(self.full)} hidden widths need {len(self.full) + 2} finite coefficients"
+            raise ValueError(f"{needed}, got {self.coefficients}; look at the measurements")
 
     def __call__(self, widths: Array) -> Any:
         """Return psi of ``widths`` (last axis; NumPy or torch, with gradients)."""
@@ -357,20 +344,13 @@ class EnergyModel:
         return float(sum(self.coefficients))
 
 
-class EnergyFit(NamedTuple):
-    """A fitted model, and the largest |psi - energy| over the measurements relative to the largest energy."""
-
-    model: EnergyModel
-    error: float
-
-
 def fit_energy(
     widths: Sequence[Sequence[int]] | Array,
     energies: Sequence[float] | Array,
     full: Sequence[int],
     *,
     penalty: float = 5e-4,
-) -> EnergyFit:
+) -> EnergyModel:
     r"""Fit an `EnergyModel` by ridge regression.
 
     .. math::
@@ -383,8 +363,8 @@ def fit_energy(
     Example:
         >>> truth = EnergyModel((1.0, 10.0, 20.0, 30.0), full=(4, 8))
         >>> at = [(a, b) for a in (1, 2, 4) for b in (1, 4, 8)]
-        >>> fit = fit_energy(at, truth(np.array(at, dtype=float)), full=(4, 8), penalty=1e-9)
-        >>> [round(a, 3) for a in fit.model.coefficients]
+        >>> psi = fit_energy(at, truth(np.array(at, dtype=float)), full=(4, 8), penalty=1e-9)
+        >>> [round(a, 3) for a in psi.coefficients]
         [1.0, 10.0, 20.0, 30.0]
     """
     at, y, sizes = np.asarray(widths, dtype=float), np.asarray(energies, dtype=float), tuple(int(s) for s in full)
@@ -398,8 +378,8 @@ def fit_energy(
         raise ValueError(f"penalty must be positive, got {penalty!r}; a small one such as 1e-9 hardly changes the fit")
     features = np.hstack([np.ones((len(y), 1)), _products(at, sizes)])
     gram = features.T @ features + penalty * np.eye(features.shape[1])
-    model = EnergyModel(tuple(map(float, np.linalg.solve(gram, features.T @ y))), sizes)
-    return EnergyFit(model, float(np.max(np.abs(model(at) - y)) / np.max(np.abs(y))))
+    a = np.linalg.solve(gram, features.T @ y)
+    return EnergyModel(tuple(map(float, a)), sizes, float(np.max(np.abs(features @ a - y)) / np.max(np.abs(y))))
 
 
 def sample_widths(full: Sequence[int], count: int, seed: int = 0) -> list[tuple[int, ...]]:
@@ -430,14 +410,6 @@ def smooth_count(squared_norms: torch.Tensor, squared_scale: torch.Tensor | floa
     1.5
     """
     return (squared_norms / (squared_norms + squared_scale)).sum(-1)
-
-
-def _start(model: EnergyModel, energy: float) -> list[float]:
-    """Return shares that are alike, as far as their box allows, and have psi = ``energy``; all ones if that is more."""
-    full, share = np.asarray(model.full, dtype=float), 1.0
-    if model.dense > energy:
-        share = brentq(lambda one: float(model(np.maximum(one * full, 1.0))) - energy, 0.0, 1.0, xtol=1e-15)
-    return list(map(float, np.maximum(share, 1 / full)))
 
 
 class EnergyBudget(nn.Module):
@@ -499,7 +471,10 @@ class EnergyBudget(nn.Module):
         self.model, self.limit = model, float(limit)
         # Twice the limit: the energy's violation is 1 there, the unit by which the "damped" rule of `gdpa.torch` scales
         # its multiplier, and the start is near: from S the shares overshoot the budget.
-        self.shares = nn.Parameter(next(network.parameters()).new_tensor(_start(model, 2 * limit)))
+        full, share = np.asarray(model.full, dtype=float), 1.0
+        if model.dense > 2 * limit:
+            share = brentq(lambda one: float(model(np.maximum(one * full, 1.0))) - 2 * limit, 0.0, 1.0, xtol=1e-15)
+        self.shares = nn.Parameter(next(network.parameters()).new_tensor(np.maximum(share, 1 / full).tolist()))
         self.network = network
         with torch.no_grad():
             medians = torch.stack([norms.median() for norms in self.chain.squared_norms()])
@@ -639,15 +614,7 @@ def fit_widths(model: EnergyModel, limit: float, wanted: Sequence[float]) -> tup
     return tuple(int(width) for width in widths)
 
 
-class Loader(Protocol):
-    """Batches (inputs, targets), a known number of them, such as a torch DataLoader."""
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def __len__(self) -> int: ...
-
-
-class Batches:
+class Batches(DataLoader[Any]):
     """Shuffled batches of two tensors; the last ones that do not fill a batch are left out.
 
     >>> data = Batches(torch.arange(5.0)[:, None], torch.arange(5), size=2, seed=0)
@@ -660,21 +627,14 @@ class Batches:
             raise ValueError(f"targets must be one per input, got {len(targets)} for {len(inputs)} inputs")
         if not 1 <= size <= len(inputs):
             raise ValueError(f"size must lie between 1 and the number of samples {len(inputs)}, got {size}")
-        self._inputs, self._targets, self._size = inputs, targets, size
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def __len__(self) -> int:
-        return len(self._inputs) // self._size
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        order = torch.randperm(len(self._inputs), generator=self._generator)
-        for chosen in torch.split(order, self._size)[: len(self)]:
-            yield self._inputs[chosen], self._targets[chosen]
+        order = RandomSampler(range(len(inputs)), generator=torch.Generator().manual_seed(seed))
+        batches: Any = BatchSampler(order, size, drop_last=True)  # each batch is one index of the tensors
+        super().__init__(TensorDataset(inputs, targets), None, sampler=batches, generator=torch.Generator())
 
 
 def train(
     network: nn.Module,
-    data: Loader,
+    data: DataLoader[Any],
     *,
     epochs: int,
     lr: float = 1e-3,
@@ -692,7 +652,7 @@ def train(
 
 def train_within(
     budgeted: EnergyBudget,
-    data: Loader,
+    data: DataLoader[Any],
     *,
     epochs: int,
     lr: float = 1e-3,
@@ -718,8 +678,7 @@ def measure_model(network: nn.Sequential, meter: Meter, *, count: int = MEASUREM
     """Return psi of a network: the meter's energy at random widths, fitted by `fit_energy`."""
     chain = Chain(network)
     widths = sample_widths(chain.widths, count, seed)
-    energies = [meter(chain.of_widths(chosen)) for chosen in widths]
-    return fit_energy(widths, energies, chain.widths).model
+    return fit_energy(widths, [meter(chain.of_widths(chosen)) for chosen in widths], chain.widths)
 
 
 class Compressed(NamedTuple):
@@ -732,7 +691,7 @@ class Compressed(NamedTuple):
 
 def compress(
     network: nn.Sequential,
-    data: Loader,
+    data: DataLoader[Any],
     meter: Meter,
     limit: float,
     *,
@@ -779,7 +738,7 @@ def compress(
     return Compressed(pruned._replace(energy=energy), budgeted, prices)
 
 
-def _batches(data: Loader, epochs: int, watch: Callable[[float], None]) -> Iterator[Any]:
+def _batches(data: DataLoader[Any], epochs: int, watch: Callable[[float], None]) -> Iterator[Any]:
     """Yield the batches of all epochs; ``watch`` gets the share of them that is done."""
     for epoch in range(epochs):
         for k, batch in enumerate(data, 1):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,12 +11,11 @@ import torch
 
 from gdpa.base.checks import check_at_least, check_positive
 from gdpa.base.typing import Array
-from gdpa.paper.applications.by_class import ByClass, as_thresholds, select
+from gdpa.paper.applications.by_class import ByClass
 
 Tensor = torch.Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class NeymanPearson(ByClass):
     r"""A linear classifier that does best on one class while every other class stays within its budget.
 
@@ -38,40 +36,71 @@ class NeymanPearson(ByClass):
     keeps one gradient per class (`gdpa.paper.applications.by_class`). x may have leading axes (many W, and thresholds
     of shape (..., m) with them).
 
-    Make one from images with `neyman_pearson`.
-
-    Attributes:
+    Args:
+        images: of shape (n, ...); bytes are scaled to [0, 1], floating-point numbers are taken as they are.
+        labels, classes: of shape (n,), and those that take part.
+        prioritized: p.
+        thresholds: r_j: one number for all, one each in the order of ``classes``, or a batch of shape (..., m).
         regularizer: lambda.
         norm: "squared" as above, or "plain": (lambda/2) sum_i ||x_(i)||, as the paper prints it, with
             ||x|| smoothed to sqrt(||x||^2 + smoothing^2): the printed one has no gradient at 0.
         smoothing: see ``norm``.
-        noise, noise_seed: standard deviation and seed of the noise that was added to the samples.
+        reduction: losses averaged ("mean") or summed ("sum") over the samples of a class.
+        noise, seed: standard deviation and seed of the Gaussian noise added to every pixel, drawn once.
+        images_per_class: how many of each class, the first ones; None takes all.
 
     References:
         The problem of section 5 of Lu, ICML 2022, after Ma, Lin, Yang, ICML 2020, where losses are averaged and W lies
         in a ball instead of being penalized.
+
+    Example:
+        Two pixels, three classes, no noise. At W = 0 every term is phi(0) = 1/2.
+
+        >>> pixels = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+        >>> study = neyman_pearson(pixels, np.array([1, 2, 3]), classes=(1, 2, 3), noise=0.0)
+        >>> f, g, pullback = study.problem.evaluate(torch.zeros(6, dtype=torch.float64))
+        >>> f.item(), [round(v, 3) for v in g.tolist()]
+        (1.0, [0.9, 0.9])
+        >>> pullback(torch.zeros(2, dtype=torch.float64)).tolist()  # class 1 alone: towards x_(1), away from the rest
+        [-0.5, 0.0, 0.25, 0.0, 0.25, 0.0]
     """
 
-    regularizer: float = 1.0
-    norm: Literal["squared", "plain"] = "squared"
-    smoothing: float = 1e-6
-    noise: float = 0.0
-    noise_seed: int = 0
+    def __init__(
+        self,
+        images: Array,
+        labels: Array,
+        *,
+        classes: Sequence[int] = (1, 2, 3, 4),
+        prioritized: int = 1,
+        thresholds: float | Sequence[float] | Tensor = 0.1,
+        regularizer: float = 1.0,
+        norm: Literal["squared", "plain"] = "squared",
+        smoothing: float = 1e-6,
+        reduction: Literal["mean", "sum"] = "mean",
+        noise: float = 1.0,
+        seed: int = 0,
+        images_per_class: int | None = None,
+        dtype: torch.dtype = torch.float64,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        data: dict[str, Any] = {"images_per_class": images_per_class, "dtype": dtype, "device": device}
+        super().__init__(images, labels, classes, prioritized, thresholds, reduction, noise, seed, **data)
+        self.regularizer, self.norm, self.smoothing = regularizer, norm, smoothing
+        if norm not in ("squared", "plain"):
+            raise ValueError(f"norm must be 'squared' or 'plain', got {norm!r}")
+        check_at_least(0, regularizer=regularizer)
+        check_positive(smoothing=smoothing)  # the plain norm needs it at 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.norm not in ("squared", "plain"):
-            raise ValueError(f"norm must be 'squared' or 'plain', got {self.norm!r}")
-        check_at_least(0, regularizer=self.regularizer, noise=self.noise)
-        check_positive(smoothing=self.smoothing)  # the plain norm needs it at 0
+    def _as_thresholds(self, value: float | Sequence[float] | Tensor) -> Tensor:
+        found = super()._as_thresholds(value)
         sizes = [1 if self.reduction == "mean" else self.counts[j] for j in self.constrained]
         most = (len(self.classes) - 1) * torch.tensor(sizes, dtype=torch.float64)
-        values = self.thresholds.detach().cpu().double()
-        if not bool(((values > 0) & (values < most)).all()):
+        if not bool((found.detach().cpu().double() < most).all()):
             raise ValueError(
                 f"thresholds must lie strictly between 0 (which no classifier attains) and {most.tolist()} (which none "
-                f"exceeds) for losses reduced by {self.reduction!r}, got {self.thresholds.tolist()}"
+                f"exceeds) for losses reduced by {self.reduction!r}, got {found.tolist()}"
             )
+        return found
 
     @property
     def dimension(self) -> int:
@@ -82,10 +111,6 @@ class NeymanPearson(ByClass):
         """Return the paper's x_0: independent Gaussian entries of variance 1e-3."""
         draws = np.random.default_rng(seed).standard_normal(len(self.classes) * self.dimension)
         return torch.as_tensor(math.sqrt(variance) * draws, dtype=self.samples.dtype, device=self.samples.device)
-
-    @property
-    def _test_noise(self) -> dict[str, Any]:
-        return {"noise": self.noise, "seed": self.noise_seed + 1_000_003}  # not the training draw
 
     def _rows(self, x: Tensor) -> Tensor:
         if x.shape[-1] != len(self.classes) * self.dimension:
@@ -108,55 +133,5 @@ class NeymanPearson(ByClass):
         return self.regularizer / 2 * sizes.sum(-1)
 
 
-def neyman_pearson(
-    images: Array,
-    labels: Array,
-    *,
-    classes: Sequence[int] = (1, 2, 3, 4),
-    prioritized: int = 1,
-    thresholds: float | Sequence[float] | Tensor = 0.1,
-    regularizer: float = 1.0,
-    norm: Literal["squared", "plain"] = "squared",
-    smoothing: float = 1e-6,
-    reduction: Literal["mean", "sum"] = "mean",
-    noise: float = 1.0,
-    seed: int = 0,
-    images_per_class: int | None = None,
-    dtype: torch.dtype = torch.float64,
-    device: str | torch.device = "cpu",
-) -> NeymanPearson:
-    """Return the paper's mNPC problem on labeled images; see `NeymanPearson` for the options not listed.
-
-    Args:
-        images: of shape (n, ...); bytes are scaled to [0, 1], floating-point numbers are taken as they are.
-        labels, classes: of shape (n,), and those that take part.
-        thresholds: r_j: one number for all, one each in the order of ``classes``, or a batch of shape (..., m).
-        noise, seed: standard deviation and seed of the Gaussian noise added to every pixel, drawn once.
-        images_per_class: how many of each class, the first ones; None takes all.
-
-    Example:
-        Two pixels, three classes, no noise. At W = 0 every term is phi(0) = 1/2.
-
-        >>> pixels = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-        >>> study = neyman_pearson(pixels, np.array([1, 2, 3]), classes=(1, 2, 3), noise=0.0)
-        >>> f, g, pullback = study.problem.evaluate(torch.zeros(6, dtype=torch.float64))
-        >>> f.item(), [round(v, 3) for v in g.tolist()]
-        (1.0, [0.9, 0.9])
-        >>> pullback(torch.zeros(2, dtype=torch.float64)).tolist()  # class 1 alone: towards x_(1), away from the rest
-        [-0.5, 0.0, 0.25, 0.0, 0.25, 0.0]
-    """
-    data = select(
-        images, labels, classes, images_per_class=images_per_class, noise=noise, seed=seed, dtype=dtype, device=device
-    )
-    return NeymanPearson(
-        *data[:2],
-        data.classes,
-        prioritized,
-        as_thresholds(thresholds, data.classes, data.samples),
-        reduction,
-        regularizer,
-        norm,
-        smoothing,
-        noise,
-        seed,
-    )
+#: Makes a `NeymanPearson` from images.
+neyman_pearson = NeymanPearson

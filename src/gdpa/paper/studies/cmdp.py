@@ -9,10 +9,8 @@ import numpy as np
 
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.methods.base import State
-from gdpa.methods.gdpa import GDPA
 from gdpa.paper.applications.cmdp import (
     NaturalPolicyGradient,
-    PolicyGradient,
     TabularCMDP,
     as_problem,
     paper_instance,
@@ -33,8 +31,8 @@ title = "Constrained Markov decision process (Figure 3)"
 
 THRESHOLDS = (6.0, 7.0, 8.0)
 STEPS = 1000
-#: The paper's constants: alpha_0 multiplies a gradient without the factor 1/(1 - gamma).
-ALPHA, BETA, TAU = 1e3, 0.5, 0.1
+#: The paper's constants: its alpha_0 = 1000 multiplies a gradient without the factor 1/(1 - gamma).
+PRINTED = {"alpha": 100.0, "beta": 0.5, "tau": 0.1}
 PAPER, PLAIN, NATURAL, ADAPTIVE = "GDPA", "policy gradient", "natural primal-dual", "AdaptiveGDPA"
 #: Rows are kept at every step up to this one, then at every tenth.
 DENSE = 100
@@ -48,8 +46,8 @@ def units(settings: Settings) -> list[Unit]:
     """GDPA, the natural primal-dual method and AdaptiveGDPA for every threshold; plain policy gradient once."""
     shared = {"steps": STEPS if settings.steps is None else settings.steps, "budget": settings.budget}
     choices: dict[str, dict[str, Any]] = {
-        PAPER: {"alpha": ALPHA, "beta": BETA, "tau": TAU},
-        PLAIN: {"alpha": ALPHA},
+        PAPER: {"constants": PRINTED},
+        PLAIN: {"method": "gdpa", "constants": {"alpha": PRINTED["alpha"]}},  # the constraint is met, lambda stays 0
         NATURAL: {},  # Ding et al.'s steps follow from |A|, gamma and the number of steps
         ADAPTIVE: {"parametrization": "direct", "tolerance": 1e-8},
     }
@@ -64,15 +62,10 @@ def units(settings: Settings) -> list[Unit]:
 
 
 def _method(unit: Unit, cmdp: TabularCMDP) -> Any:
-    config, scale = unit.config, 1 - cmdp.discount
-    if unit.method == PAPER:
-        return GDPA(alpha=config["alpha"] * scale, beta=config["beta"], tau=config["tau"])
-    if unit.method == PLAIN:
-        return PolicyGradient(alpha=config["alpha"] * scale)
+    config = unit.config
     if unit.method == NATURAL:
-        return NaturalPolicyGradient(
-            cmdp, eta1=2 * float(np.log(cmdp.num_actions)), eta2=2 * scale / float(np.sqrt(config["steps"]))
-        )
+        eta2 = 2 * (1 - cmdp.discount) / float(np.sqrt(config["steps"]))
+        return NaturalPolicyGradient(cmdp, eta1=2 * float(np.log(cmdp.num_actions)), eta2=eta2)
     return build(config.get("method", unit.method), config.get("constants", {}))
 
 
@@ -114,7 +107,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
     if unit.method == PAPER:
         beta = method.beta(result.steps)
         last["predicted"] = float(
-            AugmentedLagrangian(result.multipliers_last, beta, config["tau"]).residual_violation()[0]
+            AugmentedLagrangian(result.multipliers_last, beta, method.tau).residual_violation()[0]
         )
     return {
         **last,

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import itertools
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from timeit import timeit
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,15 +26,14 @@ from gdpa.paper.applications.energy_budget import (
     EnergyBudget,
     EnergyModel,
     count_layers,
-    fit_energy,
     fit_widths,
+    measure_model,
     prune,
     prune_by_norm,
-    sample_widths,
     train,
     train_within,
 )
-from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
+from gdpa.paper.base import Finding, Log, Section, Settings, Table, Unit, Verdict, judge
 from gdpa.paper.data.images import load
 from gdpa.paper.figures import Chart, Panel, Series
 from gdpa.paper.records import Record
@@ -125,16 +125,12 @@ def accuracy(network: nn.Module, data: Labeled) -> float:
     return 100 * float((found == labels).double().mean())
 
 
-class _Found(NamedTuple):
-    """A network that a method made for a budget, not yet judged."""
-
-    variant: str
-    network: nn.Sequential
-    extra: Mapping[str, float]
+#: A variant of a method for a budget, not yet judged: its name, the network, and more numbers for the record.
+Variant = tuple[str, nn.Sequential, Mapping[str, float]]
 
 
 class _Run:
-    """One unit: the data, psi, the dense network, and the trainings."""
+    """One unit: data, psi, the dense network, and the methods, which yield their variants for a limit of energy."""
 
     def __init__(self, unit: Unit, log: Log) -> None:
         self.unit, self.log, self.config = unit, log, unit.config
@@ -144,69 +140,60 @@ class _Run:
         torch.manual_seed(unit.seed)
         self.dense = build(unit.setting)
         self.dense_energy = self.meter(self.dense)
-        chain = Chain(self.dense)
-        self.full = chain.widths
-        sampled = sample_widths(self.full, MEASUREMENTS)
-        self.model, self.fit_error = fit_energy(sampled, [self.meter(chain.of_widths(w)) for w in sampled], self.full)
+        self.model = measure_model(self.dense, self.meter, count=MEASUREMENTS)
 
-    def batches(self) -> Batches:
-        """Return batches that every training of the unit sees in the same order."""
-        return Batches(*self.images, size=min(BATCH, len(self.images[1])), seed=self.unit.seed)
+    def training(self, note: str) -> dict[str, Any]:
+        """Return batches that every training of the unit sees in the same order, and the listener of a training."""
+        batches = Batches(*self.images, size=min(BATCH, len(self.images[1])), seed=self.unit.seed)
+        return {"data": batches, "watch": lambda done: self.log.progress(done, note)}
 
-    def trained(self, network: nn.Sequential, epochs: int, rate: float, note: str) -> nn.Sequential:
-        """Train and return a network."""
-        train(network, self.batches(), epochs=epochs, lr=rate, watch=self.watch(note))
-        return network
-
-    def watch(self, note: str) -> Callable[[float], None]:
-        """Return the listener of a training."""
-        return lambda done: self.log.progress(done, note)
-
-    def gdpa(self, limit: float) -> Iterator[_Found]:
+    def gdpa(self, limit: float) -> Iterator[Variant]:
         """Train under the budget, prune and fine-tune, at every rate."""
         _, under, after = self.config["epochs"]
         for rate in self.config["rates"]:
             budgeted = EnergyBudget(copy.deepcopy(self.dense), self.model, limit)
-            watch = self.watch("under the budget")
-            optimizer = train_within(budgeted, self.batches(), epochs=under, lr=rate, watch=watch)
-            pruned = prune(budgeted, self.meter)
+            optimizer = train_within(budgeted, epochs=under, lr=rate, **self.training("under the budget"))
+            network = prune(budgeted, self.meter).network
             extra = {
-                "before fine-tuning": accuracy(pruned.network, self.test),
+                "before fine-tuning": accuracy(network, self.test),
                 "largest violation": budgeted.violations().max().item(),
                 **{f"price of {n}": p for n, p in zip(budgeted.names, optimizer.multipliers.tolist(), strict=True)},
             }
-            yield _Found(f"step {rate:g}", self.trained(pruned.network, after, rate, "fine-tuning"), extra)
+            train(network, epochs=after, lr=rate, **self.training("fine-tuning"))
+            yield f"step {rate:g}", network, extra
 
-    def magnitude(self, limit: float) -> Iterator[_Found]:
+    def magnitude(self, limit: float) -> Iterator[Variant]:
         """Prune the dense network by the norms of its channels, shares alike or by one ranking, and fine-tune."""
         chain = Chain(self.dense)
         with torch.no_grad():
             norms = [squares.sqrt() for squares in chain.squared_norms()]
         scores = [size / size.mean() for size in norms]
         ways: dict[str, Callable[[float], Sequence[int]]] = {
-            "equal shares": lambda bound: fit_widths(self.model, bound, self.full),
+            "equal shares": partial(fit_widths, self.model, wanted=self.model.full),
             "one ranking": lambda bound: ranked_widths(self.model, bound, scores),
         }
         _, under, after = self.config["epochs"]
         for way, choose in ways.items():
-            pruned = prune_by_norm(chain, scores, self.meter, limit, choose)
-            extra = {"before fine-tuning": accuracy(pruned.network, self.test)}
+            pruned = prune_by_norm(chain, scores, self.meter, limit, choose).network
+            extra = {"before fine-tuning": accuracy(pruned, self.test)}
             for rate in self.config["rates"]:
-                network = self.trained(copy.deepcopy(pruned.network), under + after, rate, "fine-tuning")
-                yield _Found(f"{way}, step {rate:g}", network, extra)
+                network = copy.deepcopy(pruned)
+                train(network, epochs=under + after, lr=rate, **self.training("fine-tuning"))
+                yield f"{way}, step {rate:g}", network, extra
 
-    def uniform(self, limit: float) -> Iterator[_Found]:
+    def uniform(self, limit: float) -> Iterator[Variant]:
         """Train a network whose widths are all scaled alike."""
-        chain, scores = Chain(self.dense), [torch.ones(width) for width in self.full]
-        pruned = prune_by_norm(chain, scores, self.meter, limit, lambda bound: fit_widths(self.model, bound, self.full))
-        return self.from_scratch(pruned.widths)
+        scores = [torch.ones(width) for width in self.model.full]
+        choose = partial(fit_widths, self.model, wanted=self.model.full)
+        return self.from_scratch(prune_by_norm(Chain(self.dense), scores, self.meter, limit, choose).widths)
 
-    def from_scratch(self, widths: Sequence[int]) -> Iterator[_Found]:
+    def from_scratch(self, widths: Sequence[int]) -> Iterator[Variant]:
         """Train fresh weights at these widths for as many epochs as the whole of another method, at every rate."""
         for rate in self.config["rates"]:
             torch.manual_seed(self.unit.seed)
             network = build(self.unit.setting, widths)
-            yield _Found(f"step {rate:g}", self.trained(network, sum(self.config["epochs"]), rate, "from scratch"), {})
+            train(network, epochs=sum(self.config["epochs"]), lr=rate, **self.training("from scratch"))
+            yield f"step {rate:g}", network, {}
 
     def describe(self, network: nn.Sequential) -> dict[str, Any]:
         """Return the size and the accuracy of a network."""
@@ -223,31 +210,31 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
     """Run one method through all budgets and return its chosen networks beside the dense one."""
     work = _Run(unit, log)
     makers = {GDPA: work.gdpa, MAGNITUDE: work.magnitude, UNIFORM: work.uniform}
-    work.trained(work.dense, unit.config["epochs"][0], DENSE_RATE, "dense")
-    chosen: list[dict[str, Any]] = []
+    train(work.dense, epochs=unit.config["epochs"][0], lr=DENSE_RATE, **work.training("dense"))
+    chosen: list[Row] = []
 
-    def best(method: str, budget: float, variants: Iterable[_Found]) -> tuple[dict[str, Any], _Found]:
-        """Log every variant and return the first that is best on the held-out images."""
+    def choose(method: str, budget: float, variants: Iterable[Variant]) -> tuple[nn.Sequential, Row]:
+        """Log every variant and return the first that is best on the held-out images, with its row."""
         judged = []
-        for found in variants:
-            energy = work.meter(found.network) / work.dense_energy
-            row = {"method": method, "budget": budget, "variant": found.variant, "energy": energy}
-            judged.append(({**row, **work.describe(found.network)}, found))
-            log.row(**judged[-1][0])
-        return max(judged, key=lambda pair: pair[0]["validation"])
+        for variant, network, extra in variants:
+            energy = work.meter(network) / work.dense_energy
+            row = {"method": method, "budget": budget, "variant": variant, "energy": energy, **work.describe(network)}
+            log.row(**row)
+            judged.append((network, {**row, **extra}))
+        return max(judged, key=lambda pair: pair[1]["validation"])
 
     for budget in unit.config["budgets"]:
-        row, found = best(unit.method, budget, makers[unit.method](budget * work.dense_energy))
-        seconds = _seconds([work.dense, found.network], work.test[0][:TIMED_IMAGES])
-        chosen.append({**row, **found.extra, "seconds": seconds[1], "dense seconds": seconds[0]})
+        network, row = choose(unit.method, budget, makers[unit.method](budget * work.dense_energy))
+        dense_seconds, seconds = _seconds([work.dense, network], work.test[0][:TIMED_IMAGES])
+        chosen.append({**row, "seconds": seconds, "dense seconds": dense_seconds})
         if unit.method == GDPA:
-            chosen.append(best(SCRATCH, budget, work.from_scratch(Chain(found.network).widths))[0])
+            chosen.append(choose(SCRATCH, budget, work.from_scratch(Chain(network).widths))[1])
     dense = {
         **work.describe(work.dense),
         "energy_joules": work.dense_energy,
         "layers": [layer._asdict() for layer in count_layers(work.dense, work.meter.example)],
     }
-    return {"dense": dense, "chosen": chosen, "fit_error": work.fit_error, "psi": list(work.model.coefficients)}
+    return {"dense": dense, "chosen": chosen, "fit_error": work.model.error, "psi": list(work.model.coefficients)}
 
 
 def ranked_widths(model: EnergyModel, limit: float, scores: Sequence[torch.Tensor]) -> tuple[int, ...]:
@@ -268,14 +255,9 @@ def ranked_widths(model: EnergyModel, limit: float, scores: Sequence[torch.Tenso
 
 def _seconds(networks: Sequence[nn.Module], images: torch.Tensor) -> list[float]:
     """Return the shortest time of a call of each network, called in turn."""
-    times: list[list[float]] = [[] for _ in networks]
     with torch.no_grad():
-        for _ in range(TIMED_CALLS):
-            for network, found in zip(networks, times, strict=True):
-                start = time.perf_counter()
-                network(images)
-                found.append(time.perf_counter() - start)
-    return [min(found) for found in times]
+        rounds = [[timeit(partial(network, images), number=1) for network in networks] for _ in range(TIMED_CALLS)]
+    return [min(times) for times in zip(*rounds, strict=True)]
 
 
 #: The color of the dense network, which no method has.
@@ -461,33 +443,37 @@ def _training_table(results: Results) -> Table:
 
 def _verdicts(results: Results) -> list[Verdict]:
     """Judge energy, accuracy beside each rival, and size."""
-    inside = "The pruned network's true energy is inside the budget in every seed."
-    smaller = "The pruned network is really smaller: parameters, multiply-accumulates and time of a call on the CPU."
-    as_good = {r: f"{GDPA}'s test accuracy is at least that of {r} at the same energy." for r in METHODS[1:]}
-    judged: dict[str, list[tuple[bool, str]]] = {claim: [] for claim in (inside, *as_good.values(), smaller)}
+    inside: list[Finding] = []
+    smaller: list[Finding] = []
+    as_good: dict[str, list[Finding]] = {rival: [] for rival in METHODS[1:]}
     for (network, budget, method), found in results.cells.items():
         if method != GDPA:
             continue
         where = f"{network}, {budget:.0%}:"
         shares = ", ".join(f"{100 * row['energy']:.2f} %" for row in found)
-        judged[inside].append((all(row["energy"] <= budget for row in found), f"{where} {shares}."))
-        for rival, claim in as_good.items():
+        inside.append((all(row["energy"] <= budget for row in found), f"{where} {shares}."))
+        for rival, judged in as_good.items():
             if others := results.cells.get((network, budget, rival)):
                 ours, theirs = _column(found, "test"), _column(others, "test")
                 gap = ours.mean() - theirs.mean()
                 several = 1 < len(ours) == len(theirs)
                 each = f" (by seed {', '.join(f'{value:+.2f}' for value in ours - theirs)})" if several else ""
                 words = f"{'better' if gap >= 0 else 'worse'} by {abs(gap):.2f} points{each}."
-                judged[claim].append((bool(gap >= 0), f"{where} {words}"))
+                judged.append((bool(gap >= 0), f"{where} {words}"))
         parameters, macs, times = _ratios(results, network, found)
         words = f"{parameters:.1f} times fewer parameters, {macs:.1f} times fewer multiply-accumulates, a call"
-        judged[smaller].append((min(parameters, macs, times) > 1, f"{where} {words} {times:.1f} times as fast."))
-    verdicts = []
-    for claim, marks in judged.items():
-        opening = "Shares of the dense energy, by seed. " if claim == inside else ""
-        words = opening + " ".join(found for _, found in marks)
-        verdicts.append(Verdict(claim, all(holds for holds, _ in marks) if marks else None, words, ours=True))
-    return verdicts
+        smaller.append((min(parameters, macs, times) > 1, f"{where} {words} {times:.1f} times as fast."))
+    own: dict[str, Any] = {"ours": True, "strict": True}
+    opening = "Shares of the dense energy, by seed. "
+    size = "parameters, multiply-accumulates and time of a call on the CPU"
+    return [
+        judge("The pruned network's true energy is inside the budget in every seed.", inside, opening, **own),
+        *(
+            judge(f"{GDPA}'s test accuracy is at least that of {rival} at the same energy.", judged, **own)
+            for rival, judged in as_good.items()
+        ),
+        judge(f"The pruned network is really smaller: {size}.", smaller, **own),
+    ]
 
 
 def _spread(rows: Sequence[Row], name: str) -> str:

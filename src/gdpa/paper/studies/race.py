@@ -22,14 +22,14 @@ from gdpa.methods.method import UnsupportedProblemError
 from gdpa.methods.nested import FixedMomentum
 from gdpa.oracles import library
 from gdpa.paper.applications.cmdp import as_problem, paper_instance, solve_linear_program, start_of
-from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
-from gdpa.paper.claims import NOT_REACHED, best, costs_to, median, overall
+from gdpa.paper.base import Finding, Log, Section, Settings, Table, Unit, Verdict, judge
 from gdpa.paper.comparison import CLOCK, GOAL, HELD_OUT, WARM_UP_IMAGES, Case, contest
 from gdpa.paper.contestants import build, printed, to_json
 from gdpa.paper.data.images import Images, load
 from gdpa.paper.figures import Chart, Panel
 from gdpa.paper.records import Record
-from gdpa.paper.sections import cost_cells, curves, groups, spread
+from gdpa.paper.sections import NOT_REACHED, best, cost_cells, costs_to, curves, groups, median, spread
+from gdpa.paper.studies.cmdp import PRINTED
 from gdpa.paper.studies.mnist import BUDGET, MNPC
 from gdpa.run.compare import MaxPasses
 
@@ -78,7 +78,6 @@ PROBLEMS = {
 }
 #: The problems on images: the studies of the paper's figures.
 FIGURES = {"mnpc": MNPC, "budget": BUDGET}
-CMDP_PRINTED = {"alpha": 100.0, "beta": 0.5, "tau": 0.1}
 #: Method -> the constants of its grid: a step length, and one that weighs the constraints or names a tolerance.
 GRIDS = {
     PAPER: ("alpha", "beta"),
@@ -133,7 +132,7 @@ def units(settings: Settings) -> list[Unit]:
         for kind in kinds:
             setting = f"{kind}, {problem}"
             for method in method_names():
-                constants = CMDP_PRINTED if (method, problem) == (PAPER, CMDP) else printed(method, race.printed)
+                constants = PRINTED if (method, problem) == (PAPER, CMDP) else printed(method, race.printed)
                 points = grid(method, race) if kind == "tuned" else []
                 choice = {"grid": points} if points else {"constants": constants}
                 found.append(Unit(NAME, method, setting, 0, {**shared, **choice}))
@@ -263,26 +262,23 @@ def _chart(runs: Sequence[Record]) -> Chart:
 
 
 def _tables(records: Sequence[Record], runs: Sequence[Record]) -> list[Table]:
-    tables: dict[str, list[list[Any]]] = {}
+    tables: dict[str, list[tuple[list[float], list[Any]]]] = {}
     for setting, method, found in groups(runs):
         # Sorted by passes to the smallest level, then to the others, then by the smallest error.
-        order = [median(costs_to(found, level, "passes")) for level in LEVELS[::-1]]
+        order = [*(median(costs_to(found, level, "passes")) for level in LEVELS[::-1]), best(found)]
         more: list[Any] = [exponent(found)] if setting.endswith(TOY) else []
         if setting.endswith(CMDP):
             more = [spread([float(r.columns["gap"][-1]) for r in found if r.columns and len(r.columns["gap"])])]
         cells = [*cost_cells(found, LEVELS, ("passes", "seconds")), best(found), *more]
-        row = [[*order, best(found)], method, *cells, json.dumps(found[0].summary["constants"])]
-        tables.setdefault(setting, []).append(row)
+        row = [method, *cells, json.dumps(found[0].summary["constants"])]
+        tables.setdefault(setting, []).append((order, row))
     costs = [f"{cost} to {level:g}" for level in LEVELS for cost in ("passes", "seconds")]
-
-    def added(setting: str) -> list[str]:
-        return ["exponent"] if setting.endswith(TOY) else ["gap at the end"] if setting.endswith(CMDP) else []
-
+    added = {TOY: ["exponent"], CMDP: ["gap at the end"]}
     drawn = [
         Table(
             f"{setting}: passes and seconds to an error",
-            ("method", *costs, "smallest error", *added(setting), "constants"),
-            [row[1:] for row in sorted(rows, key=lambda row: row[0])],
+            ("method", *costs, "smallest error", *added.get(setting.partition(", ")[2], []), "constants"),
+            [row for _, row in sorted(rows, key=lambda pair: pair[0])],
         )
         for setting, rows in tables.items()
     ]
@@ -295,8 +291,9 @@ def _tables(records: Sequence[Record], runs: Sequence[Record]) -> list[Table]:
 def _verdicts(runs: Sequence[Record]) -> list[Verdict]:
     tuned = [(setting, method, found) for setting, method, found in groups(runs) if setting.startswith("tuned")]
     contests = dict.fromkeys(setting for setting, _, _ in tuned if not setting.endswith(TOY))
-    marks: dict[str, list[Any]] = {"fewer": [], "factor": [], "ours": []}
-    words: dict[str, list[str]] = {"fewer": [], "factor": [], "ours": []}
+    fewer: list[Finding] = []
+    ours: list[Finding] = []
+    factors: list[tuple[float, str]] = []
 
     def show(passes: float) -> str:
         return NOT_REACHED if math.isinf(passes) else f"{passes:g}"
@@ -307,45 +304,38 @@ def _verdicts(runs: Sequence[Record]) -> list[Verdict]:
         finite = {method: passes for method, passes in found.items() if math.isfinite(passes)}
         for method in SUCCESSORS:
             if {method, PAPER} <= set(found) and {method, PAPER} & set(finite):
-                marks["fewer"].append(found[method] < found[PAPER])
-                words["fewer"].append(f"{where}: {method} {show(found[method])}, GDPA {show(found[PAPER])}.")
+                words = f"{where}: {method} {show(found[method])}, GDPA {show(found[PAPER])}."
+                fewer.append((found[method] < found[PAPER], words))
         slowest = [finite[rival] for rival in RIVALS if rival in finite]
         fastest = [finite[method] for method in SUCCESSORS if method in finite]
         if slowest and fastest:
-            marks["factor"].append(max(slowest) / min(fastest))
-            words["factor"].append(f"{where}: {marks['factor'][-1]:.3g} times.")
+            factor = max(slowest) / min(fastest)
+            factors.append((factor, f"{where}: {factor:.3g} times."))
         if OURS in found and finite:
             winner = min(finite, key=lambda method: finite[method])
-            marks["ours"].append(found[OURS] <= finite[winner])
-            fewest = f"the fewest {show(finite[winner])} by {winner}"
-            words["ours"].append(f"{where}: AdaptiveGDPA {show(found[OURS])}, {fewest}.")
+            words = f"{where}: AdaptiveGDPA {show(found[OURS])}, the fewest {show(finite[winner])} by {winner}."
+            ours.append((found[OURS] <= finite[winner], words))
     fits = {m: exponent(found) for setting, m, found in tuned if setting.endswith(TOY) and m in (*SUCCESSORS, PAPER)}
-    fast = [fits[method] <= RATE + RATE_TOLERANCE for method in SUCCESSORS if math.isfinite(fits.get(method, math.nan))]
-    claim = f"Later papers: a successor needs up to {FACTOR:g} times fewer passes than switching steps or IPPP."
-    factors = marks["factor"]
-    won = f"{sum(marks['ours'])} of {len(marks['ours'])} comparisons won."
+    fast = [(fits[m] <= RATE + RATE_TOLERANCE, "") for m in SUCCESSORS if math.isfinite(fits.get(m, math.nan))]
+    named = ", ".join(f"{m} {fit:.2f}" for m, fit in fits.items())
+    words = " ".join([*(sentence for _, sentence in factors), "The claim is about the SPIDER penalty:"])
     return [
-        Verdict(
-            "Later papers: methods of O(eps^-2) need fewer passes than GDPA.",
-            overall(marks["fewer"]),
-            " ".join(words["fewer"]),
-        ),
-        Verdict(
+        judge("Later papers: methods of O(eps^-2) need fewer passes than GDPA.", fewer),
+        judge(
             "Later papers: the residual of methods of O(eps^-2) falls at least as fast as passes^(-1/2).",
-            overall(fast),
-            "Exponents in the last decade of passes on the toy, tuned: "
-            + ", ".join(f"{m} {fit:.2f}" for m, fit in fits.items())
-            + ".",
+            fast,
+            f"Exponents in the last decade of passes on the toy, tuned: {named}.",
         ),
         Verdict(
-            claim,
-            max(factors) >= FACTOR if factors else None,
-            f"{' '.join(words['factor'])} The claim is about the SPIDER penalty: python -m benchmarks.spider.",
+            f"Later papers: a successor needs up to {FACTOR:g} times fewer passes than switching steps or IPPP.",
+            max(factors)[0] >= FACTOR if factors else None,
+            f"{words} python -m benchmarks.spider.",
         ),
-        Verdict(
+        judge(
             "AdaptiveGDPA needs the fewest passes.",
-            all(marks["ours"]) if marks["ours"] else None,
-            f"{won} {' '.join(words['ours'])}",
+            ours,
+            f"{sum(bool(won) for won, _ in ours)} of {len(ours)} comparisons won. ",
             ours=True,
+            strict=True,
         ),
     ]

@@ -7,7 +7,6 @@ from torch import nn
 
 from gdpa.paper.applications.energy_budget import (
     Chain,
-    Costs,
     CountedEnergy,
     EnergyModel,
     MeasuredEnergy,
@@ -57,7 +56,7 @@ def test_counting_leaves_the_network_as_it_was():
 def test_counted_energy_weighs_both_counts():
     net, example = perceptron(), torch.zeros(1, 3, dtype=torch.float64)
     macs, words = 15 + 20 + 8, (20 + 8) + (24 + 9) + (10 + 6)
-    assert CountedEnergy(example, Costs(mac=2.0, word=3.0))(net) == 2 * macs + 3 * words
+    assert CountedEnergy(example, mac=2.0, word=3.0)(net) == 2 * macs + 3 * words
 
 
 def test_psi_by_hand_in_both_libraries():
@@ -82,13 +81,13 @@ def test_the_fit_is_the_ridge_regression_of_an_augmented_least_squares_problem()
     rng = np.random.default_rng(0)
     full, widths = (6, 9, 4), np.array(sample_widths((6, 9, 4), 30))
     energies = rng.uniform(1, 2, size=30)
-    fit = fit_energy(widths, energies, full, penalty=0.3)
+    psi = fit_energy(widths, energies, full, penalty=0.3)
     a, b, c = (widths / np.array(full)).T
     design = np.stack([np.ones(30), a, a * b, b * c, c], axis=1)
     augmented = np.vstack([design, np.sqrt(0.3) * np.eye(5)])
     expected = np.linalg.lstsq(augmented, np.concatenate([energies, np.zeros(5)]), rcond=None)[0]
-    np.testing.assert_allclose(fit.model.coefficients, expected, rtol=1e-9)
-    assert fit.error == pytest.approx(np.abs(design @ expected - energies).max() / energies.max())
+    np.testing.assert_allclose(psi.coefficients, expected, rtol=1e-9)
+    assert psi.error == pytest.approx(np.abs(design @ expected - energies).max() / energies.max())
 
 
 def test_psi_of_a_counted_perceptron_is_exact():
@@ -123,7 +122,7 @@ def test_measurements_that_fit_nothing_are_refused(arguments, words):
 
 
 def test_bad_models_and_penalties_are_refused():
-    with pytest.raises(ValueError, match="need 3 coefficients"):
+    with pytest.raises(ValueError, match="need 3 finite coefficients"):
         EnergyModel((1.0, 2.0), full=(4,))
     with pytest.raises(ValueError, match="positive hidden widths"):
         EnergyModel((1.0, 2.0), full=())
