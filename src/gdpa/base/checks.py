@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 
 def is_number(value: Any) -> bool:
@@ -29,9 +30,7 @@ def check_positive(**values: Any) -> None:
     Traceback (most recent call last):
     ValueError: beta must be a positive finite number, got -1.0
     """
-    for name, value in values.items():
-        if not (is_number(value) and 0 < value < math.inf):
-            _refuse(name, value, "be a positive finite number")
+    _check(values, lambda value: 0 < value < math.inf, "be a positive finite number")
 
 
 def check_positive_if_given(**values: Any) -> None:
@@ -49,9 +48,7 @@ def check_at_least(least: float, /, **values: Any) -> None:
     Traceback (most recent call last):
     ValueError: prox must be a finite number of at least 0, got -1.0
     """
-    for name, value in values.items():
-        if not (is_number(value) and least <= value < math.inf):
-            _refuse(name, value, f"be a finite number of at least {least}")
+    _check(values, lambda value: least <= value < math.inf, f"be a finite number of at least {least}")
 
 
 def check_inside(low: float, high: float, /, **values: Any) -> None:
@@ -61,9 +58,7 @@ def check_inside(low: float, high: float, /, **values: Any) -> None:
     Traceback (most recent call last):
     ValueError: tau must lie strictly between 0 and 1, got 1.0
     """
-    for name, value in values.items():
-        if not (is_number(value) and low < value < high):
-            _refuse(name, value, f"lie strictly between {low} and {high}")
+    _check(values, lambda value: low < value < high, f"lie strictly between {low} and {high}")
 
 
 def check_share(**values: Any) -> None:
@@ -73,24 +68,21 @@ def check_share(**values: Any) -> None:
     Traceback (most recent call last):
     ValueError: discount must lie in [0, 1), got 1
     """
-    for name, value in values.items():
-        if not (is_number(value) and 0 <= value < 1):
-            _refuse(name, value, "lie in [0, 1)")
+    _check(values, lambda value: 0 <= value < 1, "lie in [0, 1)")
 
 
 def check_limit(zero: bool = False, /, **values: Any) -> None:
     """Raise ValueError unless every value is a positive number (or ``zero``, if allowed); infinity is no limit."""
-    for name, value in values.items():
-        if not (is_number(value) and (value > 0 or (zero and value == 0))):
-            _refuse(name, value, f"be a {'nonnegative' if zero else 'positive'} number")
+    kind = "nonnegative" if zero else "positive"
+    _check(values, lambda value: value > 0 or (zero and value == 0), f"be a {kind} number")
 
 
 def check_count(least: int, /, **values: Any) -> None:
     """Raise ValueError unless every value is an integer of at least ``least``."""
+    _check(values, lambda value: is_count(value, least), f"be an integer of at least {least}")
+
+
+def _check(values: dict[str, Any], holds: Callable[[Any], bool], rule: str) -> None:
     for name, value in values.items():
-        if not is_count(value, least):
-            _refuse(name, value, f"be an integer of at least {least}")
-
-
-def _refuse(name: str, value: Any, rule: str) -> NoReturn:
-    raise ValueError(f"{name} must {rule}, got {value!r}")
+        if not (is_number(value) and holds(value)):
+            raise ValueError(f"{name} must {rule}, got {value!r}")

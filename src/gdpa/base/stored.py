@@ -64,22 +64,16 @@ def is_registered(cls: type[Any]) -> bool:
     return REGISTERED.get(cls.__name__) is cls
 
 
-def stored_fields(cls: type[Any]) -> tuple[str, ...]:
-    """Return the fields of a dataclass or NamedTuple that are written."""
-    if dataclasses.is_dataclass(cls):
-        return tuple(field.name for field in dataclasses.fields(cls) if field.metadata.get("stored", True))
-    names: tuple[str, ...] = cls._fields
-    return names
+def stored_fields(cls: type[Any]) -> dict[str, bool]:
+    """Return the fields of a dataclass or NamedTuple that are written, and whether a file must have each.
 
-
-def required_fields(cls: type[Any]) -> tuple[str, ...]:
-    """Return the stored fields without a default; a file of an earlier version may lack the others."""
-    if dataclasses.is_dataclass(cls):
-        missing = dataclasses.MISSING
-        without = (f.name for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing)
-    else:
-        without = (name for name in cls._fields if name not in cls._field_defaults)
-    return tuple(name for name in without if name in stored_fields(cls))
+    A file of an earlier version may lack fields with a default.
+    """
+    if not dataclasses.is_dataclass(cls):
+        return {name: name not in cls._field_defaults for name in cls._fields}
+    written = (field for field in dataclasses.fields(cls) if field.metadata.get("stored", True))
+    missing = dataclasses.MISSING
+    return {f.name: f.default is missing and f.default_factory is missing for f in written}
 
 
 def build(cls: type[Any], values: dict[str, Any]) -> Any:

@@ -28,8 +28,6 @@ MAGIC = b"\x89gdpa\r\n\x1a"
 VERSION = 1
 #: A state's structure takes a few kilobytes; many numbers belong in arrays. Parsed JSON can take 30 times the memory.
 LARGEST_STRUCTURE = 2**24
-#: Digits of an integer in JSON; larger integers are written in hexadecimal.
-MOST_DIGITS = 19
 _HEAD = struct.Struct("<8sIQQ")
 _DIGEST = hashlib.sha256().digest_size
 
@@ -77,8 +75,7 @@ def decode(data: bytes, source: str | os.PathLike[str]) -> Any:
     start = _HEAD.size + length
     try:
         text = str(view[_HEAD.size : start], "ascii")
-        numbers: Any = {"parse_int": _integer, "parse_float": _finite, "parse_constant": _finite}
-        structure = json.loads(text, object_pairs_hook=_object, **numbers)
+        structure = json.loads(text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{source} is damaged: its structure is not what gdpa writes: {error}") from error
     if not isinstance(structure, dict) or set(structure) != {"arrays", "value"}:
@@ -142,12 +139,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) != len(pairs):
         raise ValueError("a name occurs twice")
     return dict(pairs)
-
-
-def _integer(text: str) -> int:
-    if len(text.lstrip("-")) > MOST_DIGITS:
-        raise ValueError(f"an integer has more than {MOST_DIGITS} digits")
-    return int(text)
 
 
 def _finite(text: str) -> float:

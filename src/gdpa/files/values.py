@@ -9,7 +9,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any, NoReturn
 
-from gdpa.base.stored import build, class_called, is_registered, required_fields, stored_fields
+from gdpa.base.stored import build, class_called, is_registered, stored_fields
 from gdpa.files.arrays import num_bytes, pack, unpack
 from gdpa.files.errors import DamagedFileError
 
@@ -135,8 +135,9 @@ class Reader:
 
     def _object(self, cls: type[Any], values: dict[str, Any]) -> Any:
         """Return the object; a field that the file does not have gets its default, if it has one."""
-        missing = ", ".join(name for name in required_fields(cls) if name not in values) or "none"
-        unknown = ", ".join(name for name in values if name not in stored_fields(cls))[:80] or "none"
+        fields = stored_fields(cls)
+        missing = ", ".join(name for name in fields if fields[name] and name not in values) or "none"
+        unknown = ", ".join(name for name in values if name not in fields)[:80] or "none"
         if (missing, unknown) != ("none", "none"):
             self._refuse_version(f"the fields of {cls.__name__} do not fit; missing: {missing}; unknown: {unknown}")
         try:
