@@ -99,7 +99,7 @@ class SQP(Phase):
             state = state.replaced(hessian=now.hessian(state.lagrangian.multipliers))
         model = model_at(problem, z, state, c, J, g, state.violation)
         F, step = model.penalize(state.lagrangian, rules)
-        estimate, lagrangian_gradient, share = _fit_multipliers(problem, z, model, step.multipliers)
+        estimate, lagrangian_gradient, share = _fit_multipliers(problem, z, model, step.multipliers, rules)
         if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
             # lambda of a constraint that is no longer active falls slowly by lambda + beta g
             F = F.with_multipliers(estimate)
@@ -178,7 +178,9 @@ def needed_rows(state: AdaptiveState, now: ScaledEvaluation, F: AugmentedLagrang
     return namespace(zero).stack([now.pullback(unit, 0.0) if near else zero for unit, near in rows])
 
 
-def _fit_multipliers(problem: ScaledProblem, z: Array, model: Model, multipliers: Array) -> tuple[Array, Array, float]:
+def _fit_multipliers(
+    problem: ScaledProblem, z: Array, model: Model, multipliers: Array, rules: Rules
+) -> tuple[Array, Array, float]:
     """Return the multipliers, the gradient of the Lagrangian and the ratio of the new to the old KKT residual.
 
     They are the model's own, or the best ones for x if these have a smaller residual: without a constraint
@@ -197,7 +199,7 @@ def _fit_multipliers(problem: ScaledProblem, z: Array, model: Model, multipliers
         return max(float(max_norm(left)), violation, slackness)
 
     old = residual(multipliers, gradient)
-    if old <= violation:
+    if rules.adopted * old <= violation:
         return multipliers, gradient, 1.0
     other = best_multipliers(domain, z, c, J, g, problem.num_equalities)
     other_gradient = c + matmul(other, J)
