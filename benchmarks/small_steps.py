@@ -41,7 +41,7 @@ from benchmarks.nonlinear import suite
 from benchmarks.nonlinear.judge import is_kkt
 from benchmarks.nonlinear.solvers import ipopt
 from benchmarks.provenance import Study, markdown, told
-from gdpa.numerics import qp
+from gdpa.numerics import model
 from gdpa.paper.records import Row
 
 TOLERANCE, FTOL = 1e-6, 1e-8
@@ -139,7 +139,7 @@ def _no_library() -> None:
 
 def library(used: bool) -> AbstractContextManager[Any]:
     """Return a context in which the C library for quadratic programs is used, or is not."""
-    return nullcontext() if used else mock.patch.object(qp, "_library", _no_library)
+    return nullcontext() if used else mock.patch.object(model, "_library", _no_library)
 
 
 def timed(function: Callable[[], Any]) -> float:

@@ -84,10 +84,9 @@ def test_the_reference_is_the_largest_merit_before_the_newest():
     F = AugmentedLagrangian(np.zeros(1), 1.0)
     # 2 f + [g]_+^2 / 2: 18, 6, 2 + 2
     assert record.values(2.0, F) == (4.0, 6.0, 18.0)
-    assert record.newest(2).values(2.0, F) == (4.0, 6.0, 6.0)
     assert record.newest().objectives.tolist() == [1.0]
-    longer = record.push(np.asarray(5.0), np.array([-1.0]))
-    assert longer.objectives.tolist() == [9.0, 3.0, 1.0, 5.0]
+    longer = record.push(np.asarray(5.0), np.array([-1.0]), 2)
+    assert longer.objectives.tolist() == [3.0, 1.0, 5.0]
     assert longer.constraints[-1].tolist() == [-1.0]
 
 
@@ -154,8 +153,8 @@ def test_multipliers_and_derivatives_in_other_units():
 def change(s_f=1.0, s=1.0, f=0.0, g=0.0, c=1.0, J=1.0):
     """Return the factors for one constraint from scaled values and derivatives; None if its units suit."""
     row = np.array([[0.0, J]])
-    scaling, sizes = Scaling(s_f, np.array([s])), np.array([abs(J)])
-    found = drift(scaling, np.asarray(f), np.array([g]), np.array([c, 0.0]), row, sizes, RULES)
+    scaling = Scaling(s_f, np.array([s]))
+    found = drift(scaling, np.asarray(f), np.array([g]), np.array([c, 0.0]), row, RULES)
     return None if found is None else (found[0], *found[1].tolist())
 
 

@@ -16,7 +16,7 @@ from gdpa.methods.adaptive import method as adaptive
 from gdpa.methods.adaptive.quasi_newton import QuasiNewton
 from gdpa.methods.adaptive.restoration import Restoration, Stage
 from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, Scaling, common_lengths
-from gdpa.methods.adaptive.sqp import SQP, DenseModel, model_at
+from gdpa.methods.adaptive.sqp import SQP, DenseModel, Step, model_at
 from gdpa.methods.adaptive.state import Monitor, Reference, Trial
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.sparse.matrix import read
@@ -164,8 +164,7 @@ def test_the_reference_forgets_all_but_the_last_eight_points():
     state = at(line())
     many = Reference(np.arange(20.0), np.full((20, 1), -1.0))
     reference, _, _ = adaptive.assess(state.replaced(reference=many), scaled(line(), state).evaluate(state.x), RULES)
-    assert len(reference.objectives) == 8
-    assert reference.objectives[:-1].tolist() == [13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0]
+    assert reference.objectives.tolist() == [*range(12, 20), 0]  # and the new one
 
 
 def test_a_forced_trial_is_accepted_whatever_its_merit():
@@ -264,21 +263,22 @@ def test_a_stiff_model_is_tried_near_the_constraints_and_taken_if_the_merit_is_t
 
 def test_the_better_multipliers_of_an_sqp_step():
     problem, x = ScaledProblem(line(), Scaling(1.0, np.ones(1))), np.zeros(1)
+
     # c = -2, J = 1, g = 0: lambda = 2 leaves nothing, lambda = 1 leaves 1
-    lam, gradient, share = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0), np.ones(1))
+    def fitted(own, c=-2.0, **values):
+        step = Step(np.zeros(1), np.full(1, own), np.zeros(1), np.full(1, c + own))
+        return sqp._fit_multipliers(problem, x, model(c, **values), step, RULES)
+
+    lam, gradient, share = fitted(1.0, g=0.0)
     assert (lam.tolist(), gradient.tolist(), share) == ([2.0], [0.0], 0.0)
-    same = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0), np.full(1, 2.0))
+    same = fitted(2.0, g=0.0)
     assert (same[0].tolist(), same[2]) == ([2.0], 1.0)
-    # no multipliers have a smaller residual than the violation
-    kept = sqp._fit_multipliers(problem, x, model(-2.0, g=0.0, violation=1.0), np.ones(1))
+    # no multipliers have a smaller residual than the violation, which is a tenth of this one
+    kept = fitted(1.0, g=0.0, violation=0.1)
     assert (kept[0].tolist(), kept[1].tolist(), kept[2]) == ([1.0], [-1.0], 1.0)
-
-
-def test_slackness_is_a_mean_weighted_by_the_multipliers():
-    # g = -1/2: lambda = 2 leaves |-4 + 2| = 2; of any others the slackness is 1/2 however large they are
-    lam, gradient, share = sqp._fit_multipliers(
-        ScaledProblem(line(), Scaling(1.0, np.ones(1))), np.zeros(1), model(-4.0, g=-0.5), np.full(1, 2.0)
-    )
+    # slackness is a mean weighted by the multipliers. g = -1/2: lambda = 2 leaves |-4 + 2| = 2; of any others the
+    # slackness is 1/2 however large they are
+    lam, gradient, share = fitted(2.0, c=-4.0, g=-0.5)
     assert lam[0] > 2
     assert gradient == pytest.approx(lam - 4)
     assert share == pytest.approx(max(abs(lam[0] - 4), 0.5) / 2)

@@ -31,10 +31,9 @@ from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import row_by_row
 from gdpa.methods.adaptive import Rules
 from gdpa.methods.adaptive.restoration import Restoration
-from gdpa.methods.adaptive.sqp import DenseModel
+from gdpa.methods.adaptive.sqp import DenseModel, Step
 from gdpa.methods.adaptive.state import Reference
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.numerics.model import ModelStep
 from gdpa.run.oracle import CountingOracle
 from tests.libraries import to_numpy
 from tests.methods.adaptive_cases import INFEASIBLE, walk
@@ -112,7 +111,9 @@ def test_the_change_of_the_model_by_hand(bounds):
     # B = 1 and J = 2 f changes by -0.1 + 0.005 and g becomes 0: (5^2 - 25) / 20. Bp + c + J'l = 0 for l = 0.45.
     F = AugmentedLagrangian(np.array([5.0]), 10.0, 0.0, 0)
     model = DenseModel(-np.ones(1), np.array([[2.0]]), np.array([-0.2]), 0.0, bounds, LBFGS())
-    assert model.change(F, ModelStep(np.array([0.1]), np.array([0.45]))) == pytest.approx(-0.095 + 0.8)
+    assert model.change(F, Step(np.array([0.1]), np.array([0.45]), np.zeros(1), np.array([-0.1]))) == pytest.approx(
+        -0.095 + 0.8
+    )
 
 
 def test_wrong_multipliers_do_not_shorten_stiff_steps():
@@ -133,7 +134,7 @@ def test_wrong_multipliers_do_not_shorten_stiff_steps():
 def test_the_reference_value_is_exact_under_new_multipliers(rng):
     f, g = rng.normal(size=3), rng.normal(size=(3, 2))
     F = AugmentedLagrangian(np.array([0.5, 2.0]), 3.0, 0.1, 1)
-    reference = Reference(f[:1], g[:1]).push(f[1], g[1]).push(f[2], g[2])
+    reference = Reference(f[:1], g[:1]).push(f[1], g[1], 2).push(f[2], g[2], 2)
     by_hand = []
     for fi, gi in zip(f, g, strict=True):
         q = gi + 0.9 * F.multipliers / 3.0

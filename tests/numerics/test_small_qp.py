@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from gdpa.numerics import model, qp
+from gdpa.numerics import model
 from gdpa.numerics.lbfgs import DENSE, LBFGS
-from gdpa.numerics.model import model_step
-from gdpa.numerics.qp import WORKING_SET, elastic_qp
+from gdpa.numerics.model import elastic_qp, model_step
+from gdpa.numerics.qp import WORKING_SET
 
 
 def program(seed, d, m, boxed):
@@ -57,7 +57,7 @@ def test_it_gives_up_on_large_programs_numbers_that_are_not_finite_and_without_t
     assert elastic_qp(-B, c, J, r, 10.0, 0, None) is None
     wide = np.zeros((1, WORKING_SET + 1))
     assert elastic_qp(np.eye(wide.shape[1]), wide[0], wide, r[:1], 10.0, 0, None) is None
-    monkeypatch.setattr(qp, "_library", lambda: None)
+    monkeypatch.setattr(model, "_library", lambda: None)
     assert elastic_qp(B, c, J, r, 10.0, 0, None) is None
 
 

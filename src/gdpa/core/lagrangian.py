@@ -22,7 +22,8 @@ from gdpa.base.typing import Array
 
 def shifted(multipliers: Array, beta: float | Array, tau: float | Array, constraints: Array) -> Array:
     """Return `AugmentedLagrangian.shifted`; for single numbers building the object takes longer than the sum."""
-    return (1 - tau) * multipliers + beta * constraints
+    known = multipliers if type(tau) is float and tau == 0.0 else (1 - tau) * multipliers
+    return known + beta * constraints
 
 
 def ascended(

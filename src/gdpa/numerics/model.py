@@ -3,24 +3,29 @@
     p = argmin  c'p + p'Bp/2 + beta/2 ||[r + J p]_+||^2   subject to   lower <= p <= upper
 
 with B a limited-memory BFGS matrix. Everything but sums over the coordinates happens in the span of
-Z = [c; J; S; Y]: one Gram matrix of these rows, then algebra of size m + 2 pairs + 1 on the host.
+Z = [c; J; S; Y]: one Gram matrix of these rows, then algebra of size m + 2 pairs + 1 on the host. If B is known as a
+matrix the model is one small program for the C library daqp, if that is installed.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import PIECE, from_numpy, machine_eps, namespace, products
+from gdpa.base.arrays import PIECE, all_finite, from_numpy, machine_eps, namespace, products
 from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix, solve_symmetric, to_float64
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.numerics.qp import WORKING_SET, elastic_qp, nonnegative_qp
+from gdpa.numerics.qp import WORKING_SET, nonnegative_qp
 
 #: The number of guesses of the active bounds; the last one is clipped.
 ROUNDS = 12
+#: daqp's tolerance on the constraints. Its own 1e-6 would hide the last digits of a step near a solution.
+PRIMAL_TOLERANCE = 1e-14
 
 
 class ModelStep(NamedTuple):
@@ -204,3 +209,62 @@ class _Rows(NamedTuple):
             return np.asarray(gram)
         index, factors = np.r_[:n, n + ring.index], np.r_[np.ones(n), ring.factors]
         return np.asarray(np.outer(factors, factors) * gram[np.ix_(index, index)])
+
+
+@functools.cache
+def _library() -> Any:
+    """Return daqp, or None if it is not installed.
+
+    D. Arnstrom, A. Bemporad and D. Axehill, "A dual active-set solver for embedded quadratic programming using
+    recursive LDL^T updates", IEEE Transactions on Automatic Control 67 (2022).
+    """
+    try:
+        library = importlib.import_module("daqp")
+    except ImportError:
+        return None
+    return library if hasattr(library, "solve") else None  # a folder of that name is not a library
+
+
+def elastic_qp(
+    B: Matrix,
+    c: Matrix,
+    J: Matrix,
+    r: Matrix,
+    beta: float,
+    num_equalities: int,
+    bounds: tuple[Matrix, Matrix] | None,
+) -> tuple[Matrix, Matrix] | None:
+    """Return p and l of `model_step`, or None if there is no solver for this size, or it fails.
+
+    daqp is used up to `WORKING_SET` variables and constraints: at 100 of each it takes as long as the span.
+
+    With v = sqrt(beta) [r + J p]_+ the model is a strictly convex program with linear constraints::
+
+        min  c'p + p'Bp/2 + v'v/2   subject to   J p - v / sqrt(beta) <= -r  (= for equalities),  lower <= p <= upper
+    """
+    library = _library()
+    m, d = J.shape
+    n = d + m
+    if library is None or max(d, m) > WORKING_SET:
+        return None
+    H, f, A = np.zeros((n, n)), np.zeros(n), np.zeros((m, n))
+    upper = np.full(n + m, np.inf)
+    lower = -upper
+    H[:d, :d], f[:d], upper[n:], A[:, :d] = B, c, -r, J
+    H.ravel()[d * (n + 1) :: n + 1] = 1.0
+    A.ravel()[d :: n + 1] = -(beta**-0.5)
+    if num_equalities:
+        lower[-num_equalities:] = upper[-num_equalities:]
+    if bounds is not None:
+        lower[:d], upper[:d] = bounds
+    try:
+        solution, _, flag, info = library.solve(H, f, A, upper, lower, primal_tol=PRIMAL_TOLERANCE, eps_prox=0.0)
+    except ValueError:  # not finite
+        return None
+    if flag != 1 or not all_finite(solution):
+        return None
+    p, multipliers = solution[:d], info["lam"]
+    if bounds is not None:  # a bound that pushes is met to the last bit: near it is not a KKT point
+        lower, upper, push = lower[:d], upper[:d], multipliers[:d]
+        p = np.where(push < 0, lower, np.where(push > 0, upper, np.minimum(np.maximum(p, lower), upper)))
+    return p, multipliers[n:]

@@ -1,8 +1,6 @@
-"""Least squares and quadratic programs in nonnegative multipliers, and small programs with slacks, in double precision.
+"""Least squares and quadratic programs in nonnegative multipliers, in double precision.
 
-Least squares problems and programs in multipliers are solved by SciPy's `nnls` (Lawson and Hanson), those of many
-multipliers by block pivoting. The model of stabilized SQP is one small program for the C library daqp, if it is
-installed.
+They are solved by SciPy's `nnls` (Lawson and Hanson), those of many multipliers by block pivoting.
 
 References:
     C. L. Lawson and R. J. Hanson, "Solving Least Squares Problems" (1974), chapter 23.
@@ -12,7 +10,6 @@ References:
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +18,7 @@ import numpy as np
 from gdpa.base.arrays import all_finite
 from gdpa.numerics.dense import Matrix, cholesky_divided, diagonal_sizes, lapack, solve_symmetric
 
-#: With more multipliers than this, nnls takes too long. daqp is used up to this many variables and constraints: at 100
-#: of each it takes as long as `gdpa.numerics.model`.
+#: With more multipliers than this, nnls takes too long.
 WORKING_SET = 100
 #: Rounds of block pivoting at most. Where it works it takes 5 to 10.
 PIVOTS = 12
@@ -37,9 +33,6 @@ PARALLEL = 1e-12
 #: A least squares problem is made triangular first if it has this many times more rows than columns: the time of a
 #: triangle of 10 columns is that of `nnls` with some 50 rows.
 TALL = 4
-
-#: daqp's tolerance on the constraints. Its own 1e-6 would hide the last digits of a step near a solution.
-PRIMAL_TOLERANCE = 1e-14
 
 
 def nonnegative_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
@@ -274,63 +267,3 @@ def _nnls(A: Matrix, b: Matrix, p: int) -> Matrix:
         y[m - p : m] -= y[m:]
         y = y[:m]
     return np.asarray(y / size)
-
-
-@functools.cache
-def _library() -> Any:
-    """Return daqp, or None if it is not installed.
-
-    D. Arnstrom, A. Bemporad and D. Axehill, "A dual active-set solver for embedded quadratic programming using
-    recursive LDL^T updates", IEEE Transactions on Automatic Control 67 (2022).
-    """
-    try:
-        library = importlib.import_module("daqp")
-    except ImportError:
-        return None
-    return library if hasattr(library, "solve") else None  # a folder of that name is not a library
-
-
-def elastic_qp(
-    B: Matrix,
-    c: Matrix,
-    J: Matrix,
-    r: Matrix,
-    beta: float,
-    num_equalities: int,
-    bounds: tuple[Matrix, Matrix] | None,
-) -> tuple[Matrix, Matrix] | None:
-    """Return p and l of `gdpa.numerics.model.model_step`, or None if there is no solver for this size, or it fails.
-
-    With v = sqrt(beta) [r + J p]_+ the model is a strictly convex program with linear constraints::
-
-        min  c'p + p'Bp/2 + v'v/2   subject to   J p - v / sqrt(beta) <= -r  (= for equalities),  lower <= p <= upper
-
-    >>> elastic_qp(np.eye(1), np.array([-2.0]), np.eye(1), np.array([-0.5]), 1e6, 0, None) is None or True
-    True
-    """
-    library = _library()
-    m, d = J.shape
-    n = d + m
-    if library is None or max(d, m) > WORKING_SET:
-        return None
-    H, f, A = np.zeros((n, n)), np.zeros(n), np.zeros((m, n))
-    upper = np.full(n + m, np.inf)
-    lower = -upper
-    H[:d, :d], f[:d], upper[n:], A[:, :d] = B, c, -r, J
-    H.ravel()[d * (n + 1) :: n + 1] = 1.0
-    A.ravel()[d :: n + 1] = -(beta**-0.5)
-    if num_equalities:
-        lower[-num_equalities:] = upper[-num_equalities:]
-    if bounds is not None:
-        lower[:d], upper[:d] = bounds
-    try:
-        solution, _, flag, info = library.solve(H, f, A, upper, lower, primal_tol=PRIMAL_TOLERANCE, eps_prox=0.0)
-    except ValueError:  # not finite
-        return None
-    if flag != 1 or not all_finite(solution):
-        return None
-    p, multipliers = solution[:d], info["lam"]
-    if bounds is not None:  # a bound that pushes is met to the last bit: near it is not a KKT point
-        lower, upper, push = lower[:d], upper[:d], multipliers[:d]
-        p = np.where(push < 0, lower, np.where(push > 0, upper, np.minimum(np.maximum(p, lower), upper)))
-    return p, multipliers[n:]

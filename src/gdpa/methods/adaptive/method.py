@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gdpa.base.arrays import machine_eps, max_norm, namespace, some, zeros_like
+from gdpa.base.arrays import machine_eps, max_norm, namespace, some, top, zeros_like
 from gdpa.base.status import Status
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -28,7 +28,7 @@ from gdpa.methods.adaptive.scaling import (
     scaling_from,
 )
 from gdpa.methods.adaptive.sqp import begins_with_sqp, enter_sqp, nearly_active
-from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Reference, Trial
+from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Reference, Trial, largest_violation
 from gdpa.methods.base import Probe
 from gdpa.methods.method import Method, MethodCard
 from gdpa.numerics.lbfgs import DENSE, LBFGS
@@ -156,19 +156,29 @@ class AdaptiveGDPA(Settings, Method):
 
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
-        old, scaled = state.replaced(step=state.step + 1, probe=None), ScaledProblem(problem, state.scaling)
-        z = old.phase.place(scaled, old.trial.point(old.z), self.rules)
+        scaled = ScaledProblem(problem, state.scaling)
+        z = state.phase.place(scaled, state.trial.point(state.z), self.rules)
         now = scaled.evaluate(z)  # 1. one forward pass
-        reference, rise, accepted = assess(old, now, self.rules)
+        reference, rise, accepted = assess(state, now, self.rules)
+        step = state.step + 1
         if accepted:  # 2. nonmonotone Armijo test on F_beta
-            there = old.replaced(x=now.x, z=z, evaluation=now.original, _call=now, reference=reference)
+            there = state.replaced(
+                step=step,
+                x=now.x,
+                z=z,
+                probe=None,
+                evaluation=now.original,
+                reference=reference,
+                violation=largest_violation(now.constraints, problem.num_equalities),
+                _call=now,
+            )
             # 3. multipliers, penalty and curvature; the next phase; its trial, or a verdict
-            new = self._arrive(scaled, old, there)
+            new = self._arrive(scaled, state, there)
             if math.isfinite(new.trial.slope):
                 return self._in_suitable_lengths(scaled, new)
             rise = math.nan  # the gradient there is not finite
         # 4. second-order correction, shorter step, projected gradient, or a verdict
-        return self._refuse(scaled, old, now, rise)
+        return self._refuse(scaled, state.replaced(step=step, probe=None), now, rise)
 
     def _arrive(self, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState) -> AdaptiveState:
         """Return the state at the accepted point: multipliers, penalty, phase, next trial, or a verdict."""
@@ -278,19 +288,19 @@ class AdaptiveGDPA(Settings, Method):
 @np.errstate(over="ignore", invalid="ignore")
 def assess(state: AdaptiveState, now: ScaledEvaluation, rules: Rules) -> tuple[Reference, float, bool]:
     """Return the values with the trial point, the increase of the merit to it, and whether it is accepted."""
-    trial, phase, points = state.trial, state.phase, state.reference.push(now.objective, now.constraints)
+    trial, phase = state.trial, state.phase
+    points = state.reference.push(now.objective, now.constraints, rules.reference_points)
     value, current, reference = points.values(0.0 if phase.restores else 1.0, phase.penalty(state))
     rise = value - current
     if trial.forced and math.isfinite(value):
         return points.newest(), rise, True
-    accepted = trial.suffices(value, current, reference, rules.roundings * state.eps, rules)
-    most = rules.reference_points
-    return points if points.objectives.shape[0] <= most else points.newest(most), rise, accepted
+    return points, rise, trial.suffices(value, current, reference, rules.roundings * state.eps, rules)
 
 
 def _moved(old: Array, new: Array, rules: Rules) -> bool:
     """Return whether a coordinate has changed by more than rounding."""
-    return some(abs(new - old) > rules.roundings * machine_eps(new) * abs(new))
+    change, share = abs(new - old), rules.roundings * machine_eps(new)
+    return bool(top(change) > share * max_norm(new)) or some(change > share * abs(new))
 
 
 def _watch(state: AdaptiveState, rules: Rules) -> AdaptiveState:

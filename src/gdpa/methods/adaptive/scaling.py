@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import every, from_numpy, max_norm, namespace, row_sizes
+from gdpa.base.arrays import every, from_numpy, max_norm, namespace, row_sizes, top
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -165,23 +165,20 @@ def scaling_from(values: tuple[Array, Array], gradient: Array, J: Array | None) 
     return Scaling(objective, ones / xp.where(slopes > 0, sizes, vanishing))
 
 
-def drift(
-    scaling: Scaling, f: Array, g: Array, c: Array, J: Array, sizes: Array, rules: Rules
-) -> tuple[float, Array] | None:
+def drift(scaling: Scaling, f: Array, g: Array, c: Array, J: Array, rules: Rules) -> tuple[float, Array] | None:
     """Return the factors of the units of f and g that suit the point; None if all are 1.
 
-    Factors within `Rules.drift` of 1 are 1. f, g, c = grad f' and J are scaled; ``sizes`` are the largest components of
-    the rows of J, and rows of zeros were not evaluated.
+    Factors within `Rules.drift` of 1 are 1. f, g, c = grad f' and J are scaled, and rows of zeros were not evaluated.
     """
-    xp, units = namespace(c), scaling.constraints
+    xp, units, sizes = namespace(c), scaling.constraints, row_sizes(J)
     least, most = 1 / rules.drift, rules.drift
-    counted = xp.maximum(sizes, xp.minimum(units, xp.abs(g)))
-    usual = every((least <= counted) & (counted <= most))
-    if usual and least <= float(max_norm(c)) <= most and scaling.objective <= most:
+    counted, slope = xp.maximum(sizes, xp.minimum(units, abs(g))), float(max_norm(c))
+    usual = counted.shape[0] == 0 or (top(-counted) <= -least and top(counted) <= most)
+    if usual and least <= slope <= most and scaling.objective <= most:
         return None
     here = scaling_from((f / scaling.objective, g / units), c / scaling.objective, J / units[:, None])
     # A gradient that vanishes on the way, at a double root or on a plateau, enlarges its function up to its own units.
-    a = min(here.objective, max(scaling.objective, 1.0)) / scaling.objective if float(max_norm(c)) > 0 else 1.0
+    a = min(here.objective, max(scaling.objective, 1.0)) / scaling.objective if slope > 0 else 1.0
     a = a if not least <= a <= most else 1.0
     b = xp.minimum(here.constraints, xp.maximum(units, xp.ones_like(units))) / units
     b = xp.where(((b < least) | (b > most)) & (sizes > 0), b, xp.ones_like(b))

@@ -12,13 +12,13 @@ References:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, row_sizes, to_numpy, total
+from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, to_numpy, total
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -89,7 +89,7 @@ class SQP(Phase):
         """Return the state with its next trial: units, penalty and multipliers that suit x, and the model's step."""
         rules, c, J = method.rules, self.gradient, self.jacobian
         f, g = state.reference.objectives[-1], state.reference.constraints[-1]
-        change = drift(state.scaling, f, g, c, J, row_sizes(J), rules)
+        change = drift(state.scaling, f, g, c, J, rules)
         if change is not None:
             phase = self.rescaled(*change, 1.0)
             state = state.rescaled(*change, state.scaling.lengths).replaced(monitor=state.monitor.reset())
@@ -99,7 +99,7 @@ class SQP(Phase):
             state = state.replaced(hessian=now.hessian(state.lagrangian.multipliers))
         model = model_at(problem, z, state, c, J, g, state.violation)
         F, step = model.penalize(state.lagrangian, rules)
-        estimate, lagrangian_gradient, share = _fit_multipliers(problem, z, model, step.multipliers, rules)
+        estimate, lagrangian_gradient, share = _fit_multipliers(problem, z, model, step, rules)
         if share < rules.adopted and float(max_norm(estimate)) < rules.adopted * float(max_norm(step.multipliers)):
             # lambda of a constraint that is no longer active falls slowly by lambda + beta g
             F = F.with_multipliers(estimate)
@@ -179,17 +179,18 @@ def needed_rows(state: AdaptiveState, now: ScaledEvaluation, F: AugmentedLagrang
 
 
 def _fit_multipliers(
-    problem: ScaledProblem, z: Array, model: Model, multipliers: Array, rules: Rules
+    problem: ScaledProblem, z: Array, model: Model, step: Step, rules: Rules
 ) -> tuple[Array, Array, float]:
     """Return the multipliers, the gradient of the Lagrangian and the ratio of the new to the old KKT residual.
 
-    They are the model's own, or the best ones for x if these have a smaller residual: without a constraint
-    qualification the model's lag behind. No multipliers have a smaller residual than the violation.
+    They are the step's own, or the best ones for x if these have a smaller residual: without a constraint
+    qualification the step's lag behind. None have a smaller residual than the violation, and a residual that cannot
+    fall to the share `Rules.adopted` is not worth the search.
     """
-    c, J, g, violation, domain = model.c, model.J, model.g, model.violation, problem.domain
-    gradient, split = model.pulled(multipliers), g.shape[-1] - problem.num_equalities
+    own, g, violation, domain = (step.multipliers, step.gradient, 1.0), model.g, model.violation, problem.domain
+    split = g.shape[-1] - problem.num_equalities
     if g.shape[-1] > model.most_fitted:
-        return multipliers, gradient, 1.0
+        return own
     sizes = abs(g[:split])
 
     def residual(lam: Array, gradient: Array) -> float:
@@ -198,13 +199,28 @@ def _fit_multipliers(
         left = gradient if model.bounds is None else domain.tangent(z, -gradient)
         return max(float(max_norm(left)), violation, slackness)
 
-    old = residual(multipliers, gradient)
+    old = residual(step.multipliers, step.gradient)
     if rules.adopted * old <= violation:
-        return multipliers, gradient, 1.0
-    other = best_multipliers(domain, z, c, J, g, problem.num_equalities)
-    other_gradient = c + matmul(other, J)
+        return own
+    other = best_multipliers(domain, z, model.c, model.J, g, problem.num_equalities)
+    other_gradient = model.c + matmul(other, model.J)
     new = residual(other, other_gradient)
-    return (other, other_gradient, new / old) if new < old else (multipliers, gradient, 1.0)
+    return (other, other_gradient, new / old) if new < old else own
+
+
+class Step(NamedTuple):
+    """A step p of the model with its multipliers l, and the linearization along it.
+
+    Attributes:
+        direction, multipliers: p and l.
+        constraints: g' + J'p.
+        gradient: grad f' + J'^T l.
+    """
+
+    direction: Array
+    multipliers: Array
+    constraints: Array
+    gradient: Array
 
 
 @dataclass
@@ -226,17 +242,21 @@ class Model:
     bounds: tuple[Array, Array] | None
     B: Any
     most_fitted: ClassVar[int] = -1
-    _pulled: tuple[Any, Any] = field(default=(None, None), init=False)
-    _weights: tuple[Any, Any] = field(default=(None, None), init=False)
+    _weights: tuple[Any, Any] = (None, None)
 
-    def minimize(self, F: AugmentedLagrangian, near: ModelStep | None = None, interior: bool = True) -> ModelStep:
+    def solve(self, F: AugmentedLagrangian, near: Step | None, interior: bool) -> ModelStep:
+        """Return p and l of `minimize`."""
+        raise NotImplementedError
+
+    def minimize(self, F: AugmentedLagrangian, near: Step | None = None, interior: bool = True) -> Step:
         """Return the minimizer of the model of F, from ``near``, the minimizer with a smaller beta, if that is known.
 
         Without ``interior`` the step is NaN if it takes an interior-point method.
         """
-        raise NotImplementedError
+        p, multipliers = self.solve(F, near, interior)
+        return Step(p, multipliers, self.g + matmul(self.J, p), self.c + matmul(multipliers, self.J))
 
-    def bend(self, step: ModelStep) -> float:
+    def bend(self, step: Step) -> float:
         """Return p'Bp of a step p that minimizes the model of some penalty."""
         return dot(step.direction, self.B.product(step.direction))
 
@@ -244,37 +264,31 @@ class Model:
         """Return the beta of a stiff model."""
         return rules.largest_beta
 
-    def pulled(self, multipliers: Array) -> Array:
-        """Return grad f' + J'^T multipliers, once for the multipliers of a step."""
-        if self._pulled[0] is not multipliers:
-            self._pulled = multipliers, self.c + matmul(multipliers, self.J)
-        return self._pulled[1]
-
     def weights(self, F: AugmentedLagrangian) -> Array:
         """Return the weights of the rows of J' in the gradient of F_beta at x, once for each F_beta."""
         if self._weights[0] is not F:
             self._weights = F, F.weights(self.g)
         return self._weights[1]
 
-    def penalize(self, F: AugmentedLagrangian, rules: Rules) -> tuple[AugmentedLagrangian, ModelStep]:
+    def penalize(self, F: AugmentedLagrangian, rules: Rules) -> tuple[AugmentedLagrangian, Step]:
         """Return F_beta and the step, with beta raised until the step removes enough of the violation."""
         stiff = self.stiff(F, rules)
         step = self.choose(F, stiff, rules)
+        if self.violation <= math.sqrt(machine_eps(self.c)):
+            return F, step
+        enough = rules.violation_left * self.violation
         for _ in range(rules.raises):
-            if self.violation == 0 or F.beta >= rules.largest_beta or self.violation <= math.sqrt(machine_eps(self.c)):
-                break
-            left = largest_violation(self.g + matmul(self.J, step.direction), F.num_equalities)
-            if left <= rules.violation_left * self.violation:
+            if F.beta >= rules.largest_beta or largest_violation(step.constraints, F.num_equalities) <= enough:
                 break
             F = F.stiffened(rules.beta_factor, rules.largest_beta)
             step = self.choose(F, stiff, rules, step)
         return F, step
 
-    def step(self, F: AugmentedLagrangian, rules: Rules) -> ModelStep:
+    def step(self, F: AugmentedLagrangian, rules: Rules) -> Step:
         """Return the step of the model, near the constraints a stiff one if F_beta is to fall along it, too."""
         return self.choose(F, self.stiff(F, rules), rules)
 
-    def stiff(self, F: AugmentedLagrangian, rules: Rules) -> ModelStep | None:
+    def stiff(self, F: AugmentedLagrangian, rules: Rules) -> Step | None:
         """Return the step with beta_max in place of beta, whatever beta is; None if x is not near the constraints.
 
         The weight 1 / beta of the multipliers in the model's dual makes them converge linearly. With beta_max in place
@@ -284,9 +298,7 @@ class Model:
             return self.minimize(F._replace(beta=beta), interior=False)
         return None
 
-    def choose(
-        self, F: AugmentedLagrangian, stiff: ModelStep | None, rules: Rules, near: ModelStep | None = None
-    ) -> ModelStep:
+    def choose(self, F: AugmentedLagrangian, stiff: Step | None, rules: Rules, near: Step | None = None) -> Step:
         """Return the stiff step if F_beta is to fall along it, the model's own step otherwise.
 
         A step along which the model of F_beta rises would be cut short, and the multipliers would stay wrong. With
@@ -302,11 +314,11 @@ class Model:
         """Return the gradient of F_beta at x, which is also the gradient of its model at p = 0."""
         return self.c + matmul(self.weights(F), self.J)
 
-    def change(self, F: AugmentedLagrangian, step: ModelStep) -> float:
+    def change(self, F: AugmentedLagrangian, step: Step) -> float:
         """Return the change of the model of F_beta along a step p: grad f'p + p'Bp/2 is added to f, and Jp to g."""
-        p = step.direction
-        before, after = self.weights(F), F.weights(self.g + matmul(self.J, p))
-        return dot(self.c, p) + self.bend(step) / 2 + (dot(after, after) - dot(before, before)) / (2 * F.beta)
+        before, after = self.weights(F), F.weights(step.constraints)
+        model = dot(self.c, step.direction) + self.bend(step) / 2
+        return model + (dot(after, after) - dot(before, before)) / (2 * F.beta)
 
 
 class DenseModel(Model):
@@ -314,13 +326,13 @@ class DenseModel(Model):
 
     most_fitted: ClassVar[int] = WORKING_SET
 
-    def minimize(self, F: AugmentedLagrangian, near: ModelStep | None = None, interior: bool = True) -> ModelStep:
+    def solve(self, F: AugmentedLagrangian, near: Step | None, interior: bool) -> ModelStep:
         r, p = shifted(F.multipliers, F.beta, F.tau, self.g) / F.beta, F.num_equalities
         return model_step(self.B, self.c, self.J, r, F.beta, p, self.bounds)
 
-    def bend(self, step: ModelStep) -> float:
+    def bend(self, step: Step) -> float:
         # Without bounds Bp + grad f + J'l = 0.
-        return super().bend(step) if self.bounds else -dot(self.pulled(step.multipliers), step.direction)
+        return super().bend(step) if self.bounds else -dot(step.gradient, step.direction)
 
 
 class SparseModel(Model):
@@ -330,9 +342,10 @@ class SparseModel(Model):
     times larger then.
     """
 
-    def minimize(self, F: AugmentedLagrangian, near: ModelStep | None = None, interior: bool = True) -> ModelStep:
+    def solve(self, F: AugmentedLagrangian, near: Step | None, interior: bool) -> ModelStep:
         r, p = shifted(F.multipliers, F.beta, F.tau, self.g) / F.beta, F.num_equalities
-        return sparse_model_step(self.B, self.c, self.J, r, F.beta, p, self.bounds, interior, near)
+        guess = None if near is None else ModelStep(near.direction, near.multipliers)
+        return sparse_model_step(self.B, self.c, self.J, r, F.beta, p, self.bounds, interior, guess)
 
     def stiffest(self, F: AugmentedLagrangian, rules: Rules) -> float:
         return STIFFER * F.beta if F.beta >= rules.largest_beta else rules.largest_beta

@@ -162,16 +162,15 @@ class Reference(NamedTuple):
         """Return the record of one point."""
         return cls(now.objective[None], now.constraints[None, :])
 
-    def push(self, objective: Array, constraints: Array) -> Reference:
-        """Return the record with one more point."""
+    def push(self, objective: Array, constraints: Array, most: int) -> Reference:
+        """Return the record of the newest ``most`` points and one more."""
         xp = namespace(constraints)
-        return Reference(
-            xp.concat([self.objectives, objective[None]]), xp.concat([self.constraints, constraints[None]])
-        )
+        f, g = self.objectives[-most:], self.constraints[-most:]
+        return Reference(xp.concat([f, objective[None]]), xp.concat([g, constraints[None]]))
 
-    def newest(self, points: int = 1) -> Reference:
-        """Return the record of the newest points alone."""
-        return Reference(self.objectives[-points:], self.constraints[-points:])
+    def newest(self) -> Reference:
+        """Return the record of the newest point alone."""
+        return Reference(self.objectives[-1:], self.constraints[-1:])
 
     def values(self, weight: float, F: AugmentedLagrangian) -> tuple[float, float, float]:
         """Return the merit at the newest point, at the one before, and the largest over all but the newest."""
@@ -232,7 +231,7 @@ class AdaptiveState(State):
         """A violation up to this is rounding."""
         return math.sqrt(self.eps)
 
-    @cached_property
+    @property
     def is_violated(self) -> bool:
         """Whether a scaled constraint is violated by more than rounding."""
         return self.violation > self.negligible
@@ -250,7 +249,7 @@ class AdaptiveState(State):
         known = vars(state)
         known.update(vars(self))
         if not changes.keys().isdisjoint(("x", "evaluation", "scaling", "reference")):  # the fields of the point
-            for name in ("z", "_call", "violation", "is_violated"):
+            for name in ("z", "_call", "violation"):
                 known.pop(name, None)
         known.update(changes)
         return state
