@@ -10,7 +10,7 @@ from gdpa.base.arrays import dot, machine_eps, max_norm, namespace
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix, cholesky_divided, solve_symmetric, strictly_lower
-from gdpa.numerics.pairs import Pairs
+from gdpa.numerics.pairs import Pairs, ShortPairs
 
 #: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
 POWELL = 0.2
@@ -117,11 +117,12 @@ class LBFGS(NamedTuple):
         sigma = square**0.5 if damped and moderate else square / curvature
         if not 0 < sigma < float("inf"):
             return self
-        ring = (self.ring or Pairs.none(s, self.limit)).joined(s, y, self.limit)
         if not dense:
+            ring = (self.ring or Pairs.none(s, self.limit)).joined(s, y, self.limit)
             gram = self._extended(seen, np.array([[unit, curvature], [curvature, square]]))
             return LBFGS(ring, gram, sigma, size, self.limit)
-        Z = np.asarray(ring.vectors(), dtype=np.float64)
+        ring = (self.ring or ShortPairs(np.zeros((0, len(s)), s.dtype), -1, ())).joined(s, y, self.limit)
+        Z = ring.data.astype(np.float64, copy=False)
         gram = Z.dot(Z.T)
         return LBFGS(ring, gram, sigma, size, self.limit, _matrix(Z, gram, sigma))
 

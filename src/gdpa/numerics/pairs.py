@@ -53,7 +53,7 @@ class Pairs:
         return cls(xp.zeros(shape, dtype=like.dtype, device=array_api_compat.device(like)), -1, ())
 
     def __reduce__(self) -> Any:  # a copy shares no array, because its users would not be known
-        return Pairs, (_copied(self.data), self.newest, self.scales)
+        return type(self), (_copied(self.data), self.newest, self.scales)
 
     @cached_property
     def _users(self) -> list[weakref.ref[Pairs]]:
@@ -117,6 +117,33 @@ class Pairs:
         """Return the s, oldest first, then the y."""
         rows = zip(self.index.tolist(), self.factors.tolist(), strict=True)
         return [self.data[i] if factor == 1 else factor * self.data[i] for i, factor in rows]
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class ShortPairs(Pairs):
+    """Pairs of short vectors of NumPy: copied with each new pair, the s before the y, as dense algebra needs them."""
+
+    def joined(self, s: Array, y: Array, most: int) -> ShortPairs:
+        k = self.data.shape[0] // 2
+        first = max(0, k + 1 - most)
+        return ShortPairs(np.concatenate((self.data[first:k], s[None], self.data[k + first :], y[None])), -1, ())
+
+    def rescaled(self, factor: float) -> ShortPairs:
+        k = self.data.shape[0] // 2
+        return ShortPairs(np.concatenate((self.data[:k], factor * self.data[k:])), -1, ())
+
+    @cached_property
+    def rows(self) -> Array:
+        return self.data
+
+    @cached_property
+    def index(self) -> Any:
+        return np.arange(self.data.shape[0])
+
+    @cached_property
+    def factors(self) -> Matrix:
+        return np.ones(self.data.shape[0])
 
 
 def _copied(data: Array) -> Array:
