@@ -330,7 +330,7 @@ LIBRARIES = {
         "import gdpa; gdpa.minimize(lambda x: x @ x, [1.0]).result.plot()",
         ["result.plot() needs matplotlib", "pip install matplotlib", "'.[plot]'"],
     ),
-    "sklearn": ("import gdpa.sklearn", ["gdpa.sklearn needs scikit-learn", "pip install scikit-learn"]),
+    "sklearn": ("import gdpa.sklearn", ["gdpa.sklearn needs sklearn", "pip install scikit-learn"]),
     "typer": ("import gdpa.__main__ as m; m.main()", ["command line of gdpa needs typer", "'.[experiments]'"]),
 }
 

@@ -215,20 +215,3 @@ def is_floating(x: Array) -> bool:
     if type(x) is np.ndarray:
         return bool(np.issubdtype(x.dtype, np.floating))
     return array_api_compat.is_array_api_obj(x) and bool(namespace(x).isdtype(x.dtype, "real floating"))
-
-
-def real_numbers(name: str, value: Any, complex_too: bool = False) -> Vector:
-    """Return the answer of a user's function as a NumPy array of its own dtype; raise unless it holds real numbers."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise TypeError(f"{name} must return real numbers, got {value!r}: {error}") from None
-    if array.dtype.kind == "b":
-        raise TypeError(
-            f"{name} must return real numbers, got the booleans {value!r}; "
-            "return the quantity itself instead of a comparison, such as x @ x - 1 instead of x @ x <= 1"
-        )
-    if array.dtype.kind not in ("iufc" if complex_too else "iuf"):
-        remedy = "; is its return statement missing?" if value is None else ""
-        raise TypeError(f"{name} must return real numbers, got {value!r}{remedy}")
-    return array

@@ -167,9 +167,7 @@ def _checksums(content: dict[str, Any]) -> dict[str, str]:
 
 def _plain(value: Any) -> Any:
     """Return numbers as nested lists of floats, which JSON writes exactly; NaN and infinity by name."""
-    if value is None:
-        return None
-    return _named(value if isinstance(value, float) else _host(value).tolist())
+    return _named(_host(value).tolist())
 
 
 def _host(value: Array) -> Any:

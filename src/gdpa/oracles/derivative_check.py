@@ -133,38 +133,34 @@ def _judge(problem: Problem, x: Array, now: Evaluation, given: Matrix) -> tuple[
     """
     eps = machine_eps(x)
     at, scale = _values(now), np.maximum(1.0, np.abs(to_float64(x)))
-    low = high = slope = np.full(given.shape, np.nan)
-    least = allowed = np.full(given.shape, np.inf)
-    settled, first = np.zeros(given.shape, dtype=bool), eps ** (1 / 3)
+    best = np.full((4, *given.shape), np.nan)  # the lower, higher and central difference, and how far off it may be
+    least, settled = np.full(given.shape, np.inf), np.zeros(given.shape, dtype=bool)
+    first = eps ** (1 / 3)
     steps = [first, WIDER * first, *(level for level in (*COARSE, LEVELS[1]) if level > 2 * WIDER * first)]
-    near_low, near_high, near, _, near_size = _slopes(problem, x, at, steps[0] * scale)
+    near, near_size = _slopes(problem, x, at, steps[0] * scale)
     for step in steps[1:]:
-        far_low, far_high, far, change, far_size = _slopes(problem, x, at, step * scale)
+        far, far_size = _slopes(problem, x, at, step * scale)
         rounding = 2 * eps**0.5 * np.maximum(near_size, far_size)[:, None] / scale
-        off = 5 * np.abs(near - far) + rounding
+        off = 5 * np.abs(near[2] - far[2]) + rounding
         noise = NOISE * eps * far_size[:, None]
         # The values stand still though the derivative is not zero: they may be rounded.
-        blind = (change <= noise) & (np.abs(given) * step * scale > CLEAR * noise) & (step < steps[-1])
-        share = off / (np.abs(near) + rounding)
+        blind = (far[3] <= noise) & (np.abs(given) * step * scale > CLEAR * noise) & (step < steps[-1])
+        share = off / (np.abs(near[2]) + rounding)
         better = ~settled & ~blind & (share < least)
-        slope, allowed = np.where(better, near, slope), np.where(better, off, allowed)
-        low, high = np.where(better, near_low, low), np.where(better, near_high, high)
-        least = np.where(better, share, least)
+        best, least = np.where(better, [*near[:3], off], best), np.where(better, share, least)
+        low, high, slope, allowed = best
         size = np.fmax(np.abs(given), np.abs(slope))
         settled = np.isfinite(slope) & (allowed <= np.maximum(AGREED * size, 2 * rounding))
         if settled.all():
             break
-        near_low, near_high, near, near_size = far_low, far_high, far, far_size
+        near, near_size = far, far_size
     distance = np.maximum(given - high, low - given)
     wrong = ~np.isfinite(given) | ((distance > allowed + TOLERANCE * size) & (least <= DISAGREED))
     return slope, allowed, wrong, ~wrong & ~settled
 
 
-def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> tuple[Matrix, Matrix, Matrix, Matrix, Matrix]:
-    """Return differences of all values at one step along every coordinate, and the sizes of the values.
-
-    The differences are the lower and the higher of both sides, the central ones, and the largest changes.
-    """
+def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> tuple[Matrix, Matrix]:
+    """Return the lower, higher and central differences and the changes along every coordinate; sizes of the values."""
     host, sides, size = to_float64(x), [], np.abs(at)
     lower, upper = map(to_float64, problem.domain.bounds(x)) if isinstance(problem.domain, Box) else (-np.inf, np.inf)
     for sign in (1.0, -1.0):
@@ -181,7 +177,7 @@ def _slopes(problem: Problem, x: Array, at: Matrix, step: Matrix) -> tuple[Matri
         sides.append(np.stack(columns, axis=1))
     low, high = np.fmin(*sides), np.fmax(*sides)
     central = np.where(np.isfinite(sides[0]) & np.isfinite(sides[1]), (sides[0] + sides[1]) / 2, low)
-    return low, high, central, np.fmax(np.abs(sides[0]), np.abs(sides[1])) * step, size
+    return np.stack([low, high, central, np.fmax(*np.abs(sides)) * step]), size
 
 
 def _name_cause(given: Matrix, slope: Matrix, allowed: Matrix, names: list[str], i: int, j: int) -> str:

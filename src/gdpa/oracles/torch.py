@@ -256,10 +256,7 @@ def from_module(
         >>> bool(abs(net(data).mean() - 1) < 1e-2)
         True
     """
-    parameters = trainable(module)
-    if not parameters:
-        raise ValueError("module has no parameter that requires a gradient; nothing to optimize")
-    x0 = torch.cat([p.detach().reshape(-1) for p in parameters.values()])
+    parameters, x0 = flatten(module)
     x0 = x0 if device is None else x0.cpu()
 
     def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -281,6 +278,14 @@ def from_module(
 def trainable(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """Return the parameters that require gradients, by name."""
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def flatten(module: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], torch.Tensor]:
+    """Return the parameters of a module to optimize, by name, and their present values as one vector."""
+    parameters = trainable(module)
+    if not parameters:
+        raise ValueError("module has no parameter that requires a gradient; nothing to optimize")
+    return parameters, torch.cat([p.detach().reshape(-1) for p in parameters.values()])
 
 
 def split_parameters(x: torch.Tensor, parameters: dict[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:

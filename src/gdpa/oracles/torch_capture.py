@@ -270,22 +270,23 @@ def captured(function: Function, eager: Callable[[torch.Tensor], Evaluation], wa
 
     ``wanted=True`` warns if the function cannot be captured; None only logs it.
     """
-    state: dict[str, Any] = {"oracle": None, "off": False, "calls": 0}
+    oracle: CapturedOracle | None = None
+    calls, is_off = 0, False
 
     def evaluate(x: torch.Tensor) -> Evaluation:
-        state["calls"] += 1
-        if state["off"] or not getattr(x, "is_cuda", False) or x.ndim != 1 or state["calls"] <= WARM_UP:
+        nonlocal oracle, calls, is_off
+        calls += 1
+        if is_off or not getattr(x, "is_cuda", False) or x.ndim != 1 or calls <= WARM_UP:
             return eager(x)
         try:
-            if state["oracle"] is None:
-                state["oracle"] = CapturedOracle(function, x, eager)
-            if state["oracle"].failure is not None:
-                raise NotCapturable(state["oracle"].failure)
-            if not state["oracle"].fits(x):
+            oracle = CapturedOracle(function, x, eager) if oracle is None else oracle
+            if oracle.failure is not None:
+                raise NotCapturable(oracle.failure)
+            if not oracle.fits(x):
                 raise NotCapturable(f"x changed to shape {tuple(x.shape)}, {x.dtype}, {x.device}")
-            return state["oracle"].evaluate(x)  # type: ignore[no-any-return]
+            return oracle.evaluate(x)
         except NotCapturable as error:
-            state["oracle"], state["off"] = None, True
+            oracle, is_off = None, True
             message = f"from_torch evaluates without a captured graph: {error}; capture=False does so without trying"
             if wanted:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)

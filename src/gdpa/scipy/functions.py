@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.base.arrays import real_numbers
 from gdpa.base.sets import Box, ConvexSet
 from gdpa.base.typing import Vector
 from gdpa.numerics.differences import EPS_DOUBLE, SCHEMES, GroupedDifferences, derivative, precision
 from gdpa.numerics.sparse.matrix import FEW_COLUMNS, Pattern, SparseMatrix, is_sparse, read
+from gdpa.oracles.returned import real_numbers
 
 
 class OutOfCallsError(Exception):

@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from gdpa.base.sets import REALS, ConvexSet
 from gdpa.base.typing import Vector
-from gdpa.oracles.torch import ModuleProblem, split_parameters, trainable
+from gdpa.oracles.torch import ModuleProblem, flatten, split_parameters, trainable
 from gdpa.sharded.problem import Regularizer, problem, rate
 from gdpa.sharded.rows import Chunk, Rows, split
 from gdpa.sharded.shard import Engine
@@ -67,11 +67,8 @@ def from_module(
         >>> result.success, round(net(data).mean().item(), 4)
         (True, 0.75)
     """
-    parameters = trainable(module)
-    if not parameters:
-        raise ValueError("module has no parameter that requires a gradient; nothing to optimize")
+    parameters, x0 = flatten(module)
     _check_stateless(module)
-    x0 = torch.cat([p.detach().reshape(-1).cpu() for p in parameters.values()])
     names = tuple(limits) if isinstance(limits, Mapping) else None
     bounds = list(limits.values() if isinstance(limits, Mapping) else limits)
     parts = split(dataset, shards, chunk)
@@ -87,7 +84,7 @@ def from_module(
         domain=domain,
         names=names,
     )
-    return ModuleProblem(whole, x0, module)
+    return ModuleProblem(whole, x0.cpu(), module)
 
 
 class ModuleShard:

@@ -3,10 +3,10 @@
 Needs scikit-learn, the extra ``sklearn``: ``pip install -e '.[sklearn]'`` in a checkout.
 """
 
-try:
+from gdpa.base.extras import needed_by
+
+with needed_by("gdpa.sklearn"):
     import sklearn as _sklearn  # noqa: F401
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("gdpa.sklearn needs scikit-learn; install it with: pip install scikit-learn") from error
 
 from gdpa.sklearn.constrained import ConstrainedClassifier
 from gdpa.sklearn.estimator import Frontier, FrontierPoint, UnmetLimitWarning
