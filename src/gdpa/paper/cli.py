@@ -141,11 +141,7 @@ def reproduce(
 
 
 def _constant(text: str) -> tuple[str, Any]:
-    """Return the name and the value in CONSTANT=VALUE; a value that is not JSON is text.
-
-    >>> _constant("alpha=0.1"), _constant("rule=paper")
-    (('alpha', 0.1), ('rule', 'paper'))
-    """
+    """Return the name and the value in CONSTANT=VALUE; a value that is not JSON is text."""
     name, equals, value = text.partition("=")
     if not name.isidentifier() or not equals:
         raise UsageError(f"--set must be CONSTANT=VALUE, got {text!r}; such as --set alpha=0.1")

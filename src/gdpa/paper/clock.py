@@ -22,14 +22,7 @@ WARM_UP = 3
 
 
 class Clock:
-    """Counts the processor time of one method, over all threads of the process, in ``seconds``.
-
-    >>> from gdpa import GDPA, MaxSteps, problems, solve
-    >>> disc, clock = problems.get("disc-product"), Clock()
-    >>> _ = solve(disc.problem, disc.x0, clock.watch(GDPA()), stop=MaxSteps(10))
-    >>> 0 < clock.seconds < 1
-    True
-    """
+    """Counts the processor time of one method, over all threads of the process, in ``seconds``."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -40,11 +40,7 @@ _INNER = {"Accelerated": Accelerated, "FixedMomentum": FixedMomentum}
 
 
 def to_json(constants: Constants) -> dict[str, Any]:
-    """Return a method's constants as JSON values; an inner solver becomes its name and fields.
-
-    >>> to_json({"beta": 1.0, "inner": FixedMomentum(0.01, 0.1, 200)})
-    {'beta': 1.0, 'inner': {'solver': 'FixedMomentum', 'alpha': 0.01, 'momentum': 0.1, 'max_steps': 200}}
-    """
+    """Return a method's constants as JSON values; an inner solver becomes its name and fields."""
 
     def plain(value: Any) -> Any:
         inner = isinstance(value, tuple(_INNER.values()))
@@ -57,9 +53,6 @@ def build(method: str, constants: Constants) -> Any:
     """Return a method, by label or registered name, with constants as `to_json` writes them.
 
     "module:name" imports the module, which may lie in the current folder, to register the name.
-
-    >>> build("IPPP", {"beta": 2.0, "inner": {"solver": "FixedMomentum", "alpha": 0.5}}).inner.alpha
-    0.5
     """
     values = dict(constants)
     if "inner" in values:
@@ -88,11 +81,7 @@ def labels(records: Iterable[Record]) -> list[str]:
 
 
 def printed(method: str, experiment: str) -> dict[str, Any]:
-    """Return the constants the paper's appendix prints for "mnpc" or "network", if any.
-
-    >>> printed("GDPA", "mnpc"), printed("AdaptiveGDPA", "mnpc")
-    ({'alpha': 0.1, 'beta': 0.0001, 'tau': 0.1}, {})
-    """
+    """Return the constants the paper's appendix prints for "mnpc" or "network", if any."""
     known = getattr(get_method(METHODS.get(method, method)), "printed_constants", {})
     return to_json(known.get(experiment, {}))
 
@@ -105,9 +94,6 @@ def grid(
     The nested methods may also find their step by backtracking (in place of the shortest step), and IQRC may take its
     own safe steps; its other constant is the feasibility tolerance at which it switches. Its weak regularization and
     short first outer iterations suited it better than its class's defaults in trials on both experiments.
-
-    >>> len(grid("IPPP", (1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))), grid("AdaptiveGDPA", (), (), ())
-    (16, [])
     """
     if method == UNTUNED:
         return []

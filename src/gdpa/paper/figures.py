@@ -109,11 +109,7 @@ def to_svg(chart: Chart) -> str:
 
 
 def without_declaration(svg: str) -> str:
-    """Return the SVG for a page of HTML, which has no XML declaration.
-
-    >>> without_declaration('<?xml version="1.0"?><svg></svg>')
-    '<svg></svg>'
-    """
+    """Return the SVG for a page of HTML, which has no XML declaration."""
     return svg[svg.find("<svg") :]
 
 

@@ -26,11 +26,7 @@ MEASURED = ("src", "benchmarks", "examples")
 
 
 def about(command: str) -> dict[str, Any]:
-    """Return the origin of a record that ``command`` makes now.
-
-    >>> sorted(about("gdpa reproduce rate"))
-    ['command', 'commit', 'dirty', 'machine', 'time', 'versions']
-    """
+    """Return the origin of a record that ``command`` makes now."""
     commit = _commit()
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -43,29 +39,17 @@ def about(command: str) -> dict[str, Any]:
 
 
 def commit_named(origin: Mapping[str, Any]) -> str:
-    """Return the commit of an origin as tables print it.
-
-    >>> commit_named({"commit": "1a2b", "dirty": True}), commit_named({"commit": None})
-    ('1a2b-dirty', 'unknown')
-    """
+    """Return the commit of an origin as tables print it."""
     return f"{origin['commit'] or 'unknown'}{DIRTY if origin.get('dirty') else ''}"
 
 
 def versions_named(origin: Mapping[str, Any]) -> str:
-    """Return the versions of an origin as tables print them.
-
-    >>> versions_named({"versions": {"python": "3.11.7", "numpy": "2.4.6"}})
-    'python 3.11.7, numpy 2.4.6'
-    """
+    """Return the versions of an origin as tables print them."""
     return ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of gdpa, Python and the libraries that are installed.
-
-    >>> versions()["gdpa"] == gdpa.__version__
-    True
-    """
+    """Return the versions of gdpa, Python and the libraries that are installed."""
     found = {"gdpa": gdpa.__version__, "python": platform.python_version()}
     for name in LIBRARIES:
         try:

@@ -273,7 +273,7 @@ class Folder:
     def begin(self, experiment: str, settings: Settings, units: Sequence[Unit]) -> None:
         """Note the request of this run."""
         plan = {"settings": asdict(settings), "command": self.command, "units": [unit.name for unit in units]}
-        if plan != self._plan(experiment):
+        if plan != self.run(experiment):
             self.file(experiment).append({"plan": plan})
 
     def finished(self, unit: Unit) -> bool:
@@ -314,21 +314,16 @@ class Folder:
     def experiments(self) -> tuple[str, ...]:
         """Return the experiments that have been run in this folder."""
         found = sorted(path.parent.name for path in self.path.glob(f"*/{NAME}"))
-        return tuple(name for name in found if self._plan(name) is not None)
-
-    def run(self, experiment: str) -> dict[str, Any]:
-        """Return the request of the experiment's last run."""
-        plan = self._plan(experiment)
-        assert plan is not None, f"{experiment} is none of {self.experiments()}"
-        return plan
+        return tuple(name for name in found if self.run(name))
 
     def read(self, experiment: str) -> list[Record]:
         """Return the finished units of the experiment's last run, in its order."""
         found = {record.unit.name: record for record in map(_record, self._finished(experiment).values())}
         return [found[name] for name in self.run(experiment)["units"] if name in found]
 
-    def _plan(self, experiment: str) -> dict[str, Any] | None:
-        return next((row["plan"] for row in reversed(self.file(experiment).rows()) if "plan" in row), None)
+    def run(self, experiment: str) -> dict[str, Any]:
+        """Return the request of the experiment's last run; empty if there was none."""
+        return next((row["plan"] for row in reversed(self.file(experiment).rows()) if "plan" in row), {})
 
     def _finished(self, experiment: str) -> dict[str, Row]:
         """Return the records by the hashes of their units; the last one of each counts."""
@@ -338,13 +333,9 @@ class Folder:
 def _check(row: Row) -> None:
     """Raise ValueError if a line is neither a whole record of a unit, nor a plan, nor of another kind of study."""
     if "plan" in row:
-        plan = row["plan"]
-        if not isinstance(plan, dict) or not isinstance(plan.get("units"), list) or "command" not in plan:
+        if not isinstance(row["plan"], dict) or not {"units", "command"} <= set(row["plan"]):
             raise ValueError("its plan has no command or no units")
     elif "experiment" in row:
-        missing = [key for key in (*IDENTITY, "hash", "summary", "columns", "about") if key not in row]
-        if missing:
-            raise ValueError(f"it lacks {', '.join(missing)}")
         _record(row)
 
 
@@ -354,11 +345,11 @@ def _record(row: Row) -> Record:
         if unit.hash != row["hash"]:
             raise ValueError("its configuration does not fit its hash")
         columns = {name: np.array(values) for name, values in row["columns"].items()}
-        columns = {
-            name: column if column.dtype.kind == "U" else column.astype(float) for name, column in columns.items()
-        }
+        columns = {n: column if column.dtype.kind == "U" else column.astype(float) for n, column in columns.items()}
         if len({column.shape for column in columns.values()}) > 1:
             raise ValueError("its columns have different lengths")
         return Record(unit, dict(row["summary"]), columns, dict(row["about"]))
+    except KeyError as error:
+        raise ValueError(f"it lacks {error.args[0]}") from error
     except (TypeError, AttributeError) as error:
         raise ValueError(f"an entry has the wrong type ({error})") from error

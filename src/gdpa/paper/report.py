@@ -77,11 +77,7 @@ def write_report(folder: Folder) -> Path:
 
 
 def anchor(experiment: str, title: str) -> str:
-    """Return the id of a heading.
-
-    >>> anchor("rate", "Slopes, by tau (first seed)")
-    'rate-slopes-by-tau-first-seed'
-    """
+    """Return the id of a heading."""
     return "-".join([experiment, *re.findall(r"[a-z0-9]+", title.lower())])
 
 
@@ -164,21 +160,7 @@ def code(text: str) -> str:
 
 
 def to_markdown(section: Section, command: str, origin: str) -> str:
-    """Return the section's words, tables and verdicts, with the command that makes them.
-
-    >>> from gdpa.paper.base import Table
-    >>> print(to_markdown(Section("Two runs.", (), (Table("T", ("a", "b"), ((1, 0.5),)),), ()), "gdpa x", "Linux"))
-    Two runs.
-    <BLANKLINE>
-    Command: `gdpa x`. Linux
-    <BLANKLINE>
-    **T**
-    <BLANKLINE>
-    | a | b |
-    |---|---|
-    | 1 | 0.5 |
-    <BLANKLINE>
-    """
+    """Return the section's words, tables and verdicts, with the command that makes them."""
     blocks = [escape_markdown(section.introduction), f"Command: {code(command)}. {escape_markdown(origin)}".rstrip()]
     for table in section.tables:
         if table.rows:

