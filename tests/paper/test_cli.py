@@ -16,10 +16,11 @@ import gdpa
 from gdpa import experiments, method_names
 from gdpa.base.writing import write_whole
 from gdpa.paper import records as record_file
+from gdpa.paper.base import Unit
 from gdpa.paper.cli import app
 from gdpa.paper.records import Folder
 
-RATE = ["reproduce", "rate", "--steps", "50", "--only", "disc-product"]
+TOY = ["reproduce", "toy", "--steps", "50", "--only", "adder", "--jobs", "1"]
 
 
 @pytest.fixture
@@ -36,28 +37,30 @@ def start(*arguments):
     )
 
 
-def test_reproduce_ends_with_the_path_of_a_report_and_skips_what_is_done(cli, tmp_path):
+def test_reproduce_ends_with_the_path_of_a_report_and_skips_what_is_done(cli, tmp_path, toy):
     out = tmp_path / "out"
-    first = cli(*RATE, "--jobs", 1, "--out", out)
+    first = cli(*TOY, "--out", out)
     assert first.exit_code == 0, first.output
     assert first.output.splitlines()[-1] == f"report: {out / 'report.html'}"
-    assert "rate: 3/3 GDPA tau=0.9, disc-product, seed 0: " in first.output
-    for name in ("rate-violation.png", "rate-violation.svg", "rate-residuals.png", "rate-residuals.svg"):
-        assert (out / "rate" / "figures" / name).stat().st_size > 1000
+    assert "toy: 3/3 adder, n 3, seed 0: " in first.output
+    for name in ("toy-values.png", "toy-values.svg"):
+        assert (out / "toy" / "figures" / name).stat().st_size > 1000
     html = (out / "report.html").read_text()
-    assert f"gdpa reproduce rate --out {out} --seeds 1 --preset both --steps 50 --only disc-product" in html
-    again = cli(*RATE, "--jobs", 1, "--out", out)
+    assert f"gdpa reproduce toy --out {out} --seeds 1 --preset both --steps 50 --only adder" in html
+    again = cli(*TOY, "--out", out)
     assert "3 of 3 units were already recorded" in again.output
     (out / "report.html").unlink()
     assert cli("report", out).exit_code == 0  # from records alone
     assert (out / "report.html").read_text() == html
 
 
-def test_the_subprocess_says_the_same_and_ends_with_zero(tmp_path):
-    process = start(*RATE, "--jobs", 1, "--out", tmp_path / "out")
+def test_the_subprocess_ends_with_a_report_and_zero(tmp_path):
+    arguments = ["rate", "--steps", "20", "--only", "0.5_disc-product", "--jobs", 1]
+    process = start("reproduce", *arguments, "--out", tmp_path / "out")
     output, complaints = process.communicate(timeout=120)
     assert (process.returncode, complaints) == (0, "")
     assert output.splitlines()[-1].endswith("report.html")
+    assert len(list((tmp_path / "out/rate/figures").iterdir())) == 4
 
 
 @pytest.mark.parametrize(
@@ -103,30 +106,30 @@ def test_bad_usage_ends_with_two_and_writes_nothing(cli, tmp_path, monkeypatch, 
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_a_folder_that_cannot_be_used_ends_with_three(cli, tmp_path):
+def test_a_folder_that_cannot_be_used_ends_with_three(cli, tmp_path, toy):
     (tmp_path / "file").write_text("")
-    result = cli(*RATE, "--out", tmp_path / "file")
+    result = cli(*TOY, "--out", tmp_path / "file")
     assert (result.exit_code, "cannot write" in result.stderr) == (3, True)
     with Folder(tmp_path / "out").lock():
-        result = cli(*RATE, "--out", tmp_path / "out")
+        result = cli(*TOY, "--out", tmp_path / "out")
     assert (result.exit_code, "another run holds the folder" in result.stderr) == (3, True)
 
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Reports without PNG and SVG files, which take most of the time."""
-    monkeypatch.setattr("gdpa.paper.report.save", lambda chart, folder: [])
+    """Reports without figures, which take most of the time."""
+    monkeypatch.setattr("gdpa.paper.report._picture", lambda folder, name, chart: ("", []))
 
 
 @pytest.mark.parametrize(
     ("where", "left"),
     [
         ("plan", set()),
-        ("record", {"rate/records.jsonl"}),
-        ("report.html", {"rate/records.jsonl", "rate/summary.md"}),
+        ("record", {"toy/records.jsonl"}),
+        ("report.html", {"toy/records.jsonl", "toy/summary.md"}),
     ],
 )
-def test_a_full_folder_ends_with_three_and_nothing_half_written(cli, tmp_path, monkeypatch, undrawn, where, left):
+def test_a_full_folder_ends_with_three_and_nothing_half_written(cli, tmp_path, monkeypatch, toy, undrawn, where, left):
     append = record_file._write
 
     def full_append(file, data):
@@ -142,19 +145,19 @@ def test_a_full_folder_ends_with_three_and_nothing_half_written(cli, tmp_path, m
 
     monkeypatch.setattr(record_file, "_write", full_append)
     monkeypatch.setattr(record_file, "write_whole", full_write)
-    result = cli(*RATE, "--jobs", 1, "--out", tmp_path)
+    result = cli(*TOY, "--out", tmp_path)
     assert (result.exit_code, "no space left for" in result.stderr) == (3, True)
     found = {path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size} - {tmp_path / ".lock"}
     found = {path.relative_to(tmp_path) for path in found}
     assert all(any(path.match(pattern) for pattern in left) for path in found), found
     monkeypatch.setattr(record_file, "_write", append)
     monkeypatch.setattr(record_file, "write_whole", write_whole)
-    assert cli(*RATE, "--jobs", 1, "--out", tmp_path).exit_code == 0  # with room again it goes on
+    assert cli(*TOY, "--out", tmp_path).exit_code == 0  # with room again it goes on
 
 
-def test_a_figure_is_written_whole_or_not_at_all(cli, tmp_path, monkeypatch):
-    assert cli(*RATE, "--jobs", 1, "--out", tmp_path).exit_code == 0
-    before = {path.name: path.read_bytes() for path in (tmp_path / "rate" / "figures").iterdir()}
+def test_a_figure_is_written_whole_or_not_at_all(cli, tmp_path, toy, monkeypatch):
+    assert cli(*TOY, "--out", tmp_path).exit_code == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "toy" / "figures").iterdir()}
 
     def savefig(self, drawn, **options):
         drawn.write(b"half")
@@ -162,20 +165,15 @@ def test_a_figure_is_written_whole_or_not_at_all(cli, tmp_path, monkeypatch):
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
     result = cli("report", tmp_path)
-    assert (result.exit_code, "cannot write the figure rate-violation" in result.stderr) == (3, True)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "rate" / "figures").iterdir()} == before
+    assert (result.exit_code, "cannot write the figure toy-values" in result.stderr) == (3, True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "toy" / "figures").iterdir()} == before
 
 
 @pytest.fixture
-def troubled(monkeypatch):
-    """An experiment whose units fail in the way their settings say."""
-    from gdpa.paper.base import Unit
-    from tests.paper import toy
+def troubled(monkeypatch, toy):
+    """The toy experiment, whose second unit fails in the given way."""
 
     def use(what):
-        monkeypatch.setattr(experiments, "EXPERIMENTS", {"toy": "tests.paper.toy"})
-        for module in ("runner", "report"):
-            monkeypatch.setattr(f"gdpa.paper.{module}.EXPERIMENTS", experiments.EXPERIMENTS)
         units = [Unit("toy", "m", "s", seed, {"what": what if seed else None}) for seed in (0, 1)]
         monkeypatch.setattr(toy, "units", lambda settings: units)
 
@@ -258,5 +256,5 @@ def test_a_broken_installation_of_gdpa_itself_is_not_called_a_missing_library(mo
 def test_a_library_missing_later_is_named_too(cli, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     monkeypatch.delitem(sys.modules, "gdpa.paper.report", raising=False)
-    result = cli(*RATE, "--out", tmp_path)
+    result = cli("reproduce", "rate", "--out", tmp_path)
     assert (result.exit_code, "pip install -e '.[experiments]'" in result.stderr) == (2, True)

@@ -119,7 +119,7 @@ def edited(**changes):
         (edited(seed=1), "its configuration does not fit its hash"),
         (edited(method="other"), "its configuration does not fit its hash"),
         (edited(config=None), "it lacks config"),
-        (edited(summary=None, about=None), "it lacks summary, about"),
+        (edited(summary=None, about=None), "it lacks summary"),
         (edited(summary=5), "an entry has the wrong type"),
         (edited(columns=[1, 2]), "an entry has the wrong type"),
         (edited(columns={"a": [1, 2], "b": [1]}), "its columns have different lengths"),

@@ -137,7 +137,7 @@ def test_training_repeats_with_its_seed():
 
 def test_the_example_ends_on_a_signal_and_continues(tmp_path):
     script = Path(__file__).parents[4] / "examples" / "safe_cartpole.py"
-    command = [sys.executable, str(script), "--updates", "4", "--seeds", "2", "--out", str(tmp_path)]
+    command = [sys.executable, str(script), "--updates", "2", "--seeds", "1", "--out", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         first = process.stdout.readline()  # one run is over, and others follow
         process.send_signal(signal.SIGTERM)
@@ -149,10 +149,8 @@ def test_the_example_ends_on_a_signal_and_continues(tmp_path):
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     rows = RecordFile(tmp_path / "records.jsonl").rows()
     assert rows[: len(finished)] == finished
-    assert [(row["method"], row["seed"]) for row in rows] == [
-        (method, seed) for method in ("GDPA", "plain policy gradient") for seed in (0, 1)
-    ]
-    assert len(rows[0]["columns"]["update"]) == 4
+    assert [(row["method"], row["seed"]) for row in rows] == [("GDPA", 0), ("plain policy gradient", 0)]
+    assert len(rows[0]["columns"]["update"]) == 2
     assert (tmp_path / "learning-curves.png").is_file()
 
 
