@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -79,7 +80,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    started = dict(item.user_properties)["started"]
+    started: Any = dict(item.user_properties)["started"]
     report = yield
     report.user_properties = [("seconds", processor_time() - started)]
     return report
@@ -97,7 +98,8 @@ class SlowList:
         self.seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name, seconds = without_parameters(report.nodeid), dict(report.user_properties).get("seconds", 0.0)
+        name = without_parameters(report.nodeid)
+        seconds: Any = dict(report.user_properties).get("seconds", 0.0)
         if "jax" not in report.nodeid:
             self.seconds[name] = max(self.seconds.get(name, 0.0), seconds)
 

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.optimize
+import scipy.sparse
 
 from gdpa import REALS, ConvexSet, Evaluation, Problem
 
 LIBRARIES = ("numpy", "torch", "jax")
+
+# SciPy's stubs know fewer arguments than these take: keywords from a table, a method that is a function, the Hessian
+# of constraints, offsets in a list.
+scipy_minimize: Any = scipy.optimize.minimize
+NonlinearConstraint: Any = scipy.optimize.NonlinearConstraint
+diags_array: Any = scipy.sparse.diags_array
 
 
 @dataclass(frozen=True)

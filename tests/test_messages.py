@@ -13,6 +13,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -344,6 +345,10 @@ def run_command(words):
     return " ".join(CliRunner().invoke(app, words).output.replace("│", " ").split())
 
 
+def train(provoke):
+    return provoke(Training())
+
+
 def run_without(library, code):
     hidden = f"import sys; sys.modules[{library!r}] = None; "
     command = [sys.executable, "-c", hidden + code]
@@ -353,10 +358,10 @@ def run_without(library, code):
 #: The provocation of each mistake, and words that its answer must contain.
 MISTAKES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     **SCIPY,
-    **{name: (lambda do=do: do(Training()), words) for name, (do, words) in TORCH.items()},
+    **{name: (partial(train, do), words) for name, (do, words) in TORCH.items()},
     **{f"from_torch: {name}": case for name, case in FROM_TORCH.items()},
     **{f"sklearn: {name}": case for name, case in SKLEARN.items()},
-    **{f"gdpa: {name}": (lambda args=args: run_command(args), words) for name, (args, words) in COMMANDS.items()},
+    **{f"gdpa: {name}": (partial(run_command, args), words) for name, (args, words) in COMMANDS.items()},
 }
 MISSING = {
     f"without {name}": (lambda name=name, code=code: run_without(name, code), words)

@@ -160,8 +160,8 @@ def test_the_experiment_runs_and_is_reported(tmp_path, monkeypatch):
 
 def in_repository(method):
     """Return the method as a file of the repository: names from their modules, and one registration."""
-    names = re.search(r"^from gdpa import (.*)$", method, re.M)[1].split(", ")
-    names += dict.fromkeys(re.findall(r"gdpa\.(check_at_least|namespace|unit_vector)\b", method))
+    [line] = re.findall(r"^from gdpa import (.*)$", method, re.M)
+    names = [*line.split(", "), *re.findall(r"gdpa\.(check_at_least|namespace|unit_vector)\b", method)]
     modules = {name: getattr(getattr(gdpa, name), "__module__", "") for name in names} | {"Array": "gdpa.base.typing"}
     lines = [f"from {module} import {name}" for name, module in modules.items()]
     method = re.sub(

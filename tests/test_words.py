@@ -131,7 +131,7 @@ steps unless told otherwise, labelled in kilometres"""
 
 
 def test_the_search_would_notice():
-    words = {re.search(r"'(.*)'", fault)[1] for fault in faults(BAD, BRITISH)}
+    words = {word for fault in faults(BAD, BRITISH) for word in re.findall(r"'(.*)'", fault)}
     assert words == {
         *("regulariser", "minimised", "behaviour", "centre", "analysed"),
         *("programme", "neighbour", "parametrisation", "labelled", "kilometres"),

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 
 from gdpa import REALS, Ball, Box, NonNegative, Product, Simplex
-from tests.libraries import Library, contains, to_numpy
+from tests.libraries import Library, contains, scipy_minimize, to_numpy
 
 CENTER = np.array([0.5, -0.5, 0.0, 0.25])
 SETS = {
@@ -57,7 +56,7 @@ every_set = pytest.mark.parametrize("name", SETS)
 @settings(max_examples=20)
 @given(y=vectors)
 def test_projection_is_what_an_optimizer_finds(name, y):
-    found = minimize(
+    found = scipy_minimize(
         lambda x: (x - y) @ (x - y) / 2,
         np.full(4, 0.2) if "ball" in name else SETS[name].project(np.zeros(4)),
         jac=lambda x: x - y,

@@ -83,9 +83,7 @@ def test_tuning_takes_the_most_runs_within_the_limits_then_the_lowest_objective_
     one, other = table.TUNING_SEEDS
 
     def tried(task, setting, *results):
-        return [
-            record(task, "hct ALM", *r, setting=setting, seed=s) for r, s in zip(results, (one, other), strict=True)
-        ]
+        return [record(task, "hct ALM", f, v, s, setting) for (f, v), s in zip(results, (one, other), strict=True)]
 
     made = dict(
         [

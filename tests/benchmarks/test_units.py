@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,7 +113,8 @@ def test_derivatives_follow_the_units(case):
         posed.grad(x), scipy.optimize.approx_fprime(x, posed.fun, 1e-7 * posed.scale), rtol=1e-4, atol=1e-2
     )
     np.testing.assert_allclose(posed.fun(np.array(case.x) * posed.scale), 30 * case.objective, rtol=1e-9, atol=1e-9)
-    for constraint in posed.constraints():
+    constraints: list[Any] = posed.constraints()
+    for constraint in constraints:
         slope = scipy.optimize.approx_fprime(x, constraint.fun, 1e-7 * posed.scale)
         np.testing.assert_allclose(constraint.jac(x), slope.reshape(-1, len(x)), rtol=1e-4, atol=1e-3)
         assert constraint.ub == 0

@@ -112,10 +112,10 @@ def test_measures_of_a_batch_are_those_of_its_members(library, rng):
     w = rng.uniform(0.5, 3.0, size=(3, 4))
     c, a, r = rng.uniform(0.5, 3.0, size=(3, 3, 2))
     e = np.full((3, 2), 0.1)
-    parts = [library.array(a) for a in (x, gradient, g, lam)]
+    X, F, G, L = (library.array(a) for a in (x, gradient, g, lam))
     units = Units(*(library.array(part) for part in (w, c, a, e, r)))
-    whole = relative_residuals(NonNegative(), *parts, units, num_equalities=1)  # type: ignore[call-arg]
-    absolute = absolute_residuals(NonNegative(), *parts, num_equalities=1)
+    whole = relative_residuals(NonNegative(), X, F, G, L, units, num_equalities=1)
+    absolute = absolute_residuals(NonNegative(), X, F, G, L, num_equalities=1)
     for i in range(3):
         member = (x[i], gradient[i], g[i], lam[i])
         one = relative_residuals(NonNegative(), *member, Units(w[i], c[i], a[i], e[i], r[i]), num_equalities=1)
@@ -232,6 +232,7 @@ def test_certify_finds_the_recorded_multipliers_from_the_point_alone(name):
 @pytest.mark.parametrize("name", problems.names("solvable"))
 def test_certify_rejects_points_nearby_and_multipliers_do_not_help(name):
     own = problems.get(name)
+    assert own.solution is not None
     moved = own.problem.domain.project(own.solution - np.linspace(0.02, 0.08, len(own.solution)))
     assert np.abs(moved - own.solution).max() > 5e-3  # not projected back on the solution
     assert not certify(own.problem, moved).holds(1e-4)
@@ -312,6 +313,7 @@ def test_many_multipliers_fitted_on_a_working_set_are_those_of_the_whole(m, d, p
 def test_given_multipliers_do_not_change_the_verdict_of_a_point():
     own = problems.get("HS43")
     plain = certify(own.problem, own.solution)
+    assert own.multipliers is not None
     for lam in (own.multipliers, own.multipliers + 5, -own.multipliers):
         assert repr(certify(own.problem, own.solution, lam)) == repr(plain)
 
@@ -333,6 +335,7 @@ def test_a_certificate_holds_to_its_own_residual(x):
 def test_a_jacobian_is_formed_up_to_its_limit(monkeypatch, limit, formed):
     monkeypatch.setattr(gdpa.core.certificate, "JACOBIAN_LIMIT", limit)
     own = problems.get("HS43")  # 3 constraints of 4 variables
+    assert own.multipliers is not None
     now = own.problem.evaluate(own.solution)
     certify(own.problem, own.solution, own.multipliers + 1, evaluation=now)
     assert now.knows_derivatives == formed
@@ -341,6 +344,7 @@ def test_a_jacobian_is_formed_up_to_its_limit(monkeypatch, limit, formed):
 def test_a_jacobian_too_large_is_not_formed(monkeypatch):
     monkeypatch.setattr(gdpa.core.certificate, "JACOBIAN_LIMIT", 0)
     own = problems.get("HS43")
+    assert own.multipliers is not None
     oracle = CountingOracle(own.problem)
     now = oracle.problem.evaluate(own.solution)
     certificate = certify(oracle.problem, own.solution, own.multipliers + 1, evaluation=now)
@@ -362,6 +366,7 @@ def test_a_certificate_costs_two_forwards_and_m_plus_two_backwards_or_three(whol
 
 def test_a_certificate_that_reuses_an_evaluation_calls_the_point_nearby_alone():
     own = problems.get("HS43")
+    assert own.multipliers is not None
     oracle = CountingOracle(own.problem)
     now = oracle.problem.evaluate(own.solution)
     first = certify(oracle.problem, own.solution, evaluation=now)

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 from gdpa import GDPA, REALS, Ball, Box, Constant, Evaluation, Problem, Simplex
 from gdpa.core.lagrangian import AugmentedLagrangian, ascended, in_gate
+from tests.libraries import scipy_minimize
 
 A = np.array([[1.0, -2.0, 0.5], [0.3, 0.7, -1.1]])
 
@@ -96,7 +97,9 @@ def test_the_primal_step_solves_eq_updatex0(name, x, lam, alpha, beta, tau):
     def subproblem(y):
         return slope @ (y - x) + (y - x) @ (y - x) / (2 * alpha)
 
-    found = minimize(subproblem, x, jac=lambda y: slope + (y - x) / alpha, method="SLSQP", tol=1e-12, **SIDES[name])
+    found = scipy_minimize(
+        subproblem, x, jac=lambda y: slope + (y - x) / alpha, method="SLSQP", tol=1e-12, **SIDES[name]
+    )
     assert step.x == pytest.approx(found.x, abs=2e-4)
     assert subproblem(step.x) <= found.fun + 1e-6
     assert DOMAINS[name].project(step.x) == pytest.approx(step.x, abs=1e-12)
@@ -127,7 +130,9 @@ def test_without_the_gate_the_dual_step_solves_eq_updatel0(x_next, lam, beta, ta
     def negated(y):
         return -slope @ (y - lam) + (1 - tau) / (2 * beta) * (y - lam) @ (y - lam) + gamma / 2 * y @ y
 
-    found = minimize(negated, lam, bounds=[(0, None)] * 2, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10})
+    found = scipy_minimize(
+        negated, lam, bounds=[(0, None)] * 2, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-10}
+    )
     assert AugmentedLagrangian(lam, beta, tau).ascend(g(x_next)) == pytest.approx(found.x, abs=1e-5)
 
 

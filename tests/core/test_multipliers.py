@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize, nnls
+from scipy.optimize import nnls
 
 from gdpa import REALS, Box
 from gdpa.core.multipliers import best_multipliers, fit
 from gdpa.core.units import Units
+from tests.libraries import scipy_minimize
 
 
 def problem(seed, d, m, p, held):
@@ -36,7 +37,7 @@ def least(domain, x, gradient, J, g, p):
     """The least sum of squares that L-BFGS-B finds, by differences."""
     m = len(g)
     bounds = [(0, None)] * (m - p) + [(None, None)] * p
-    found = minimize(
+    found = scipy_minimize(
         lambda y: sum_of_squares(domain, x, gradient, J, g, p, y),
         np.ones(m),
         bounds=bounds,

@@ -4,13 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from gdpa import AdaptiveGDPA, Evaluation, from_functions, problems, solve
 from gdpa.core.problem import row_by_row
 from gdpa.methods.adaptive.quasi_newton import QuasiNewton
 from gdpa.methods.adaptive.sqp import SQP
 from gdpa.run.oracle import CountingOracle
+from tests.libraries import scipy_minimize
 from tests.methods.adaptive_cases import walk
 from tests.stored import through_a_file
 
@@ -104,7 +104,7 @@ def test_rows_near_active_are_taken_up_where_their_passes_pay(m, tight):
     assert all(run.success for run in runs.values())
     assert passes["auto"] <= 1.5 * min(passes["pullback"], passes["jacobian"])
     assert isinstance(runs["auto"].state.phase, SQP) == (tight < 30)
-    near = minimize(
+    near = scipy_minimize(
         lambda x: float(problem.evaluate(x).objective),
         runs["auto"].x + 1e-2,
         jac=lambda x: problem.evaluate(x).pullback(np.zeros(m)),

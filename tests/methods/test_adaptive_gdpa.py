@@ -3,10 +3,10 @@
 import dataclasses
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
-import scipy.optimize
 from scipy.optimize import lsq_linear
 
 from gdpa import (
@@ -35,7 +35,7 @@ from gdpa.methods.adaptive.sqp import DenseModel, Step
 from gdpa.methods.adaptive.state import Reference
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.run.oracle import CountingOracle
-from tests.libraries import to_numpy
+from tests.libraries import scipy_minimize, to_numpy
 from tests.methods.adaptive_cases import INFEASIBLE, walk
 from tests.stored import through_a_file
 
@@ -178,7 +178,7 @@ def test_the_units_of_f_and_g_hardly_matter(name, scale):
     units = np.ones(len(case.problem.evaluate(case.x0).constraints))
     units[0] = scale
     for s_f, s_g in ((scale, np.ones_like(units)), (1.0, units)):
-        own = dataclasses.replace(case.problem, evaluate=lambda x, s_f=s_f, s_g=s_g: evaluate(x, s_f, s_g))
+        own = dataclasses.replace(case.problem, evaluate=partial(evaluate, s_f=s_f, s_g=s_g))
         assert solve(own, case.x0, AdaptiveGDPA(), tolerance=1e-6).success
 
 
@@ -455,7 +455,7 @@ def test_middle_sizes_keep_as_many_pairs_as_variables(rng):
     rows = {"type": "eq", "fun": lambda x: A @ x - r, "jac": lambda x: A}
     asked = {"x0": np.zeros(d), "jac": lambda x: H @ x - b, "constraints": rows, "options": {"maxiter": 2000}}
     ours = minimize(lambda x: x @ H @ x / 2 - b @ x, **asked)
-    theirs = scipy.optimize.minimize(lambda x: x @ H @ x / 2 - b @ x, method="SLSQP", tol=1e-12, **asked)
+    theirs = scipy_minimize(lambda x: x @ H @ x / 2 - b @ x, method="SLSQP", tol=1e-12, **asked)
     assert ours.success
     assert np.abs(ours.x - solution).max() < 1e-6
     assert ours.nfev <= 1.5 * theirs.nfev

@@ -4,18 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from gdpa import AdaptiveGDPA, Box, from_functions, problems, solve
 from gdpa.methods.adaptive import Rules
 from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, Scaling, drift
+from tests.libraries import scipy_minimize
 
 RULES = Rules()
 
 
 def renew(state, c, J):
     """Return the state in units that suit it."""
-    a, b = drift(state.scaling, state.reference.objectives[-1], state.constraints, c, J, RULES)
+    factors = drift(state.scaling, state.reference.objectives[-1], state.constraints, c, J, RULES)
+    assert factors is not None
+    a, b = factors
     return state.rescaled(a, b), a * c, b[:, None] * J
 
 
@@ -121,7 +123,7 @@ def test_a_start_where_the_constraints_are_steep_does_not_hide_them_later(start)
     problem = from_functions(lambda x: gradient @ x, g, gradient=lambda x: gradient, jacobian=J, domain=domain)
     result = solve(problem, np.array(start), tolerance=1e-6)
     constraint = {"type": "ineq", "fun": lambda x: -g(x), "jac": lambda x: -J(x)}
-    truth = minimize(
+    truth = scipy_minimize(
         lambda x: gradient @ x,
         [0, 1.05, 2.9],
         jac=lambda x: gradient,

@@ -113,6 +113,7 @@ def test_with_constant_beta_it_stands_still_at_the_predicted_violation(name, tau
     result = solve(own.problem, own.x0, method, stop=MaxSteps(12_000), record=0, check_every=1000)
     x, lam = result.x_last, result.multipliers_last
     now = own.problem.evaluate(x)
+    assert own.multipliers is not None
     active = own.multipliers > 0
     assert np.linalg.norm(now.pullback(lam)) < 1e-8
     assert now.constraints[active] == pytest.approx(tau * lam[active] / beta, abs=1e-9)

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 
 from gdpa.base.arrays import positive_part
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
-from tests.libraries import to_numpy
+from tests.libraries import scipy_minimize, to_numpy
 from tests.numerics.test_lbfgs import convex_memory, dense
 
 
@@ -76,7 +75,7 @@ def test_against_scipy(boxed):
     value, gradient = model(memory, c, J, r, beta, 1)
     limits = None if bounds is None else list(zip(*bounds, strict=True))
     options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 5000}
-    reference = minimize(value, np.zeros(7), jac=gradient, method="L-BFGS-B", bounds=limits, options=options)
+    reference = scipy_minimize(value, np.zeros(7), jac=gradient, method="L-BFGS-B", bounds=limits, options=options)
     np.testing.assert_allclose(model_step(memory, c, J, r, beta, 1, bounds).direction, reference.x, atol=1e-5)
 
 

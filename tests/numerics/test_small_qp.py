@@ -27,7 +27,9 @@ def program(seed, d, m, boxed):
 @pytest.mark.parametrize(("d", "m", "p"), [(1, 1, 0), (4, 5, 2), (10, 8, 0), (20, 30, 5), (3, 0, 0)])
 def test_it_is_stationary_for_the_model(d, m, p, beta, boxed):
     B, c, J, r, bounds = program(d + m, d, m, boxed)
-    step, multipliers = elastic_qp(B, c, J, r, beta, p, bounds)
+    found = elastic_qp(B, c, J, r, beta, p, bounds)
+    assert found is not None
+    step, multipliers = found
     shortfall = r + J @ step
     shortfall[: m - p] = np.maximum(shortfall[: m - p], 0.0)
     assert multipliers == pytest.approx(beta * shortfall, rel=1e-5, abs=1e-6)

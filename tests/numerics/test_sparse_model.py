@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
-from scipy.sparse import csr_array, diags_array, random_array
+from scipy.sparse import csr_array, random_array
 
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.sparse import factor
@@ -12,6 +12,7 @@ from gdpa.numerics.sparse.interior import interior_point
 from gdpa.numerics.sparse.matrix import read
 from gdpa.numerics.sparse.model import sparse_least_squares, sparse_model_step
 from gdpa.numerics.sparse.program import Quadratic, SparseModel
+from tests.libraries import diags_array
 
 
 def program(seed, d=8, m=5):
@@ -119,13 +120,14 @@ def test_factorizations_agree_with_dense_algebra(widest, monkeypatch):
     monkeypatch.setattr(factor, "WIDEST_BAND", widest)
     rng = np.random.default_rng(3)
     d, m = 30, 12
-    H = diags_array([rng.standard_normal(d - 1), 4 + rng.random(d)], offsets=[-1, 0])  # type: ignore[list-item]
-    H = read((H + H.T).tocsr())  # type: ignore[assignment]
+    H = diags_array([rng.standard_normal(d - 1), 4 + rng.random(d)], offsets=[-1, 0])
+    H = read((H + H.T).tocsr())
     J = read(csr_array(random_array((m, d), density=0.1, rng=rng)))
     a, b = rng.random(d), rng.random(m) + 0.1
     whole = np.block([[H.toarray() + np.diag(a), J.toarray().T], [J.toarray(), -np.diag(b)]])
     right = rng.standard_normal(d + m)
     solve = KKT(H.pattern, J.pattern).factor(H, J, a, b)
+    assert solve is not None
     np.testing.assert_allclose(whole @ solve(right), right, atol=1e-9)
     W, K = rng.standard_normal((d + m, 2)), np.array([[9.0, 1.0], [1.0, 7.0]])
     both = with_low_rank(solve, W, K)

@@ -112,6 +112,7 @@ def test_the_report_opens_offline_without_a_console_error(filled):
         page.goto(path.as_uri(), timeout=120_000)  # a busy machine takes its time
         assert page.locator("figure svg").count() == 1
         box = page.locator("figure svg").bounding_box()
+        assert box is not None
         assert box["width"] > 300
         assert box["height"] > 200
         entry = page.locator('[id="toy-values:2:text"]')

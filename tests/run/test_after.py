@@ -61,10 +61,14 @@ def test_a_path_of_limits_takes_fewer_evaluations_than_separate_runs(rng):
     weights = np.geomspace(0.5, 20.0, 8)
     points = [np.linalg.solve(H + w * np.eye(8), c) for w in weights]
     warm, cold, before = 0, 0, None
+
+    def within(t):
+        return lambda z: np.array([z @ z - t]) / 2
+
     for w, x in zip(weights, points, strict=True):
         problem = from_functions(
             lambda z: z @ H @ z / 2 - c @ z,
-            lambda z, t=x @ x: np.array([z @ z - t]) / 2,
+            within(x @ x),
             gradient=lambda z: H @ z - c,
             jacobian=lambda z: z[None],
         )

@@ -5,7 +5,7 @@ import pytest
 
 from gdpa import AdaptiveGDPA, Ball, Box, Evaluation, MaxSteps, Problem, Status, minimize, solve
 from gdpa.run.multistart import starts
-from tests.libraries import to_numpy
+from tests.libraries import scipy_minimize, to_numpy
 
 
 def wells(x):
@@ -203,8 +203,6 @@ def test_stop_rules_and_observers_may_be_iterators():
 
 
 def test_minimize_takes_the_same_options():
-    from scipy.optimize import minimize as scipy_minimize
-
     points = []
 
     def fun(x):

@@ -4,8 +4,8 @@ import pickle
 
 import numpy as np
 import pytest
-from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint, brentq, linprog
-from scipy.sparse import csr_array, diags_array, eye_array
+from scipy.optimize import Bounds, LinearConstraint, brentq, linprog
+from scipy.sparse import csr_array, eye_array
 
 import gdpa
 from benchmarks.ablation_cases import coupled
@@ -13,6 +13,7 @@ from benchmarks.banded.families import FAMILIES, LENGTH
 from benchmarks.banded.solvers import problem_of, symmetric
 from gdpa import KKTBelow, MaxSteps
 from gdpa.numerics.sparse.matrix import SparseMatrix
+from tests.libraries import NonlinearConstraint, diags_array
 
 
 def solved(family, n, **more):

@@ -12,7 +12,6 @@ import scipy.optimize
 from scipy.optimize import (
     Bounds,
     LinearConstraint,
-    NonlinearConstraint,
     OptimizeResult,
     OptimizeWarning,
     rosen,
@@ -25,6 +24,7 @@ from scipy.sparse.linalg import aslinearoperator
 import gdpa.methods
 from gdpa import Status, minimize
 from gdpa.scipy.report import STATUS_CODES
+from tests.libraries import NonlinearConstraint, scipy_minimize
 
 # alpha beta ||J||^2 stays of order 1; the small tau makes the residual violation tau lambda / beta small early.
 STEPS = {"alpha": 0.05, "beta": 5.0, "tau": 0.02, "maxiter": 20_000}
@@ -149,12 +149,10 @@ def _trust_constr(fun, x0, keywords):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its quasi-Newton update warns on linear constraints
         if "bounds" not in keywords or "constraints" not in keywords:
-            return scipy.optimize.minimize(fun, x0, method="trust-constr", options=options, **keywords)
+            return scipy_minimize(fun, x0, method="trust-constr", options=options, **keywords)
         keywords = {**keywords}
         bounds = keywords["bounds"]
-        return scipy.optimize.minimize(
-            fun, x0, method="trust-constr", bounds=bounds, constraints=keywords["constraints"]
-        )
+        return scipy_minimize(fun, x0, method="trust-constr", bounds=bounds, constraints=keywords["constraints"])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -185,7 +183,7 @@ def test_against_slsqp_with_exact_derivatives():
         "jac": lambda x: [-8 * x[0], -2 * x[1]],
     }
     gradient = lambda x: np.array([x[0] - x[1] - 7, 2 * x[1] - x[0] - 7])  # noqa: E731
-    theirs = scipy.optimize.minimize(hs12, [0, 0], jac=gradient, method="SLSQP", constraints=constraint)
+    theirs = scipy_minimize(hs12, [0, 0], jac=gradient, method="SLSQP", constraints=constraint)
     ours = minimize(hs12, [0, 0], jac=gradient, method="gdpa", constraints=constraint, tol=1e-3, options=HS12_STEPS)
     assert ours.fun == pytest.approx(theirs.fun, rel=1e-3)
     np.testing.assert_allclose(ours.x, theirs.x, atol=3e-3)
@@ -204,7 +202,7 @@ def test_multipliers_in_the_order_and_with_the_signs_of_slsqp():
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OptimizeWarning)  # equalities and inequalities in one constraint
-        theirs = scipy.optimize.minimize(
+        theirs = scipy_minimize(
             lambda x: (x - [3, 2, -1, 4]) @ (x - [3, 2, -1, 4]), np.ones(4), constraints=constraints, method="SLSQP"
         )
     ours = minimize(lambda x: (x - [3, 2, -1, 4]) @ (x - [3, 2, -1, 4]), np.ones(4), constraints=constraints)
@@ -239,7 +237,7 @@ def test_user_functions_are_never_called_twice_at_one_point(through_scipy, bound
     fun, jac = Counted(lambda x: (x[0] - 2) ** 2 + (x[1] - 1) ** 2), Counted(lambda x: 2 * (x - np.array([2, 1])))
     con, con_jac = Counted(lambda x: [x @ x, x[0]]), Counted(lambda x: np.array([2 * x, [1, 0]]))
     constraint = NonlinearConstraint(con, -np.inf, [1, 0.9], jac=con_jac)
-    run = (lambda *a, **k: scipy.optimize.minimize(*a, method=minimize, **k)) if through_scipy else minimize
+    run = (lambda *a, **k: scipy_minimize(*a, method=minimize, **k)) if through_scipy else minimize
     keywords = {} if through_scipy else {"method": "gdpa"}
     seen: list[float] = []
     options = {**STEPS, "maxiter": 400}
@@ -295,7 +293,7 @@ def test_differences_repeat_no_point_and_stay_inside_the_bounds():
 
 def test_jac_true_calls_the_function_once_a_point_also_through_scipy():
     options = {"maxiter": 10, "alpha": 0.1}
-    for run, method, more in ((minimize, "gdpa", {}), (scipy.optimize.minimize, minimize, {"method": "gdpa"})):
+    for run, method, more in ((minimize, "gdpa", {}), (scipy_minimize, minimize, {"method": "gdpa"})):
         fun = Counted(lambda x, c: (float(x @ x) + c, 2 * x))
         found = run(fun, [1, 2], args=(3.0,), jac=True, method=method, options={**options, **more})
         assert fun.repeats == 0
@@ -348,7 +346,7 @@ def test_stop_iteration_ends_the_run(through_scipy):
 
     steps: list[Any] = []
     if through_scipy:
-        found = scipy.optimize.minimize(square, [3, 1], callback=stop, method=minimize, options={"method": "gdpa"})
+        found = scipy_minimize(square, [3, 1], callback=stop, method=minimize, options={"method": "gdpa"})
     else:
         found = minimize(square, [3, 1], callback=stop, method="gdpa")
     assert (found.nit, found.status, found.success) == (3, 99, False)
@@ -707,7 +705,7 @@ def test_fixed_variables_are_taken_out_and_put_back(jac, form):
     found = minimize(
         fun, [0.5, 9.0, 0.5, 9.0], jac=jac, bounds=FIXED_BOUNDS, constraints=constraints, tol=1e-8, callback=seen.append
     )
-    theirs = scipy.optimize.minimize(
+    theirs = scipy_minimize(
         rosen_on, [0.5, 0.5], bounds=[(-2, 2), (0, 5)], constraints=reduced, method="SLSQP", options={"ftol": 1e-12}
     )
     assert found.success, found.message
@@ -772,7 +770,7 @@ def test_a_warning_points_to_the_users_line_and_suggests_a_name():
     with pytest.warns(OptimizeWarning, match="unknown options 'alfa'; did you mean 'alpha'") as seen:
         minimize(square, [3.0], method="gdpa", options={"alfa": 0.1, "maxiter": 1})
     with pytest.warns(RuntimeWarning, match="hessp") as more:
-        scipy.optimize.minimize(square, [3.0], method=minimize, hessp=lambda x, p: p)
+        scipy_minimize(square, [3.0], method=minimize, hessp=lambda x, p: p)
     assert {seen[0].filename, more[0].filename} == {__file__}
 
 

@@ -97,6 +97,7 @@ def test_certify_pools_terms_exactly_whatever_the_batches(size):
     # the statements, by hand: 4 one-sided bounds from data, each mean of the gap with half of its share
     level = 0.1 / 4
     new = found.new_data
+    assert new is not None
     hits = int((scores[y == 1] > 0).sum())
     wanted = stats.binomtest(hits, int(y.sum()), alternative="greater").proportion_ci(1 - level).low
     assert new["recall"].lower == pytest.approx(wanted, rel=1e-6)
@@ -123,6 +124,7 @@ def test_the_number_of_samples_it_says_is_enough_and_less_is_not():
     limit = {"error": at_most(0.05)}
     one = judge({"error": rate(0.04, 200)}, limit, 0.95)["error"]
     assert not one.shown
+    assert one.needed is not None
     assert one.reason == f"need about {one.needed} samples"
     assert judge({"error": rate(0.04, one.needed)}, limit, 0.95).shown
     assert not judge({"error": rate(0.04, 0.95 * one.needed)}, limit, 0.95).shown
@@ -166,6 +168,7 @@ def test_names_without_limits_and_equalities():
         constraints=["miss"],
         confidence=0.95,
     )
+    assert found.new_data is not None
     assert found.new_data["miss"].value == pytest.approx(found.report["miss"].value)
     assert found.new_data["miss"].limit == at_most(0.0)
 

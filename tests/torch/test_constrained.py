@@ -224,7 +224,7 @@ class TestCalibration:
             off = (ratios[-1] / truth).log().abs()
             assert off.median() < 0.3
             assert off.max() < 1.8
-        assert torch.allclose(*ratios, rtol=1e-9)
+        assert torch.allclose(ratios[0], ratios[1], rtol=1e-9)
 
     def test_before_training(self):
         x = torch.nn.Parameter(torch.tensor([3.0, 4.0], dtype=torch.float64))

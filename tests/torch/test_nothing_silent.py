@@ -63,6 +63,7 @@ def test_sparse_gradients_that_are_not_finite_skip_the_step_among_dense_ones():
         if bad is None:
             opt.step()
             continue
+        assert bad.grad is not None
         (bad.grad._values() if bad.grad.is_sparse else bad.grad)[0, 1] = math.nan
         with pytest.warns(NonFiniteWarning, match=f"the gradient of {name} was not finite"):
             opt.step()

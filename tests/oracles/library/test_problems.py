@@ -6,11 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from gdpa import Ball, Box, Simplex, problems
 from gdpa.core.certificate import absolute_residuals
-from tests.libraries import contains
+from tests.libraries import contains, scipy_minimize
 
 SOLVABLE = problems.names("solvable")
 
@@ -47,6 +46,7 @@ def test_a_problem_knows_its_name_source_and_a_start_in_the_set(name):
 def test_the_recorded_point_is_a_kkt_point(name):
     own = problems.get(name)
     x, lam, p = own.solution, own.multipliers, own.problem.num_equalities
+    assert lam is not None
     now = own.problem.evaluate(x)
     assert contains(own.problem.domain, x, 1e-12)
     assert (lam[: len(lam) - p] >= 0).all()
@@ -94,7 +94,7 @@ def test_scipy_finds_the_recorded_point(name):
     if isinstance(problem.domain, Ball):
         ball = problem.domain
         sides.append({"type": "ineq", "fun": lambda x: ball.radius**2 - ((x - ball.center) ** 2).sum()})
-    found = minimize(
+    found = scipy_minimize(
         lambda x: float(problem.evaluate(x).objective),
         problem.domain.project(own.x0),
         jac=lambda x: problem.evaluate(x).pullback(np.zeros(m)),
@@ -170,7 +170,7 @@ def test_ipopt_finds_the_recorded_point_and_multipliers(name):
 
 def test_the_infeasible_problem_has_no_feasible_point():
     own = problems.get("disjoint-discs")
-    found = minimize(lambda x: own.problem.evaluate(x).constraints.max(), own.x0, method="Nelder-Mead")
+    found = scipy_minimize(lambda x: own.problem.evaluate(x).constraints.max(), own.x0, method="Nelder-Mead")
     assert found.fun == pytest.approx(3.0, abs=1e-3)  # the origin is 2 from both centers: 4 - 1
 
 

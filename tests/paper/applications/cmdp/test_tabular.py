@@ -167,9 +167,9 @@ def test_a_gradient_costs_one_factorization_and_two_triangular_solves(cmdp, monk
 
 def test_the_global_random_state_is_left_alone():
     np.random.seed(123)  # noqa: NPY002 - the point of the test
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    before = np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
     start_of(paper_instance(), seed=0)
-    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    np.testing.assert_array_equal(np.random.get_state(legacy=False)["state"]["key"], before)  # noqa: NPY002
 
 
 def test_paper_instance_draws_as_the_public_code_does():

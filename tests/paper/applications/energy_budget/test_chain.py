@@ -1,6 +1,7 @@
 """Chains: the smaller dense network computes what the masked network computes."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_keeping_every_channel_changes_nothing_and_copies(build):
 
 
 def test_the_norm_of_a_channel_has_the_weights_into_and_out_of_it():
-    net = perceptron()
+    net: Any = perceptron()
     first, second = net[0], net[2]
     rows, biases, columns = first.weight.tolist(), first.bias.tolist(), second.weight.T.tolist()
     by_hand = [sum(v**2 for v in [*rows[i], biases[i], *columns[i]]) for i in range(5)]
@@ -65,7 +66,7 @@ def test_the_norm_of_a_channel_has_the_weights_into_and_out_of_it():
 
 
 def test_behind_a_flatten_a_channel_owns_a_block_of_inputs():
-    net = convolutional()
+    net: Any = convolutional()
     chain = Chain(net)
     norms, outgoing = chain.squared_norms()[1], net[7].weight.detach()[:, 2 * 16 : 3 * 16]
     expected = net[4].weight[2].square().sum() + net[4].bias[2].square() + outgoing.square().sum()
