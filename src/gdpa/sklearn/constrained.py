@@ -16,11 +16,12 @@ from sklearn.utils.validation import check_consistent_length
 from gdpa.base.checks import check_positive
 from gdpa.base.status import Status
 from gdpa.base.typing import Vector
+from gdpa.core.problem import Problem
 from gdpa.run.result import Result
 from gdpa.sklearn.calibration import ROUNDING
 from gdpa.sklearn.estimator import Fitted, Frontier, LimitedClassifier
 from gdpa.sklearn.limits import Limit, rows_of
-from gdpa.sklearn.oracle import Matrix, Network, RateProblem, SoftDecision, cell_means, logistic
+from gdpa.sklearn.oracle import Matrix, Network, RateProblem, SoftDecision, logistic
 
 #: How often the smooth problem is solved, corrected by the decisions each time.
 #: An excess over a bound is close, or far, below and above these shares of the bound.
@@ -47,7 +48,7 @@ class ConstrainedClassifier(LimitedClassifier):
     Args:
         limits: one of `demographic_parity`, `equalized_odds`, `equal_opportunity`, `recall_at_least`,
             `false_positive_rate_at_most`, or a list of them; None or an empty list trains without limits.
-        hidden, regularizer, tol, max_iter, random_state: as in `NeymanPearsonClassifier`.
+        hidden, regularizer, tol, max_iter, random_state, engine, shards: as in `NeymanPearsonClassifier`.
         temperature: see above. A low one follows decisions closely, and makes the problem less smooth. It is halved
             when decisions exceed a limit by far.
 
@@ -163,17 +164,14 @@ class ConstrainedClassifier(LimitedClassifier):
         pairs, cell = np.unique(2 * group + targets, return_inverse=True)
         self.groups_, masses = names.tolist(), np.bincount(cell, weights) / weights.sum()
         rows = partial(rows_of, labels=self.groups_, group=pairs // 2, target=pairs % 2, masses=masses)
-        return _Task(self._network(1), (X, targets, weights, cell), masses, rows)
+        network, samples = self._network(1), (X, targets, weights, cell)
+        means = self._means(network, (logistic, SoftDecision(float(self.temperature))), samples)
+        return _Task(network, samples, means, masses, rows)
 
     def _fit_at(self, task: _Task, rows: dict[str, Any], x0: Any = None) -> Fitted:
         """Solve the smooth problem and correct it by the decisions, until these meet the limits closely."""
         temperature, combination, bounds = float(self.temperature), rows["combination"], rows["bounds"]
         correction = margin = np.zeros(len(bounds))
-
-        def smooth() -> RateProblem:
-            losses = (logistic, SoftDecision(temperature))
-            means = cell_means(task.network, losses, task.samples, self.regularizer)
-            return RateProblem(means, task.masses, **rows)
 
         def judge(now: RateProblem, result: Result) -> tuple[Any, RateProblem | None]:
             nonlocal temperature, correction, margin
@@ -189,16 +187,17 @@ class ConstrainedClassifier(LimitedClassifier):
             if np.any(excess > FAR * np.abs(bounds)):  # small weights met the smooth limits alone: follow closer
                 correction = margin = np.zeros(len(bounds))
                 temperature /= 2
-                now = smooth()
+                now = replace(now, means=self._means(task.network, (logistic, SoftDecision(temperature)), task.samples))
             else:
                 correction = (correction + gap) / 2 if correction.any() else gap
                 margin = margin + np.where(excess < CLOSE * np.abs(bounds), np.maximum(excess, 0.0), 0.0)
             return rank, replace(now, bounds=bounds - correction - margin)
 
         x0 = task.network.start(check_random_state(self.random_state)) if x0 is None else x0
-        result, steps = self._train(smooth(), x0, judge, ROUNDS if len(bounds) else 1)
-        rates, error = task.decide(result.x)
-        excess = combination @ rates - bounds
+        rates = RateProblem(task.means, task.masses, **rows)
+        result, steps = self._train(rates, x0, judge, ROUNDS if len(bounds) else 1)
+        decided, error = task.decide(result.x)
+        excess = combination @ decided - bounds
         return Fitted(result, steps, error, excess > ROUNDING, rows["names"], excess)
 
     def _decide(self, scores: Vector) -> Vector:
@@ -206,10 +205,11 @@ class ConstrainedClassifier(LimitedClassifier):
 
 
 class _Task(NamedTuple):
-    """Checked training data: (X, targets, weights, cells), the shares of the cells, and the rows of limits there."""
+    """Checked training data: (X, targets, weights, cells), their means, the cells' shares, and rows of limits."""
 
     network: Network
     samples: tuple[Matrix, Vector, Vector, Vector]
+    means: Problem
     masses: Vector
     rows: Callable[[Sequence[Limit]], dict[str, Any]]
 

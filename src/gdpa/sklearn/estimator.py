@@ -15,11 +15,12 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from gdpa.base.checks import check_at_least, check_count, check_positive, is_count
 from gdpa.base.typing import Vector
+from gdpa.core.problem import Problem
 from gdpa.methods.adaptive import AdaptiveGDPA
 from gdpa.run.result import Result
 from gdpa.run.solve import solve
 from gdpa.run.stopping import KKTBelow, MaxSteps
-from gdpa.sklearn.oracle import Matrix, Network, RateProblem
+from gdpa.sklearn.oracle import Loss, Matrix, Network, RateProblem, cell_means
 
 Judge = Callable[[RateProblem, Result], tuple[Any, RateProblem | None]]
 """Ranks a solution (less is better) and returns the corrected problem to solve next, None to stop."""
@@ -106,6 +107,8 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     tol: float = 1e-4
     max_iter: int = 2000
     random_state: Any = None
+    engine: Any = None
+    shards: int = 8
     _decide: ClassVar[Callable[[Any, Vector], Vector]]  #: decision values of scores
 
     def __sklearn_tags__(self) -> Any:
@@ -117,9 +120,10 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Check the input, set ``classes_``; return X, the places of y there, and the weights that are positive."""
         check_at_least(0, regularizer=self.regularizer)
         check_positive(tol=self.tol)
-        check_count(1, max_iter=self.max_iter)
+        check_count(1, max_iter=self.max_iter, shards=self.shards)
         if not all(is_count(width, 1) for width in tuple(self.hidden)):
             raise ValueError(f"hidden must hold positive integers, the widths of hidden layers, got {self.hidden!r}")
+        given = X
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         check_classification_targets(y)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -129,10 +133,15 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"y must hold samples of at least two classes with positive weight, got one class: {self.classes_}"
             )
-        return X if len(kept) == len(weights) else X[kept], targets, weights[kept], kept  # X may be larger than memory
+        # X may be larger than memory, mapped from a file that workers read.
+        X = given if isinstance(given, np.memmap) and given.shape == X.shape and given.dtype == X.dtype else X
+        return X if len(kept) == len(weights) else X[kept], targets, weights[kept], kept
 
     def _network(self, outputs: int) -> Network:
         return Network((self.n_features_in_, *map(int, self.hidden), outputs))
+
+    def _means(self, network: Network, losses: Sequence[Loss], samples: Sequence[Matrix]) -> Problem:
+        return cell_means(network, losses, samples, self.regularizer, self.engine, self.shards)
 
     def _train(self, rates: RateProblem, x0: Vector, judge: Judge, rounds: int) -> tuple[Result, int]:
         """Solve the smooth problem, correct it as ``judge`` finds, and repeat; return the best and all steps."""

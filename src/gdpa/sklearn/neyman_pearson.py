@@ -11,14 +11,14 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
-from gdpa.base.checks import check_count, check_inside
+from gdpa.base.checks import check_inside
 from gdpa.base.status import Status
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Problem
 from gdpa.run.result import Result
 from gdpa.sklearn.calibration import ROUNDING, apply_cuts, excesses, held_out_cut, samples_needed, training_cut
 from gdpa.sklearn.estimator import Fitted, Frontier, LimitedClassifier
-from gdpa.sklearn.oracle import Matrix, Network, RateProblem, cell_means, pairwise_sigmoid
+from gdpa.sklearn.oracle import Matrix, Network, RateProblem, pairwise_sigmoid
 
 #: How often the surrogate limits are tightened for the sake of the 0/1 error, and by how much more than in proportion.
 ROUNDS, TIGHTEN = 5, 0.9
@@ -100,8 +100,6 @@ class NeymanPearsonClassifier(LimitedClassifier):
     calibration: Literal["order-statistic"] | None = None
     delta: float = 0.05
     calibration_fraction: float = 0.5
-    engine: Any = None
-    shards: int = 8
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> NeymanPearsonClassifier:
         """Train on X of shape (n, features), dense or sparse, and labels y of shape (n,).
@@ -153,16 +151,13 @@ class NeymanPearsonClassifier(LimitedClassifier):
 
     def _task(self, X: Any, y: Any, sample_weight: Any) -> _Task:
         """Check the input, choose the samples to hold out, and start the shards."""
-        given = X
         X, targets, weights, _ = self._begin(X, y, sample_weight)
-        X = given if isinstance(given, np.memmap) and given.shape == X.shape and given.dtype == X.dtype else X
         priority, others, limits = self._resolve()
         rng = check_random_state(self.random_state)
         held = self._held_out(others, limits, targets, weights, rng)
-        check_count(1, shards=self.shards)
         network = self._network(len(self.classes_))
         trained = [part[~held] if held.any() else part for part in (X, targets, weights, targets)]
-        means = cell_means(network, (pairwise_sigmoid,), trained, self.regularizer, self.engine, self.shards)
+        means = self._means(network, (pairwise_sigmoid,), trained)
         return _Task(priority, others, limits, network, (X, targets, weights), held, means, network.start(rng))
 
     def _resolve(self) -> tuple[int, Vector, Vector]:
