@@ -15,6 +15,7 @@ from gdpa.base.typing import Array
 from gdpa.core.certificate import JACOBIAN_LIMIT
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
+from gdpa.core.units import ROUNDINGS
 from gdpa.methods.adaptive.quasi_newton import QuasiNewton, descend
 from gdpa.methods.adaptive.restoration import enter_restoration
 from gdpa.methods.adaptive.rules import Rules, Settings
@@ -157,7 +158,7 @@ class AdaptiveGDPA(Settings, Method):
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
         scaled = ScaledProblem(problem, state.scaling)
-        z = state.phase.place(scaled, state.trial.point(state.z), self.rules)
+        z = state.phase.place(scaled, state.trial.point(state.z))
         now = scaled.evaluate(z)  # 1. one forward pass
         reference, rise, accepted = assess(state, now, self.rules)
         step = state.step + 1
@@ -183,7 +184,7 @@ class AdaptiveGDPA(Settings, Method):
     def _arrive(self, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState) -> AdaptiveState:
         """Return the state at the accepted point: multipliers, penalty, phase, next trial, or a verdict."""
         rules, phase = self.rules, state.phase
-        unmoved = 0 if _moved(old.x, state.x, rules) else old.unmoved_points + 1
+        unmoved = 0 if _moved(old.x, state.x) else old.unmoved_points + 1
         if unmoved != state.unmoved_points:
             state = state.replaced(unmoved_points=unmoved)
         if phase.restores:
@@ -256,10 +257,10 @@ class AdaptiveGDPA(Settings, Method):
         """Return the state in new lengths if x has outgrown the old ones or they have not led to an end.
 
         The lengths of the columns of J cost the curvature. A run takes them once, if the violation holds it up at the
-        first point from `Rules.second_attempt` on or at the first from three times as many on.
+        first point from three times `Rules.patience` on, from nine times as many on, and so on.
         """
         rules, phase, original = self.rules, state.phase, problem.original
-        reviewed = phase.linearizes and state.step >= rules.second_attempt * 3**state.reviews
+        reviewed = phase.linearizes and state.step >= rules.patience * 3 ** (state.reviews + 1)
         second = reviewed and state.scaling.has_common_length and _is_held_up(problem, state)
         if reviewed:
             state = state.replaced(reviews=state.reviews + 1)
@@ -294,12 +295,12 @@ def assess(state: AdaptiveState, now: ScaledEvaluation, rules: Rules) -> tuple[R
     rise = value - current
     if trial.forced and math.isfinite(value):
         return points.newest(), rise, True
-    return points, rise, trial.suffices(value, current, reference, rules.roundings * state.eps, rules)
+    return points, rise, trial.suffices(value, current, reference, ROUNDINGS * state.eps, rules)
 
 
-def _moved(old: Array, new: Array, rules: Rules) -> bool:
+def _moved(old: Array, new: Array) -> bool:
     """Return whether a coordinate has changed by more than rounding."""
-    change, share = abs(new - old), rules.roundings * machine_eps(new)
+    change, share = abs(new - old), ROUNDINGS * machine_eps(new)
     return bool(top(change) > share * max_norm(new)) or some(change > share * abs(new))
 
 

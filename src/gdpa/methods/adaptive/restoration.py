@@ -1,6 +1,6 @@
 """Phase 3, feasibility restoration: quasi-Newton steps on ||[g]_+||^2 / 2, and the verdict of local infeasibility.
 
-The phase hands its point back when the violation has fallen to a tenth. The verdict needs a violation that is
+The phase hands its point back when the violation has fallen to a quarter. The verdict needs a violation that is
 positive and stationary: to first order, moving x by its own size changes it by a millionth. Then two probes must
 agree, each followed by twenty points that lead to no lower violation. The first is a step as long as x down the slope
 that is left, because a plateau is flat without being a minimum. The second is a shove, because a point of symmetry is
@@ -19,7 +19,7 @@ from gdpa.base.status import Status
 from gdpa.base.stored import stored
 from gdpa.core.certificate import gradient_mapping, violation
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.core.units import asymmetric_direction
+from gdpa.core.units import ROUNDINGS, asymmetric_direction
 from gdpa.methods.adaptive.quasi_newton import descend, enter_quasi_newton, measure, merit_gradient
 from gdpa.methods.adaptive.rules import Rules, Settings
 from gdpa.methods.adaptive.scaling import ScaledProblem
@@ -68,7 +68,7 @@ class Restoration(Phase):
         if self.stage != Stage.DESCENDING:
             phase = replace(self, points=self.points + 1)
             state = state.replaced(phase=phase)
-        if state.violation <= max(rules.restored * self.violation, state.negligible):
+        if state.violation <= max(rules.violation_left * self.violation, state.negligible):
             return self.end(method, problem, state)
         reach = 1 + float(max_norm(state.z))
         if not _is_flat(problem, state, reach, rules):
@@ -141,5 +141,5 @@ def _is_flat(problem: ScaledProblem, state: AdaptiveState, reach: float, rules: 
     """Return whether the violation is stationary: moving x by its size changes it by a millionth to first order."""
     size = float(norm(violation(state.constraints, state.lagrangian.num_equalities)))
     stationarity = float(max_norm(gradient_mapping(problem.domain, state.z, state.gradient)))
-    share = max(rules.stationary, rules.roundings * state.negligible**1.5)
+    share = max(rules.stationary, ROUNDINGS * state.negligible**1.5)
     return bool(stationarity * reach <= share * size * min(size, 1.0))

@@ -37,13 +37,14 @@ class Rules:
     shortest_cut: float = _rule(0.1, r"\rho_-", "a refused step is cut to this share at least", "Nocedal 2006, 3.5")
     longest_cut: float = _rule(0.5, r"\rho_+", "a refused step is cut to this share at most", "Nocedal 2006, 3.5")
     shortest_step: float = _rule(2 / 3, "q", "steps shorter than the precision to this power are given up")
-    roundings: float = _rule(10.0, "u", "this many roundings of a merit or a coordinate count as no change", off=0.0)
     unbounded: float = _rule(1e15, "f_0", "a scaled objective below minus this has no lower bound")
     # Penalty
     largest_beta: float = _rule(1e8, r"\beta_{\max}", "the penalty is not raised above this; that of a stiff model")
     near: float = _rule(0.01, r"\nu_0", "below this violation, an SQP step is first tried with a stiff model", off=0.0)
     beta_factor: float = _rule(2.0, r"\kappa", "the penalty is raised and lowered by this factor", off=1.0)
-    violation_left: float = _rule(0.25, r"\eta", "an SQP step leaves at most this share of the violation", off=1.0)
+    violation_left: float = _rule(
+        0.25, r"\eta", "an SQP step, or restoration, leaves at most this share of the violation", off=1.0
+    )
     raises: int = _rule(4, "n_1", "the penalty is raised at most this many times at one point")
     # Multipliers
     adopted: float = _rule(
@@ -52,22 +53,14 @@ class Rules:
     # Units
     drift: float = _rule(10.0, r"\delta", "units are renewed if a gradient has changed by this factor", off=math.inf)
     ordinary: float = _rule(100.0, r"\ell", "a length of x within this factor of 1 or of D is left alone", off=math.inf)
-    second_attempt: int = _rule(
-        60,
-        "n_2",
-        "points after which SQP goes on in the lengths of the columns of J if the violation holds it up",
-    )
     # Rows of the Jacobian
     few_rows: int = _rule(30, "m_0", "up to this many rows are worth a backward pass each", off=0)
     # Restoration
     patience: int = _rule(
-        20,
-        "n_3",
-        "points without progress that end a phase; SQP points worth as many quasi-Newton passes",
+        20, "n_3", "points without progress that end a phase; SQP points worth as many quasi-Newton passes"
     )
     update_weight: int = _rule(4, "n_4", "a multiplier update counts as this many of these points", off=1)
     fallen: float = _rule(0.9, r"\nu_1", "a violation below this share is progress")
-    restored: float = _rule(0.1, r"\nu_2", "restoration ends at this share of its first violation")
     stationary: float = _rule(
         1e-6, r"\epsilon", "a violation is stationary if moving x by its size changes it by this share"
     )

@@ -205,9 +205,8 @@ def common_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) ->
 def column_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> Array | None:
     """Return the D that equilibrates the columns of J, or None if they are equal up to `Rules.drift`.
 
-    The length of x_j is 1 / max_i |J_ij| / max_k |J_ik|: rows are divided by their largest components first. A run that
-    one common length has not ended by `Rules.second_attempt` points goes on in these lengths: variables have units of
-    their own, and derivatives show them where a single point does not.
+    The length of x_j is 1 / max_i |J_ij| / max_k |J_ik|: rows are divided by their largest components first. Variables
+    have units of their own, and derivatives show them where a single point does not.
 
     References:
         D. Ruiz, "A scaling algorithm to equilibrate both rows and columns norms in matrices" (2001), one sweep.

@@ -26,6 +26,7 @@ from gdpa.core.certificate import JACOBIAN_LIMIT
 from gdpa.core.lagrangian import AugmentedLagrangian, shifted
 from gdpa.core.multipliers import best_multipliers
 from gdpa.core.problem import Evaluation, Problem, unit_vectors
+from gdpa.core.units import ROUNDINGS
 from gdpa.methods.adaptive.quasi_newton import projected_gradient
 from gdpa.methods.adaptive.rules import Rules, Settings
 from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, drift
@@ -48,13 +49,13 @@ class SQP(Phase):
 
     linearizes: ClassVar[bool] = True
 
-    def place(self, problem: ScaledProblem, z: Array, rules: Rules) -> Array:
+    def place(self, problem: ScaledProblem, z: Array) -> Array:
         """Return the trial point of a sparse problem with coordinates that rounding has kept off a bound put on it.
 
         Next to the bound a coordinate counts as free, and its multiplier as a residual.
         """
         sparse = isinstance(self.jacobian, SparseMatrix)
-        return problem.domain.snap(z, rules.roundings * machine_eps(z)) if sparse else z
+        return problem.domain.snap(z, ROUNDINGS * machine_eps(z)) if sparse else z
 
     def arrive(
         self, method: Settings, problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState

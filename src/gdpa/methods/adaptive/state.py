@@ -34,7 +34,7 @@ class Phase:
         """Return the merit of the phase as a function of f, or of 0 if it restores, and g."""
         return state.lagrangian
 
-    def place(self, problem: ScaledProblem, z: Array, rules: Rules) -> Array:
+    def place(self, problem: ScaledProblem, z: Array) -> Array:
         """Return the trial point, corrected for rounding."""
         return z
 
