@@ -38,6 +38,7 @@ PARAMETERS = {"beta": None, "memory": 1}
 NUMERICS = (
     ("lbfgs", "POWELL", None),
     ("lbfgs", "FLAT", 0.0),
+    ("lbfgs", "SHRINKING", 1.0),
     ("lbfgs", "DENSE", 0),
     ("model", "ROUNDS", 1),
     ("model", "PRIMAL_TOLERANCE", None),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import gdpa
 from gdpa import AdaptiveGDPA, Box, from_functions, problems, solve
 from gdpa.methods.adaptive import Rules
 from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, Scaling, drift
@@ -151,3 +152,19 @@ def test_a_multiplier_far_too_large_is_let_go():
     for _ in range(10):
         state = algorithm.update(problem, state)
     assert state.x[0] == pytest.approx(3.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("units", [(1.0, 1e4), (1e3, 1e-3), (1.0, 1e-5)])
+def test_the_curvature_of_a_variable_in_a_far_larger_unit_is_learned(units):
+    # Steps along the flat variable are all as long, which is not a sign of a solution.
+    u = np.array(units)
+    found = gdpa.minimize(
+        lambda x: (x[0] / u[0] - 2) ** 2 + (x[1] / u[1] - 0.5) ** 2,
+        np.zeros(2),
+        jac=lambda x: 2 * (x / u - [2, 0.5]) / u,
+        bounds=np.column_stack([-u, u]),
+        constraints={"type": "ineq", "fun": lambda x: 3 - np.sum(x / u), "jac": lambda x: -1 / u},
+        options={"maxiter": 100},
+    )
+    assert found.success
+    np.testing.assert_allclose(found.x / u, [1, 0.5], atol=1e-3)
