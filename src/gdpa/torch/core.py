@@ -119,22 +119,13 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         dual, pool, stage = self.dual_state, self._pool, self._stage
         if samples != 0 and pool.mode is None and not (initialized() and self._group.size > 1):
             batch, first = dual.read(vector, counts, self._nan == "absent"), True
-            here, on_host = batch.present, type(batch.values) is list
-            if here is not None and not on_host:
+            here = batch.present
+            if here is not None:
                 vector = self._leave_out(g, vector, here)
             updates, w = dual.weigh(batch, vector.dtype)
             loss = f + torch.dot(vector, w)
-            if on_host:
-                check = loss.item()
-                if here is not None and not math.isfinite(check):  # else the weight 0 has left absent groups out
-                    vector = self._leave_out(g, vector, here)
-                    loss = f + torch.dot(vector, w)
-                    check = loss.item()
-                stage = Stage(batch, f.item(), check, updates)
-            else:
-                stage = Stage(batch, f.detach(), loss.detach(), updates)
-                stage.later = dual.defers
-                stage.settle(self._capturable)
+            stage = Stage(batch, f, loss, updates)
+            stage.settle(self._capturable)
         else:
             size, first = self._roster.sizes(vector.detach(), samples, counts, self._nan == "absent"), stage is None
             here = size[1:] > 0
@@ -142,7 +133,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             if pool.mode == "stale":
                 pool.add(f, vector, size)
                 batch = dual.read(vector, samples=size)
-                stage = stage or Stage(batch, f.detach(), f.detach(), {})
+                stage = stage or Stage(batch, f, f, {})
                 w = dual.entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
                 loss = f + torch.dot(vector, torch.where(here, w, torch.zeros_like(w)))
             else:
@@ -170,13 +161,13 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         batch = self.dual_state.read(means[1:], samples=samples)
         updates, w = self.dual_state.weigh(batch, means.dtype)
         stage = Stage(batch, means[0], means[0] + torch.dot(means[1:], w), updates)
-        stage.weights, stage.later = w.clone(), not updates
+        stage.weights = w.clone()
         return stage
 
     def _leave_out(self, g: Any, vector: torch.Tensor, present: Any) -> torch.Tensor:
         """Return the vector with 0 for absent constraints, out of its graph: a mean over no samples is 0 / 0."""
         if vector.is_cpu and not self._capturable:
-            if type(present) is not list and math.isfinite(vector.detach().sum().item()):
+            if math.isfinite(vector.detach().sum().item()):
                 return vector  # the weight 0 is enough
             if isinstance(g, torch.Tensor):
                 compat.cut_divisions_by_zero(vector)
@@ -239,14 +230,14 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             self._after(None)
             return loss
         groups = self.param_groups
-        if not stage.check_backward(groups):
+        if not (compiling or stage.check_backward(groups)):  # the compiler does not see graphs of others
             return loss
         if self._accumulate is not None:
             self._close_parts(stage)
         if not stage.guarded and not stage.check_finite(self._roster):
             self._skipped += 1
             return loss
-        if stage.later:
+        if "dual_steps" not in stage.updates:
             dual.catch_up(stage)
         skip = self._gradients.nonfinite(groups, stage.guarded, compiling)
         if stage.guarded:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -52,7 +54,8 @@ class Rows:
         block = np.zeros(len(limits), np.dtype(fields, align=True))
         if "limit" in rule.given:
             block["limit"] = limits
-        self._columns = [(key, torch.from_numpy(block[key])) for key, _ in fields if key != "limit"]
+        self._keys = [key for key, _ in fields if key != "limit"]
+        self._columns = [torch.from_numpy(block[key]) for key in self._keys]
         self._bytes = block.view(np.uint8).data
         self._state = struct.Struct("".join(codes))
         self._row = struct.Struct("".join(code for _, code in fields) + "0d")  # which ends as an aligned dtype does
@@ -61,13 +64,12 @@ class Rows:
     def __reduce__(self) -> Any:
         return Rows, self._made_of
 
-    def read(self, dual: dict[str, Any]) -> list[Row]:
+    def read(self, dual: Entries) -> Iterator[Row]:
         """Return the numbers of each constraint: the rule's ``vectors``, then the ones it is ``given``."""
-        for key, column in self._columns:
-            if dual[key] is not column:
-                column.copy_(dual[key])
-                dual[key] = column
-        return list(self._row.iter_unpack(self._bytes))
+        if any(map(is_not, map(dual.__getitem__, self._keys), self._columns)):
+            for key, column in zip(self._keys, self._columns, strict=True):
+                dual[key] = column.copy_(dual[key])
+        return self._row.iter_unpack(self._bytes)
 
     def write(self, states: list[Row]) -> None:
         """Write the numbers of the rule's ``vectors``."""
@@ -139,7 +141,7 @@ class DualState:
         self._missing: tuple[torch.Tensor, int, list[int]] | None = None
         #: The numbers of a handful of constraints in the memory of the CPU; None if there are more.
         self.rows = Rows(rule, roster.limit_sizes) if roster.size <= FEW and not capturable else None
-        self._first_equality = roster.size - roster.num_equalities
+        self._equal = [i >= roster.size - roster.num_equalities for i in range(roster.size)]
 
     @property
     def entries(self) -> Entries:
@@ -193,8 +195,7 @@ class DualState:
         rows = self.rows
         if rows is not None and type(values) is list:
             entries = self.entries
-            numbers = rows.read(entries)
-            states, updates, w = advance_rows(self.rule, entries, numbers, values, present, self._first_equality)
+            states, updates, w = advance_rows(self.rule, entries, rows.read(entries), values, present, self._equal)
             updates[ROWS] = states
             return updates, rows.weights(w, dtype)
         if self.defers:
@@ -256,7 +257,7 @@ class DualState:
         if not known[2] or type(values) is not list:
             return bool(known[2])
         for i in known[2]:  # noqa: SIM110  # a generator costs two calls a step
-            if values[i] > 0 or i >= self._first_equality:
+            if values[i] > 0 or self._equal[i]:
                 return True
         return False
 

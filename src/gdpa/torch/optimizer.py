@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from gdpa.base.checks import is_number
+from gdpa.base.checks import check_at_least, check_inside, check_positive
 from gdpa.base.schedules import Power
 from gdpa.base.sets import ConvexSet
 from gdpa.torch import compat
@@ -98,11 +98,10 @@ class GDPA(MultiplierOptimizer):
             )
         if isinstance(params, torch.nn.Module):
             raise TypeError(f"params must be parameters, got a {type(params).__name__}; pass model.parameters()")
-        _check_number("lr", lr, closed=True)
-        _check_number("beta", beta)
-        _check_number("tau", tau, high=1.0)
-        _check_number("lr_power", lr_power, low=-math.inf)
-        _check_number("beta_power", beta_power, low=-math.inf)
+        check_at_least(0, lr=_number(lr))
+        check_positive(beta=_number(beta))
+        check_inside(0, 1, tau=_number(tau))
+        check_inside(-math.inf, math.inf, lr_power=lr_power, beta_power=beta_power)
         self._prepare(
             Paper(beta, tau, beta_power), constraints, equalities=equalities, accumulate=accumulate, nan=nan,
             process_group=process_group, capturable=capturable,
@@ -116,7 +115,7 @@ class GDPA(MultiplierOptimizer):
         group = dict(param_group)
         domain = check_domain(group.pop("domain", self._domain))
         if "lr" in group:
-            _check_number("lr", group["lr"], closed=True)
+            check_at_least(0, lr=_number(group["lr"]))
         super().add_param_group(group)
         self._domains.append(domain)
         if domain is not None:
@@ -169,7 +168,7 @@ class PowerLR(LRScheduler):
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, power: float = -1 / 3, last_epoch: int = -1) -> None:
-        _check_number("power", power, low=-math.inf)
+        check_inside(-math.inf, math.inf, power=power)
         self.power = power
         super().__init__(optimizer, last_epoch)
 
@@ -219,12 +218,6 @@ def check_domain(domain: Any) -> ConvexSet | None:
     return domain
 
 
-def _check_number(name: str, value: Any, low: float = 0.0, high: float = math.inf, closed: bool = False) -> None:
-    if isinstance(value, torch.Tensor) and value.numel() != 1:
-        raise ValueError(f"{name} must be a number or a tensor of one element, got shape {tuple(value.shape)}")
-    number = float(value) if isinstance(value, torch.Tensor) else value
-    if not is_number(number):
-        raise TypeError(f"{name} must be a number or a tensor of one element, got {value!r}")
-    if not (math.isfinite(number) and (low <= number if closed else low < number) and number < high):
-        bounds = f"{'at least' if closed else 'above'} {low:g}" + (f" and below {high:g}" if high < math.inf else "")
-        raise ValueError(f"{name} must be a finite number {bounds}, got {value!r}")
+def _number(value: Any) -> Any:
+    """Return the number in a tensor of one element; anything else as it is, for the checks."""
+    return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value

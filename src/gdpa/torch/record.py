@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gdpa.base.extras import needed_by
-from gdpa.torch.dual import DualState
+from gdpa.torch.dual import ROWS, DualState
 from gdpa.torch.report import Report, Snapshot, diagnose, means, rows_of
 from gdpa.torch.staging import Stage
 
@@ -59,13 +59,12 @@ class Record:
 
     def keep(self, stage: Stage) -> None:
         """Remember a committed step."""
-        values, entries = stage.batch.values, self._dual.entries
+        values, updates = stage.batch.values, stage.updates
         self._last = (stage.objective, values)
-        if self._dual.capturable:
+        if stage.guarded:
             return
-        multipliers = stage.updates.get("rows") or entries["multipliers"].clone()
+        done, multipliers = updates["dual_steps"], updates.get(ROWS) or self._dual.entries["multipliers"].clone()
         self._steps.append((values, multipliers))
-        done = entries["dual_steps"]
         if self._roster.size <= MANY:
             if done % self._stride == 0:
                 self._course.append((done, values, multipliers))

@@ -8,7 +8,6 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
-from torch.compiler import is_compiling
 
 from gdpa.torch import compat
 from gdpa.torch.roster import Roster
@@ -51,11 +50,10 @@ class Stage:
     Attributes:
         batch, objective: g and f, means over all samples of the step.
         check: a number that is finite exactly if f and g are; if ``guarded``, whether it is, as a tensor on the device.
-        updates: the entries that `step` writes into the dual state.
+        updates: the entries that `step` writes into the dual state; without "dual_steps" if `step` applies the rule.
         loss: of the last call of `lagrangian`. It keeps its gradient, the sure sign of the backward pass: gradients of
             parameters may be clipped, scaled, or of several losses.
         weights, calls: w of grad f + J^T w for further micro-batches, and how many there were.
-        later: `step` applies the dual rule, whose weights do not depend on it.
         guarded: the host does not look at ``check``; if it is False, the kernels of the step change nothing.
     """
 
@@ -63,7 +61,6 @@ class Stage:
     weights: torch.Tensor
     calls = 1
     guarded = False
-    later = False
     _phase = Phase.STAGED
     _arrived: Any = None
 
@@ -87,8 +84,6 @@ class Stage:
 
     def check_backward(self, groups: list[dict[str, Any]]) -> bool:
         """Return whether the backward pass has run; raise if the gradients do not belong to the staged loss."""
-        if is_compiling():
-            return True  # the compiler does not see graphs of others
         if self._phase is Phase.MIXED:
             raise RuntimeError(TWICE)
         if self.loss.grad is not None:
@@ -104,9 +99,13 @@ class Stage:
 
     def settle(self, on_device: bool) -> None:
         """Prepare the test of ``check``: on the device, or by a copy to the host that waits for the forward pass."""
+        if not on_device and self.check.is_cpu:
+            self.objective, self.check = self.objective.item(), self.check.item()
+            return
+        self.objective, self.check = self.objective.detach(), self.check.detach()
         if on_device:
             self.guarded, self.check = True, (self.check - self.check) == 0  # isfinite in half the kernels
-        elif isinstance(self.check, torch.Tensor) and self.check.is_cuda:
+        elif self.check.is_cuda:
             self.check = self.check.to("cpu", non_blocking=True)
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()

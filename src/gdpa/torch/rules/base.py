@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -134,18 +135,13 @@ def advance(rule: Rule, dual: Entries, g: Any, present: Any, num_equalities: int
 
 
 def advance_rows(
-    rule: Rule, dual: Entries, rows: Sequence[Row], values: Sequence[float], present: Any, first_equality: int
+    rule: Rule, dual: Entries, rows: Iterable[Row], values: Sequence[float], present: Any, equal: Sequence[bool]
 ) -> tuple[list[Row], Entries, list[float]]:
     """Do as `advance` does for rows of (vectors, given) numbers; return (new states, other changes, weights)."""
     shared, changed = rule.begin(dual)
-    size, update = len(rule.vectors), rule.update
-    states, w = [], []
-    for i, g in enumerate(values):
-        row = rows[i]
-        if present is None or present[i]:
-            state, weight = update(row[:size], row[size:], g, shared, 1 if i >= first_equality else 0)
-        else:
-            state, weight = row[:size], 0.0
+    size, update, states, w = len(rule.vectors), rule.update, [], []
+    for row, g, equality, here in zip(rows, values, equal, present or repeat(True)):  # noqa: B905
+        state, weight = update(row[:size], row[size:], g, shared, equality) if here else (row[:size], 0.0)
         states.append(state)
         w.append(weight)
     return states, {"dual_steps": dual["dual_steps"] + 1, **changed}, w
