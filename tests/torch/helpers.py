@@ -68,5 +68,7 @@ def same(a, b):
 def advance_each(rule, dual, values, present, first_equality):
     """Apply a rule number by number to a dual state of lists; return (the entries that change, the weights)."""
     rows = list(zip(*(dual[key] for key in (*rule.vectors, *rule.given)), strict=True))
-    states, updates, w = advance_rows(rule, dual, rows, values, present, [i >= first_equality for i in range(len(rows))])
+    states, updates, w = advance_rows(
+        rule, dual, rows, values, present, [i >= first_equality for i in range(len(rows))]
+    )
     return dict(zip(rule.vectors, map(list, zip(*states, strict=True)), strict=True)) | updates, w

@@ -17,7 +17,7 @@ import torch
 
 from gdpa.torch.pooling import Group
 from gdpa.torch.roster import Roster
-from gdpa.torch.rules.base import Entries, Part, Scalar, Vector
+from gdpa.torch.rules.base import Entries, Entry, Part
 
 _logger = logging.getLogger("gdpa.torch")
 
@@ -47,9 +47,9 @@ ALIKE = 4.0
 
 #: The entries of calibration in the dual state. ``ratio`` is 0 until it is known.
 VECTORS = {
-    "ratio": Vector(), "slope_f": Vector(), "slope_g": Vector(), "squares": Vector(), "measured": Vector(),
+    "ratio": Entry(), "slope_f": Entry(), "slope_g": Entry(), "squares": Entry(), "measured": Entry(),
 }  # fmt: skip
-SCALARS = {"measurements": Scalar(0), "common_ratio": Scalar(0.0)}
+SCALARS = {"measurements": Entry(0), "common_ratio": Entry(0.0)}
 
 _SEVERAL_PASSES = (
     "calibration takes several backward passes through one batch's graph. A compiled model that was trained before "

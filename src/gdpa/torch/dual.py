@@ -18,7 +18,7 @@ from gdpa.base.checks import is_number
 from gdpa.torch import calibration, compat
 from gdpa.torch.pooling import Group
 from gdpa.torch.roster import Roster
-from gdpa.torch.rules.base import LARGEST, MOST_STEPS, Entries, Part, Row, Rule, Scalar, Vector, advance, advance_rows
+from gdpa.torch.rules.base import LARGEST, MOST_STEPS, Entries, Entry, Part, Row, Rule, advance, advance_rows
 from gdpa.torch.staging import Batch, Stage
 
 #: Up to this many constraints the dual state is in ``param_groups[0]``, which every checkpoint format saves.
@@ -127,14 +127,14 @@ class DualState:
         self._apart: Entries | None = None
         #: A checkpoint was loaded that did not hold the entries that are kept apart.
         self.awaited = False
-        self.vectors: dict[str, Vector] = dict(rule.vectors)
-        self.scalars: dict[str, Scalar] = {"dual_steps": Scalar(0, high=MOST_STEPS), **rule.scalars()}
+        self.vectors: dict[str, Entry] = dict(rule.vectors)
+        self.scalars: dict[str, Entry] = {"dual_steps": Entry(0, high=MOST_STEPS), **rule.scalars()}
         self.calibrates = "ratio" in rule.given
         if self.calibrates:
             self.vectors |= calibration.VECTORS
             self.scalars |= calibration.SCALARS
         if weights and not rule.lagged:
-            self.vectors["stale_weights"] = Vector(0.0, -LARGEST)
+            self.vectors["stale_weights"] = Entry(0.0, -LARGEST)
         self.limit = torch.tensor(roster.limit_sizes, dtype=torch.float64, device="cpu")
         #: How many steps the device has skipped; a tensor there once one has run.
         self.skipped: int | torch.Tensor = 0
@@ -343,7 +343,7 @@ class DualState:
         groups = list(state_dict["param_groups"])
         for group in groups:
             if "lr" in group:
-                _check_scalar("lr", Scalar(0.0), group["lr"])
+                _check(self.roster, "lr", Entry(), group["lr"], vector=False)
         # torch would share the tensors of the base optimizer's state with whoever saved them.
         checked = {**state_dict, "state": _copy(state_dict["state"]), "param_groups": groups}
         if self._apart is None:
@@ -388,10 +388,8 @@ class DualState:
             where = {name: i for i, name in enumerate(theirs)}
             index = torch.tensor([where[name] for name in wanted], device="cpu")
             fitted |= {key: fitted[key][index.to(fitted[key].device)] for key in self.vectors}
-        for key, vector in self.vectors.items():
-            _check_vector(roster, key, vector, fitted[key])
-        for key, scalar in self.scalars.items():
-            _check_scalar(key, scalar, fitted[key])
+        for key, entry in (self.vectors | self.scalars).items():
+            _check(roster, key, entry, fitted[key], key in self.vectors)
         return fitted
 
 
@@ -410,28 +408,20 @@ def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _check_vector(roster: Roster, key: str, vector: Vector, value: Any) -> None:
-    if not isinstance(value, torch.Tensor) or value.shape != (roster.size,):
+def _check(roster: Roster, key: str, entry: Entry, value: Any, vector: bool = True) -> None:
+    """Refuse a saved value of another shape or out of its range."""
+    if vector and not (isinstance(value, torch.Tensor) and value.shape == (roster.size,)):
         raise ValueError(f"the state's {key} must be a tensor of shape ({roster.size},), got {value!r}")
-    if value.dtype is torch.bool:
-        return
-    signed = key in ("multipliers", "stale_weights")  # of equalities they have either sign
-    low = torch.full_like(value, vector.low)
-    low[roster.size - roster.num_equalities if signed else roster.size :] = -vector.high
-    for i in torch.nonzero(~((value >= low) & (value <= vector.high))).flatten().tolist()[:1]:
-        raise ValueError(
-            f"the state's {key} of {roster.name(i)!r} is {value[i].item()!r}, which must be a finite number in "
-            f"[{vector.low:g}, {vector.high:g}]; the checkpoint is damaged or was edited"
-        )
-
-
-def _check_scalar(key: str, scalar: Scalar, value: Any) -> None:
-    number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
-    whole = isinstance(scalar.start, int)
-    ok = is_number(number) and math.isfinite(number) and scalar.low <= number <= scalar.high
-    if not ok or (scalar.open_low and number == scalar.low) or (whole and number != int(number)):
-        kind, left = "whole" if whole else "finite", "(" if scalar.open_low else "["
-        raise ValueError(
-            f"the state's {key} is {value!r}, which must be a {kind} number in {left}{scalar.low:g}, {scalar.high:g}]; "
-            "the checkpoint is damaged or was edited"
-        )
+    single = isinstance(value, torch.Tensor) and (vector or value.numel() == 1)
+    kind, free = "whole" if type(entry.start) is int else "finite", roster.size
+    if key in ("multipliers", "stale_weights"):  # of equalities they have either sign
+        free -= roster.num_equalities
+    for i, number in enumerate(value.flatten().tolist() if single else [value]):
+        low = entry.low if i < free or not vector else -entry.high
+        ok = type(number) is type(entry.start) is bool or (is_number(number) and low <= number <= entry.high)
+        if not ok or (entry.open_low and number == low) or (kind == "whole" and number != int(number)):
+            of, left = f" of {roster.name(i)!r}" if vector else "", "(" if entry.open_low else "["
+            raise ValueError(
+                f"the state's {key}{of} is {number!r}, which must be a {kind} number in {left}{low:g}, "
+                f"{entry.high:g}]; the checkpoint is damaged or was edited"
+            )

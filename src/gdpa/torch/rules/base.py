@@ -30,18 +30,13 @@ LARGEST = 1e100
 MOST_STEPS = 2**53
 
 
-class Vector(NamedTuple):
-    """An entry of the dual state with one number per constraint: its start, and the range a saved one must lie in."""
+class Entry(NamedTuple):
+    """An entry of the dual state: its start, and the range a saved one must lie in.
 
-    start: float | bool = 0.0
-    low: float = 0.0
-    high: float = LARGEST
+    ``open_low`` excludes the lower end; if the start is an integer, the entry is a whole number.
+    """
 
-
-class Scalar(NamedTuple):
-    """An entry with one number for all constraints, likewise; ``open_low`` excludes the lower end."""
-
-    start: Any
+    start: Any = 0.0
     low: float = 0.0
     high: float = LARGEST
     open_low: bool = False
@@ -74,22 +69,23 @@ class Rule(ABC):
 
     Attributes:
         name: its name in ``constrain(..., rule=name)``.
-        vectors: the entries of the state that `update` reads and returns, in its order; the first is "multipliers".
+        vectors: the entries with one number per constraint that `update` reads and returns, in its order; the first
+            is "multipliers".
         given: entries that `update` only reads: "ratio" (from calibration) and "limit" (from `Limits`).
         lagged: the weights are the multipliers from before the batch, so they are known before the forward pass.
         signed: multipliers can have either sign, so that the rule takes equalities.
     """
 
     name: ClassVar[str]
-    vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector()}
+    vectors: ClassVar[dict[str, Entry]] = {"multipliers": Entry()}
     given: ClassVar[tuple[str, ...]] = ()
     lagged: ClassVar[bool] = False
     signed: ClassVar[bool] = True
 
-    def scalars(self) -> dict[str, Scalar]:
+    def scalars(self) -> dict[str, Entry]:
         """Return the rule's own entries with one number for all constraints; by default its ``dual_rate``, if any."""
         rate = getattr(self, "dual_rate", None)
-        return {} if rate is None else {"dual_rate": Scalar(float(rate), open_low=True)}
+        return {} if rate is None else {"dual_rate": Entry(float(rate), open_low=True)}
 
     def begin(self, dual: Entries) -> tuple[Any, Entries]:
         """Return (the values shared by all constraints in this step, the new scalars besides "dual_steps")."""

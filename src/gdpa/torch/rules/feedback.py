@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from gdpa.base.arrays import positive_part
 from gdpa.base.checks import check_positive
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.torch.rules.base import LARGEST, Entries, Number, Row, Rule, Scalar, Vector, functions
+from gdpa.torch.rules.base import LARGEST, Entries, Entry, Number, Row, Rule, functions
 
 # Every constant of the rule, chosen on seven tasks of `benchmarks.minibatch` and two seeds that are not scored.
 # `python -m benchmarks.minibatch.run constants` halves and doubles each there; docs/benchmarks.md shows the results.
@@ -86,16 +86,16 @@ class Feedback(Rule):
     dual_rate: float = 1.0
     name: ClassVar[str] = "feedback"
     lagged: ClassVar[bool] = True
-    vectors: ClassVar[dict[str, Vector]] = {
-        "multipliers": Vector(),
-        "integral": Vector(0.0, -LARGEST),
-        "smoothed": Vector(0.0, -LARGEST_ERROR, LARGEST_ERROR),
-        "last": Vector(0.0, -LARGEST),
-        "variance": Vector(),
-        "square": Vector(),
-        "largest_square": Vector(TINY),
-        "seen": Vector(),
-        "turns": Vector(),
+    vectors: ClassVar[dict[str, Entry]] = {
+        "multipliers": Entry(),
+        "integral": Entry(0.0, -LARGEST),
+        "smoothed": Entry(0.0, -LARGEST_ERROR, LARGEST_ERROR),
+        "last": Entry(0.0, -LARGEST),
+        "variance": Entry(),
+        "square": Entry(),
+        "largest_square": Entry(TINY),
+        "seen": Entry(),
+        "turns": Entry(),
     }
     given: ClassVar[tuple[str, ...]] = ("ratio", "limit")
 
@@ -151,7 +151,7 @@ class Damped(Rule):
     dual_rate: float = 1.0
     damping: float = 0.1
     name: ClassVar[str] = "damped"
-    vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector(), "size": Vector()}
+    vectors: ClassVar[dict[str, Entry]] = {"multipliers": Entry(), "size": Entry()}
     given: ClassVar[tuple[str, ...]] = ("ratio",)
 
     def __post_init__(self) -> None:
@@ -159,10 +159,10 @@ class Damped(Rule):
         if self.damping > 1:
             raise ValueError(f"damping must lie in (0, 1], got {self.damping!r}")
 
-    def scalars(self) -> dict[str, Scalar]:
+    def scalars(self) -> dict[str, Entry]:
         return {
-            "dual_rate": Scalar(float(self.dual_rate), open_low=True),
-            "damping": Scalar(float(self.damping), 0.0, 1.0, open_low=True),
+            "dual_rate": Entry(float(self.dual_rate), open_low=True),
+            "damping": Entry(float(self.damping), 0.0, 1.0, open_low=True),
         }
 
     def begin(self, dual: Entries) -> tuple[Any, Entries]:

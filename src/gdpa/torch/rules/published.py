@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from gdpa.base.arrays import positive_part
 from gdpa.base.checks import check_count, check_positive, check_share
 from gdpa.core.lagrangian import AugmentedLagrangian, ascended, in_gate, shifted
-from gdpa.torch.rules.base import LARGEST, Entries, Number, Row, Rule, Scalar, Vector, functions
+from gdpa.torch.rules.base import LARGEST, Entries, Entry, Number, Row, Rule, functions
 
 
 def barrier_slope(t: Number) -> Number:
@@ -38,14 +38,14 @@ class Paper(Rule):
     tau: Any = 0.1
     beta_power: float = 1 / 3
     name: ClassVar[str] = "paper"
-    vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector(), "gate": Vector(False, 0, 1)}
+    vectors: ClassVar[dict[str, Entry]] = {"multipliers": Entry(), "gate": Entry(False, 0, 1)}
 
-    def scalars(self) -> dict[str, Scalar]:
+    def scalars(self) -> dict[str, Entry]:
         return {
-            "beta": Scalar(self.beta, open_low=True),
-            "beta_power": Scalar(self.beta_power, -LARGEST),
-            "beta_r": Scalar(0.0),
-            "tau": Scalar(self.tau, 0.0, 1.0, open_low=True),
+            "beta": Entry(self.beta, open_low=True),
+            "beta_power": Entry(self.beta_power, -LARGEST),
+            "beta_r": Entry(0.0),
+            "tau": Entry(self.tau, 0.0, 1.0, open_low=True),
         }
 
     def begin(self, dual: Entries) -> tuple[Any, Entries]:
@@ -84,7 +84,7 @@ class NuPI(Rule):
     proportional: float = 0.1
     nu: float = 0.9
     name: ClassVar[str] = "nupi"
-    vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector(), "smoothed": Vector(0.0, -LARGEST)}
+    vectors: ClassVar[dict[str, Entry]] = {"multipliers": Entry(), "smoothed": Entry(0.0, -LARGEST)}
 
     def update(self, state: Row, given: Row, g: Number, shared: Any, num_equalities: int) -> tuple[Row, Number]:
         multipliers, smoothed = state
@@ -126,7 +126,7 @@ class SPBM(Rule):
     epoch_length: int | None = None
     name: ClassVar[str] = "spbm"
     signed: ClassVar[bool] = False
-    vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector(1e-9, 0.0, 100.0), "penalties": Vector(1.0, 0.1, 1.0)}
+    vectors: ClassVar[dict[str, Entry]] = {"multipliers": Entry(1e-9, 0.0, 100.0), "penalties": Entry(1.0, 0.1, 1.0)}
 
     def __post_init__(self) -> None:
         check_share(gamma=self.gamma, mix=self.mix)
@@ -169,7 +169,7 @@ class PenaltyBarrier(Rule):
     least_penalty: float = 0.1
     name: ClassVar[str] = "penalty-barrier"
     signed: ClassVar[bool] = False
-    vectors: ClassVar[dict[str, Vector]] = {"multipliers": Vector(1e-2), "penalties": Vector(1.0)}
+    vectors: ClassVar[dict[str, Entry]] = {"multipliers": Entry(1e-2), "penalties": Entry(1.0)}
 
     def begin(self, dual: Entries) -> tuple[Any, Entries]:
         return min(0.1 * dual["dual_rate"], 1.0), {}
