@@ -156,13 +156,14 @@ def test_the_rules_would_notice(tmp_path, monkeypatch):
 
 def uses_private_names(path):
     """Return whether a file imports an underscored name of the library, or takes one from a module of it."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    froms = [
-        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gdpa")
-    ]
+    text = path.read_text(encoding="utf-8")
+    if not re.search(r"[\s.]_[a-zA-Z]", text):
+        return False
+    nodes = list(ast.walk(ast.parse(text)))
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gdpa")]
     names = [alias for node in froms for alias in node.names]
     modules = {alias.asname or alias.name for alias in names}
-    taken = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    taken = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
     return any(alias.name.startswith("_") for alias in names) or any(
         node.value.id in modules and re.match(r"_[a-zA-Z]", node.attr) for node in taken
     )

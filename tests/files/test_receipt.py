@@ -221,7 +221,7 @@ class TestDoesNotHold:
         ],
         ids=["tolerance", "far start", "large sizes", "x_scale"],
     )
-    def test_nothing_in_a_receipt_loosens_the_judgement(self, receipt, loosened):
+    def test_nothing_in_a_receipt_loosens_the_judgment(self, receipt, loosened):
         """A point violated by 48, with its true values, and entries that would excuse it."""
         document = json.loads(receipt.read_text())
         now = disc().evaluate(np.array([7.0, 0.0]))
