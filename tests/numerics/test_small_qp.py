@@ -1,11 +1,11 @@
-"""The small program in C against the optimality conditions of the model, and the path without the library."""
+"""The small program in C and its dual against the optimality conditions of the model, and the path without either."""
 
 import numpy as np
 import pytest
 
 from gdpa.numerics import model
 from gdpa.numerics.lbfgs import DENSE, LBFGS
-from gdpa.numerics.model import elastic_qp, model_step
+from gdpa.numerics.model import dual_qp, elastic_qp, model_step
 from gdpa.numerics.qp import WORKING_SET
 
 
@@ -22,12 +22,12 @@ def program(seed, d, m, boxed):
     )
 
 
-@pytest.mark.parametrize("boxed", [False, True])
+@pytest.mark.parametrize("way", ["daqp", "daqp in a box", "dual"])
 @pytest.mark.parametrize("beta", [1.0, 1e3, 1e6])
 @pytest.mark.parametrize(("d", "m", "p"), [(1, 1, 0), (4, 5, 2), (10, 8, 0), (20, 30, 5), (3, 0, 0)])
-def test_it_is_stationary_for_the_model(d, m, p, beta, boxed):
-    B, c, J, r, bounds = program(d + m, d, m, boxed)
-    found = elastic_qp(B, c, J, r, beta, p, bounds)
+def test_it_is_stationary_for_the_model(d, m, p, beta, way):
+    B, c, J, r, bounds = program(d + m, d, m, way == "daqp in a box")
+    found = dual_qp(B, c, J, r, beta, p) if way == "dual" else elastic_qp(B, c, J, r, beta, p, bounds)
     assert found is not None
     step, multipliers = found
     shortfall = r + J @ step
@@ -48,6 +48,7 @@ def test_the_library_and_the_compact_form_take_the_same_step(boxed, monkeypatch)
     _, c, J, r, bounds = program(1, 5, 4, boxed)
     ours = model_step(curvature, c, J, r, 100.0, 1, bounds)
     monkeypatch.setattr(model, "elastic_qp", lambda *_: None)
+    monkeypatch.setattr(model, "dual_qp", lambda *_: None)
     slow = model_step(curvature, c, J, r, 100.0, 1, bounds)
     assert ours.direction == pytest.approx(slow.direction, abs=1e-8)
     assert ours.multipliers == pytest.approx(slow.multipliers, abs=1e-6)
@@ -59,6 +60,8 @@ def test_it_gives_up_on_large_programs_numbers_that_are_not_finite_and_without_t
     assert elastic_qp(-B, c, J, r, 10.0, 0, None) is None
     wide = np.zeros((1, WORKING_SET + 1))
     assert elastic_qp(np.eye(wide.shape[1]), wide[0], wide, r[:1], 10.0, 0, None) is None
+    assert dual_qp(B, c * np.nan, J, r, 10.0, 0) is None
+    assert dual_qp(-B, c, J, r, 10.0, 0) is None
     monkeypatch.setattr(model, "_library", lambda: None)
     assert elastic_qp(B, c, J, r, 10.0, 0, None) is None
 

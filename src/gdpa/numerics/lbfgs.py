@@ -103,8 +103,8 @@ class LBFGS(NamedTuple):
             return self
         s, y = s / size, y / size
         dense = type(s) is np.ndarray and len(s) <= DENSE
-        curvature, unit = dot(s, y), dot(s, s)
-        seen = np.zeros((0, 2)) if dense else self.products(namespace(s).stack([s, y]))
+        curvature = dot(s, y)
+        seen, unit = (np.zeros((0, 2)), 1.0) if dense else (self.products(namespace(s).stack([s, y])), dot(s, s))
         model = dot(s, self.product(s)) if dense else self.sigma * unit - self._lowered(seen[:, 0]) @ seen[:, 0]
         if curvature <= FLAT * model and size < SHRINKING * self.length:
             return self._replace(length=size)
