@@ -134,21 +134,19 @@ def test_an_array_that_occurs_twice_is_kept_once():
 
 
 def test_a_library_is_imported_only_for_its_arrays(tmp_path):
-    import jax.numpy as jnp
     import torch
 
     storage.save(tmp_path / "numpy", State(step=0, x=np.ones(1), multipliers=np.ones(1), evaluation=None, probe=None))
     storage.save(tmp_path / "torch", torch.ones(1))
-    storage.save(tmp_path / "jax", jnp.ones(1))
     code = """if 1:
         import sys
         from gdpa.files import encode, load
-        for name in ("numpy", "torch", "jax"):
+        for name in ("numpy", "torch"):
             encode(load(name))
             print(*[library for library in ("torch", "jax") if library in sys.modules])"""
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
-    assert ran.stdout.splitlines()[:2] == ["", "torch"]
+    assert ran.stdout.splitlines() == ["", "torch"]
 
 
 # Refusals of what cannot be stored
@@ -320,13 +318,13 @@ def test_every_state_comes_back_bit_for_bit_and_continues_alike(name, kind):
         state = method.init(problem, library.array([0.5, 1.5]))
     except UnsupportedProblemError as error:
         pytest.skip(str(error))
-    last = 3 if kind == "jax" else 25
+    last, more = (1, 1) if kind == "jax" else (25, 3)
     for step in range(last + 1):
         if step in (0, 1, last):
             state = detach(state)
             assert_same(state, back(state))
             after, again = state, back(state)
-            for _ in range(3):
+            for _ in range(more):
                 after, again = method.update(problem, after), method.update(problem, again)
             assert_same(detach(after), detach(again))
         state = method.update(problem, state)
