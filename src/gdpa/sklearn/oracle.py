@@ -153,13 +153,16 @@ class RateShard:
         return found.reshape(-1, len(x))
 
     def _passes(self, x: Vector) -> Iterator[tuple[Any, ...]]:
-        """Yield activations, losses with slopes, weights and labels, chunk by chunk; the last chunk's are kept."""
+        """Yield activations, losses with slopes, weights and labels, chunk by chunk; an only chunk keeps its own."""
         for X, targets, weights, labels in self._samples.chunks():
-            if self._known[0] is not X or not np.array_equal(self._known[1], x):
+            if self._known[0] is X and np.array_equal(self._known[1], x):
+                activations, terms = self._known[2:]
+            else:
                 activations = self._network.activations(x, X)
                 terms = [loss(activations[-1], targets) for loss in self._losses]
-                self._known = X, x.copy(), activations, terms
-            yield *self._known[2:], weights, labels
+                if len(labels) == len(self):  # the next question is about the same point
+                    self._known = X, x.copy(), activations, terms
+            yield activations, terms, weights, labels
 
 
 def cell_means(
