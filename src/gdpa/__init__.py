@@ -31,8 +31,8 @@ from gdpa.numerics.differences import FiniteDifferenceWarning
 from gdpa.oracles.derivative_check import check_derivatives
 from gdpa.run.compare import compare
 from gdpa.run.observers import ProgressDisplay
-from gdpa.run.progress import Progress, Run
-from gdpa.run.result import History, Result
+from gdpa.run.progress import History, Progress, Run
+from gdpa.run.result import Result
 from gdpa.run.saving import load_run, save_run
 from gdpa.run.solve import solve
 from gdpa.run.stopping import FeasibleBelow, KKTBelow, MaxOracleCalls, MaxSteps, MaxTime, StopRule

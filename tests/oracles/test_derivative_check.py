@@ -18,7 +18,7 @@ from gdpa import (
     problems,
 )
 from gdpa.oracles.derivative_check import contradiction
-from gdpa.run.result import advise
+from gdpa.run.loop import advise
 
 SOLVABLE = problems.names("solvable")
 

@@ -5,7 +5,7 @@ import pytest
 
 from gdpa import GDPA, MaxSteps, Progress, ProgressDisplay, Run, get_method, problems, solve
 from gdpa.core.units import reference_at
-from gdpa.run.observers import IterationLines, Recorder
+from gdpa.run.observers import IterationLines
 from gdpa.run.oracle import CountingOracle
 
 
@@ -38,35 +38,26 @@ def test_measuring_is_not_on_the_methods_account():
     assert result.calls.backwards == 10 + result.measuring.backwards
 
 
-def test_a_recorder_keeps_every_nth_step():
-    keep = Recorder(every=2)
-    run(keep, record=0)
-    assert keep.history()["step"].tolist() == [2, 4]
-    assert Recorder().history().columns == {}
+def test_the_history_keeps_every_nth_step():
+    assert run(record=2).history["step"].tolist() == [2, 4]
+    assert run(record=0).history.columns == {}
 
 
-def test_a_recorder_goes_on_from_a_history():
-    first, whole = Recorder(), Recorder()
-    run(first, steps=3, record=0)
-    run(whole, steps=5, record=0)
-    own = problems.get("HS12")
-    cut = solve(own.problem, own.x0, GDPA(), stop=MaxSteps(3), record=0)
-    rest = Recorder(before=first.history())
-    solve(own.problem, run=cut.run, stop=MaxSteps(5), observers=[rest], record=0)
+def test_the_history_goes_on_where_a_run_was_cut():
+    own, whole = problems.get("HS12"), run(steps=5).history
+    rest = solve(own.problem, run=run(steps=3).run, stop=MaxSteps(5)).history
     for name in ("step", "forwards", "backwards", "objective", "stationarity", "feasibility", "slackness", "kkt"):
-        assert rest.history()[name].tolist() == whole.history()[name].tolist(), name
+        assert rest[name].tolist() == whole[name].tolist(), name
 
 
-def test_a_recorder_passes_over_a_state_without_a_probe():
+def test_a_state_without_a_probe_is_no_row_of_the_history():
     own = problems.get("HS12")
     state = GDPA().init(own.problem, own.x0)
     run = Run(algorithm=GDPA(), state=state, start=reference_at(state.evaluation, own.x0), shape=(2, 1, 0))
     progress = Progress(CountingOracle(own.problem), run, 1e-4)
     progress.look()
-    assert progress.absolute() is None
-    keep = Recorder()
-    keep(progress)
-    assert len(keep.history()) == 0
+    progress.keep_row()
+    assert len(progress.record().history) == 0
 
 
 def test_the_display_writes_one_line_on_a_terminal():

@@ -272,9 +272,7 @@ def test_a_run_is_what_the_progress_was():
     progress = walking(oracle)
     step_to(oracle, progress, 1, 3.0)
     step_to(oracle, progress, 2, 2.0)
-    from gdpa import History
-
-    run = progress.record(History())
+    run = progress.record()
     again = Progress(bowl(), run, 1e-6)
     for name in ("step", "forwards", "backwards", "seconds", "kkt", "residuals", "best", "best_feasible", "last"):
         assert getattr(again, name) is getattr(progress, name) or getattr(again, name) == getattr(progress, name), name

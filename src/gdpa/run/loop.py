@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from gdpa.base.arrays import all_finite, largest, namespace
+from gdpa.base.arrays import all_finite, largest, namespace, positive_part
 from gdpa.base.sets import ConvexSet
 from gdpa.base.signals import StopRequest
 from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, better, certificate_from
-from gdpa.core.problem import Problem, detach
+from gdpa.core.problem import Evaluation, Problem, detach
 from gdpa.core.units import Units
 from gdpa.methods.base import Probe, State
 from gdpa.methods.method import Method
-from gdpa.run.observers import Recorder
-from gdpa.run.oracle import CountingOracle
+from gdpa.oracles.derivative_check import contradiction, find_contradiction
 from gdpa.run.progress import Caution, Progress
-from gdpa.run.result import Result, advise, message, most_violated
+from gdpa.run.result import Result, most_violated
 from gdpa.run.saving import Saver
 from gdpa.run.stopping import StopRule
 
@@ -27,6 +26,10 @@ from gdpa.run.stopping import StopRule
 CUT = 0.1
 #: ... and one step is cut at most this many times. The last one is 1e-10 of its length: no wall is that near.
 CUTS = 10
+#: A larger relative residual of a stalled run is not explained by the precision of the numbers.
+ROUNDED = 1e-3
+#: A run of an adaptive method that reaches its limit after this many steps may have wrong derivatives.
+MANY_STEPS = 100
 
 
 class Ending(NamedTuple):
@@ -38,23 +41,21 @@ class Ending(NamedTuple):
 
 
 def run_loop(
-    oracle: CountingOracle,
     progress: Progress,
     rules: tuple[StopRule, ...],
     watchers: tuple[Callable[[Progress], None], ...],
     check_every: int,
     saver: Saver | None,
-    recorder: Recorder,
 ) -> Ending:
     """Update until a rule, the method, an observer, a signal or an error ends the run."""
     stop = StopRequest.active() if saver is None else saver.stop
-    run, problem = progress.run, oracle.problem
+    run, oracle, problem = progress.run, progress.oracle, progress.problem
     status = run.state.verdict
     updating = False
     unmeasured: dict[str, Any] = {}
     try:
         if saver is not None:
-            saver.offer(run.state.step, lambda: progress.record(recorder.history()), final=True)
+            saver.offer(run.state.step, progress.record, final=True)
         if run.state.step % check_every == 0:
             with oracle:
                 status = _ask(rules, progress) or status
@@ -81,6 +82,7 @@ def run_loop(
                     run.caution = trust(run.caution, run.algorithm, before, state.step if due else 0)
                     unmeasured = {}
                     if due:
+                        progress.keep_row()
                         for watch in watchers:
                             watch(progress)
                         status = _ask(rules, progress)
@@ -88,7 +90,7 @@ def run_loop(
                 if status is None and progress.diverged:
                     status = Status.DIVERGING
             if saver is not None:
-                saver.offer(run.state.step, lambda: progress.record(recorder.history()))
+                saver.offer(run.state.step, progress.record)
     except KeyboardInterrupt:
         vars(run).update(unmeasured)  # if interrupted while measuring, undo the step; a resumed run repeats it
         return Ending(Status.INTERRUPTED)
@@ -200,7 +202,7 @@ def go_back(progress: Progress, bad: State) -> bool:
 # The end: candidate points are certified from the problem, and the better one becomes the result.
 
 
-def conclude(oracle: CountingOracle, progress: Progress, ending: Ending, recorder: Recorder) -> Result:
+def conclude(progress: Progress, ending: Ending) -> Result:
     """Build the result from the problem at the candidate points, never from the loop's own numbers."""
     run, tolerance, (status, detail, _) = progress.run, progress.tolerance, ending
     if status is Status.LOCALLY_INFEASIBLE and run.best_feasible is not None:  # a feasible point refutes the verdict
@@ -219,13 +221,13 @@ def conclude(oracle: CountingOracle, progress: Progress, ending: Ending, recorde
         detail = f"Most violated: {violated}"
     now, worst = state.evaluation if last is state else None, largest(certificate.relative.worst)
     more = advise(status, run.algorithm, progress.problem, last.x, last.multipliers, now, state.step, worst)
-    history = recorder.history()
+    record = progress.record()
     result = Result(
         x=certificate.x,
         multipliers=certificate.multipliers,
         success=success,
         status=status,
-        message=message(status, ". ".join(filter(None, (detail, more))), certificate),
+        message=" ".join((status.value, *(f"{text}." for text in (detail, more) if text), certificate.summary)),
         certificate=certificate,
         tolerance=tolerance,
         x_last=last.x,
@@ -235,13 +237,55 @@ def conclude(oracle: CountingOracle, progress: Progress, ending: Ending, recorde
         steps=state.step,
         forwards=run.forwards,
         backwards=run.backwards,
-        measuring=oracle.measuring,
+        measuring=progress.oracle.measuring,
         seconds=run.seconds,
-        history=history,
+        history=record.history,
         names=progress.problem.names,
-        run=progress.record(history),
+        run=record,
     )
     return detach(result)
+
+
+def advise(
+    status: Status,
+    algorithm: Any,
+    problem: Problem,
+    x: Array,
+    multipliers: Array,
+    now: Evaluation | None,
+    steps: int,
+    worst: float = 0.0,
+) -> str:
+    """Return advice after this ending at ``x``, in terms of the method; "" if the status suffices.
+
+    The problem is evaluated at a few points if its derivatives are in doubt; ``now`` is the oracle call at ``x``, if it
+    is known. ``worst`` is the largest relative residual of the result: rounding explains a small one alone.
+    """
+    adapts = type(algorithm).__name__ == "AdaptiveGDPA"
+    if status is Status.DIVERGING:
+        lengths = [name for name in ("alpha", "beta") if hasattr(algorithm, "alpha") and hasattr(algorithm, name)]
+        return f"Or the step is too long: reduce {' or '.join(lengths)}" if lengths else ""
+    if status is Status.MAX_STEPS and not adapts:
+        return "Or try AdaptiveGDPA, which tunes itself"
+    if status is Status.MAX_STEPS and steps >= MANY_STEPS:
+        return find_contradiction(problem, x, multipliers, now)
+    if status is Status.STALLED:
+        cause = "The tolerance may be below what the precision of the problem's numbers allows"
+        if not worst <= ROUNDED:
+            cause = "The residuals are too large for rounding: start elsewhere, or look for a kink of a function near x"
+        return find_contradiction(problem, x, multipliers, now) or cause
+    if status is Status.LOCALLY_INFEASIBLE:
+        now = problem.evaluate(x) if now is None else now
+        violation = positive_part(now.constraints, problem.num_equalities)
+        return contradiction(problem, x, violation, now, objective=0.0)
+    return ""
+
+
+def finish(observers: Iterable[Any]) -> None:
+    """Call the method ``finish`` of each observer that has one: the run is over."""
+    for observer in observers:
+        if callable(end := getattr(observer, "finish", None)):
+            end()
 
 
 def _best_certificate(progress: Progress, last: Probe | State, status: Status) -> Certificate:

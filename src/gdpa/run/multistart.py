@@ -16,7 +16,7 @@ from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.problem import Problem
 from gdpa.core.units import lengths_of
-from gdpa.run.observers import finish
+from gdpa.run.loop import finish
 from gdpa.run.oracle import CountingOracle, Counts
 from gdpa.run.progress import Progress
 from gdpa.run.result import Attempt, Result

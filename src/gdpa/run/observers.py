@@ -5,59 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TextIO
 
-import numpy as np
-
-from gdpa.base.arrays import largest, max_norm, to_numpy
+from gdpa.base.arrays import largest, max_norm
 from gdpa.base.checks import is_number
-from gdpa.core.certificate import Residuals
 from gdpa.run.oracle import job_of
 from gdpa.run.progress import Progress
-from gdpa.run.result import History
-
-
-def _scalar(value: Any) -> Any:
-    """A float for a single problem, the host copy of one value each for a batch."""
-    if isinstance(value, float):
-        return value
-    values = to_numpy(value)
-    return float(values) if values.ndim == 0 else np.array(values)
-
-
-class Recorder:
-    """Keeps every ``every``-th step as a row of the history."""
-
-    COLUMNS = ("step", "forwards", "backwards", "seconds", "objective", *Residuals._fields, "kkt")
-
-    def __init__(self, every: int = 1, before: History | None = None) -> None:
-        self.every = every
-        self._rows: list[tuple[Any, ...]] = list(zip(*before.values(), strict=True)) if before else []
-
-    def __call__(self, progress: Progress) -> None:
-        probe, step = progress.run.state.probe, progress.run.state.step
-        if probe is None or step % self.every:
-            return
-        run, absolute = progress.run, progress.absolute()
-        assert absolute is not None
-        assert run.residuals is not None
-        values = map(_scalar, (probe.objective, *absolute, run.residuals.worst))
-        self._rows.append((step, run.forwards, run.backwards, run.seconds, *values))
-
-    def history(self) -> History:
-        """Return the recorded values as columns."""
-        if not self._rows:
-            return History()
-        columns = zip(*self._rows, strict=True)
-        return History({name: np.array(column) for name, column in zip(self.COLUMNS, columns, strict=True)})
-
-
-def finish(observers: Iterable[Any]) -> None:
-    """Call the method ``finish`` of each observer that has one: the run is over."""
-    for observer in observers:
-        if callable(end := getattr(observer, "finish", None)):
-            end()
 
 
 def read_disp(disp: Any) -> tuple[Callable[[Progress], None], ...]:

@@ -14,8 +14,8 @@ import array_api_compat
 from gdpa.base.sets import Box, Reals
 from gdpa.core.problem import Problem, map_arrays
 from gdpa.methods.method import Method
-from gdpa.run.progress import Run
-from gdpa.run.result import History, Result
+from gdpa.run.progress import History, Run
+from gdpa.run.result import Result
 from gdpa.run.stopping import LIMITS
 
 #: With more variables the device is faster. On an H200 a step of 1,000, 10,000 and 100,000 variables takes 2, 4 and

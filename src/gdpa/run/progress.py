@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import all_finite, largest, max_norm, namespace, top
+from gdpa.base.arrays import all_finite, largest, max_norm, to_numpy, top
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Vector
 from gdpa.core.certificate import (
     Certificate,
     Residuals,
@@ -25,8 +25,9 @@ from gdpa.core.certificate import (
 from gdpa.core.units import ReferencePoint, Units, lengths_of, loosest, units_at
 from gdpa.methods.base import Probe, State
 from gdpa.run.oracle import CountingOracle
-from gdpa.run.result import History
 
+#: The columns of the history.
+COLUMNS = ("step", "forwards", "backwards", "seconds", "objective", *Residuals._fields, "kkt")
 #: An iterate this much larger than the start (or than 1) has left every reasonable range.
 DIVERGED = 1e15
 #: A certificate is attempted, whatever the method's own multipliers are, at steps that grow by this factor ...
@@ -41,6 +42,28 @@ MARGIN = 10.0
 #: Residuals in units of an earlier point that are within this factor of the tolerance are measured in their own again.
 #: On 244 problems one run ends 3 points later than with units of every point, which take a sixth of a small step.
 NEAR = 100.0
+
+
+@stored
+@dataclass(frozen=True, repr=False, eq=False)
+class History(dict[str, Vector]):
+    """Columns of numbers recorded along a run, one row per recorded step; ``pandas.DataFrame(history)`` takes it.
+
+    The residuals use the step's own multiplier estimate: stationarity, feasibility and slackness as the paper
+    prints them, ``kkt`` the largest relative one.
+
+    Attributes:
+        columns: the columns by name, also the items of the history itself.
+    """
+
+    columns: dict[str, Vector] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.update(self.columns)
+
+    def __repr__(self) -> str:
+        rows = len(next(iter(self.values()))) if self else 0
+        return f"History({rows} rows of {', '.join(self)})"
 
 
 @stored
@@ -128,14 +151,16 @@ class Progress:
         tolerance: the relative KKT tolerance that ``success`` is judged by.
         finite: whether the last residuals, f and g are finite numbers.
         certificate: the last certificate computed; None if there was none.
+        oracle: the oracle that counts the calls of the problem.
     """
 
-    def __init__(self, oracle: CountingOracle, run: Run, tolerance: float) -> None:
+    def __init__(self, oracle: CountingOracle, run: Run, tolerance: float, every: int = 1) -> None:
         self.run, self.problem, self.tolerance = replace(run, tolerance=tolerance), oracle.problem, tolerance
         self.finite = True
         self.certificate: Certificate | None = None
         self._judged: Array | None = None
-        self._oracle = oracle
+        self.oracle, self._every = oracle, every
+        self._rows: list[tuple[Any, ...]] = list(zip(*run.history.values(), strict=True))
         self._limit = DIVERGED * max(1.0, largest(max_norm(run.start.x)))
         self._size = 0.0
         oracle.method.forwards, oracle.method.backwards = run.forwards, run.backwards
@@ -151,19 +176,30 @@ class Progress:
         """How many updates the method has made."""
         return self.run.state.step
 
-    def record(self, history: History) -> Run:
+    def record(self) -> Run:
         """Return the run as it is now, from which it can be continued."""
-        measuring, now = self._oracle.measuring, self.run.state.evaluation
+        measuring, now = self.oracle.measuring, self.run.state.evaluation
+        columns = zip(COLUMNS, zip(*self._rows, strict=True), strict=True) if self._rows else ()
         return replace(
             self.run,
             values=None if now is None else (now.objective, now.constraints),
             measuring=(measuring.forwards, measuring.backwards),
-            history=history,
+            history=History({name: np.array(column) for name, column in columns}),
         )
+
+    def keep_row(self) -> None:
+        """Keep the last look as a row of the history, unless its step is left out or has no probe."""
+        run, probe, problem = self.run, self.run.state.probe, self.problem
+        if probe is None or run.residuals is None or not self._every or run.state.step % self._every:
+            return
+        x, multipliers, objective, constraints, gradient, *_ = probe
+        absolute = absolute_residuals(problem.domain, x, gradient, constraints, multipliers, problem.num_equalities)
+        values = map(_as_number, (objective, *absolute, run.residuals.worst))
+        self._rows.append((run.state.step, run.forwards, run.backwards, run.seconds, *values))
 
     def count(self, state: State, seconds: float) -> None:
         """Take in one update and its cost."""
-        run, used = self.run, self._oracle.method
+        run, used = self.run, self.oracle.method
         run.state, run.seconds = state, run.seconds + seconds
         run.forwards, run.backwards = used.forwards, used.backwards
 
@@ -230,42 +266,27 @@ class Progress:
 
     def _keep_best(self, probe: Probe, worst: Any) -> None:
         run = self.run
-        if run.best is None or (isinstance(worst, float) and worst < run.best_kkt):
+        if run.best is None:
             run.best, run.best_kkt = probe, worst
-        elif not isinstance(worst, float):
+        else:
             better = worst < run.best_kkt
-            run.best = _merge(better, probe, run.best)
-            run.best_kkt = namespace(worst).where(better, worst, run.best_kkt)
+            run.best, run.best_kkt = _merge(better, probe, run.best), pick(better, worst, run.best_kkt)
 
     def _keep_feasible(self, probe: Probe, feasibility: Any) -> None:
-        run = self.run
-        if isinstance(feasibility, float):
-            if feasibility <= self.tolerance:
-                objective = float(probe.objective)
-                if run.best_feasible is None or objective < run.best_objective:
-                    run.best_feasible, run.best_objective = probe, objective
+        run, feasible, objective = self.run, feasibility <= self.tolerance, probe.objective
+        if feasible is False:  # a single problem
             return
-        xp = namespace(feasibility)
-        feasible = feasibility <= self.tolerance
-        if run.best_feasible is None:  # NaN for members without a feasible point
-            run.best_feasible = probe._replace(x=probe.x * 0 + float("nan"))
-            run.best_objective = xp.zeros_like(probe.objective) + float("nan")
-        known = run.best_objective == run.best_objective
-        better = feasible & (~known | (probe.objective < run.best_objective))
-        run.best_feasible = _merge(better, probe, run.best_feasible)
-        run.best_objective = xp.where(better, probe.objective, run.best_objective)
+        best, lowest = run.best_feasible, run.best_objective
+        objective = objective if objective.ndim else float(objective)
+        if best is None:  # NaN for members of a batch without a feasible point
+            best, lowest = probe._replace(x=probe.x * 0 + math.nan), objective * math.nan
+        better = feasible & ((lowest != lowest) | (objective < lowest))
+        run.best_feasible, run.best_objective = _merge(better, probe, best), pick(better, objective, lowest)
 
     @property
     def diverged(self) -> bool:
         """Whether the iterate had left every reasonable range at the last look, while still finite."""
         return self._size > self._limit
-
-    def absolute(self) -> Residuals | None:
-        """Return the residuals of the last probe as the paper prints them."""
-        probe, domain, p = self.run.state.probe, self.problem.domain, self.problem.num_equalities
-        if probe is None:
-            return None
-        return absolute_residuals(domain, probe.x, probe.gradient, probe.constraints, probe.multipliers, p)
 
     def certified(self, tolerance: float) -> bool:
         """Return whether a certificate recomputed now holds, if one is due; False if none is.
@@ -307,7 +328,17 @@ class Progress:
         return self.certificate
 
 
-def _merge(mask: Array, new: Probe, old: Probe) -> Probe:
+def _merge(mask: Any, new: Probe, old: Probe) -> Probe:
     """Take each batch member from ``new`` if ``mask`` holds, else from ``old``."""
+    if isinstance(mask, bool):
+        return new if mask else old
     x, multipliers, objective, constraints, gradient = pick(mask, new[:5], old[:5])
     return Probe(x, multipliers, objective, constraints, gradient, new.weight)
+
+
+def _as_number(value: Any) -> Any:
+    """Return a float for a single problem, the host copy of one value each for a batch."""
+    if isinstance(value, float):
+        return value
+    values = to_numpy(value)
+    return float(values) if values.ndim == 0 else np.array(values)

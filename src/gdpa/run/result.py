@@ -3,56 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import positive_part, to_numpy
+from gdpa.base.arrays import to_numpy
 from gdpa.base.extras import needed_by
 from gdpa.base.status import Status
 from gdpa.base.stored import stored
 from gdpa.base.text import number, vector
-from gdpa.base.typing import Array, Vector
+from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, violation
-from gdpa.core.problem import Evaluation, Problem
-from gdpa.oracles.derivative_check import contradiction, find_contradiction
 from gdpa.run.oracle import Counts
+from gdpa.run.progress import History
 
 #: A longer table shows this many rows, the most important ones.
 MOST_ROWS = 12
-#: A larger relative residual of a stalled run is not explained by the precision of the numbers.
-ROUNDED = 1e-3
 #: A longer name is cut.
 LONGEST_NAME = 40
-#: A run of an adaptive method that reaches its limit after this many steps may have wrong derivatives.
-MANY_STEPS = 100
 #: Residuals are drawn over a logarithmic axis of at least this many steps.
 FEW_STEPS = 30
 HEAD = ("constraint", "value", "violation", "multiplier", "")
-
-
-@stored
-@dataclass(frozen=True, repr=False, eq=False)
-class History(dict[str, Vector]):
-    """Columns of numbers recorded along a run, one row per recorded step; ``pandas.DataFrame(history)`` takes it.
-
-    The residuals use the step's own multiplier estimate: stationarity, feasibility and slackness as the paper
-    prints them, ``kkt`` the largest relative one.
-
-    Attributes:
-        columns: the columns by name, also the items of the history itself.
-    """
-
-    columns: dict[str, Vector] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.update(self.columns)
-
-    def __repr__(self) -> str:
-        rows = len(next(iter(self.values()))) if self else 0
-        return f"History({rows} rows of {', '.join(self)})"
 
 
 @stored
@@ -282,43 +255,3 @@ def _shown(rows: Sequence[Row]) -> Sequence[Row]:
 def _cells(row: Row) -> tuple[str, ...]:
     name = row.name if len(row.name) <= LONGEST_NAME else row.name[: LONGEST_NAME - 3] + "..."
     return name, *(number(value, 4) for value in row[2:5]), row.mark
-
-
-def message(status: Status, detail: str, certificate: Certificate) -> str:
-    """Return the status' sentence, a sentence of detail, and the residuals."""
-    return f"{status.value}{' ' + detail + '.' if detail else ''} {certificate.summary}"
-
-
-def advise(
-    status: Status,
-    algorithm: Any,
-    problem: Problem,
-    x: Array,
-    multipliers: Array,
-    now: Evaluation | None,
-    steps: int,
-    worst: float = 0.0,
-) -> str:
-    """Return advice after this ending at ``x``, in terms of the method; "" if the status suffices.
-
-    The problem is evaluated at a few points if its derivatives are in doubt; ``now`` is the oracle call at ``x``, if it
-    is known. ``worst`` is the largest relative residual of the result: rounding explains a small one alone.
-    """
-    adapts = type(algorithm).__name__ == "AdaptiveGDPA"
-    if status is Status.DIVERGING:
-        lengths = [name for name in ("alpha", "beta") if hasattr(algorithm, "alpha") and hasattr(algorithm, name)]
-        return f"Or the step is too long: reduce {' or '.join(lengths)}" if lengths else ""
-    if status is Status.MAX_STEPS and not adapts:
-        return "Or try AdaptiveGDPA, which tunes itself"
-    if status is Status.MAX_STEPS and steps >= MANY_STEPS:
-        return find_contradiction(problem, x, multipliers, now)
-    if status is Status.STALLED:
-        cause = "The tolerance may be below what the precision of the problem's numbers allows"
-        if not worst <= ROUNDED:
-            cause = "The residuals are too large for rounding: start elsewhere, or look for a kink of a function near x"
-        return find_contradiction(problem, x, multipliers, now) or cause
-    if status is Status.LOCALLY_INFEASIBLE:
-        now = problem.evaluate(x) if now is None else now
-        violation = positive_part(now.constraints, problem.num_equalities)
-        return contradiction(problem, x, violation, now, objective=0.0)
-    return ""

@@ -30,9 +30,9 @@ from gdpa.core.units import reference_at
 from gdpa.methods import as_algorithm, default_method
 from gdpa.methods.base import Algorithm, State
 from gdpa.run.feasible import SHARE, restored
-from gdpa.run.loop import conclude, find_not_finite, run_loop, trust
+from gdpa.run.loop import conclude, find_not_finite, finish, run_loop, trust
 from gdpa.run.multistart import solve_from_several
-from gdpa.run.observers import Recorder, finish, read_disp
+from gdpa.run.observers import read_disp
 from gdpa.run.oracle import CountingOracle, job_of
 from gdpa.run.placement import choose_placement
 from gdpa.run.progress import NO_TROUBLE, Progress, Run
@@ -187,13 +187,13 @@ def solve(
         tolerance = run.tolerance or default_tolerance(run.state.x)
     if rules is None:
         rules = (KKTBelow(SHARE * tolerance if feasible else tolerance), MaxSteps(MAX_STEPS))
-    progress, recorder = Progress(oracle, run, tolerance), Recorder(record, run.history)
-    watchers = (*((recorder,) if record else ()), *observers, *displays)
+    progress = Progress(oracle, run, tolerance, record)
+    watchers = (*observers, *displays)
     with nullcontext() if saver is None else saver:
-        ending = run_loop(oracle, progress, rules, watchers, check_every, saver, recorder)
+        ending = run_loop(progress, rules, watchers, check_every, saver)
         error, clock = ending.error, oracle.job.clock()
         with oracle, np.errstate(over="ignore", invalid="ignore"):  # the last point may not be finite
-            result = conclude(oracle, progress, ending, recorder)
+            result = conclude(progress, ending)
             if feasible and error is None:
                 result = detach(restored(oracle.problem, result))
         if result.status is Status.MAX_TIME and (waited := oracle.job.clock() - clock) > WORTH_A_SENTENCE:
