@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import PIECE, all_finite, from_numpy, machine_eps, namespace, products
+from gdpa.base.arrays import all_finite, column_pieces, from_numpy, machine_eps, namespace, products
 from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix, cholesky_divided, lapack, solve_symmetric, to_float64
 from gdpa.numerics.lbfgs import LBFGS
@@ -204,10 +204,10 @@ class _Rows(NamedTuple):
         return gram
 
     def gram_on(self, free: Array) -> Matrix:
-        """Return Z Z' over the free coordinates, in pieces of `PIECE` columns so that Z is not copied whole."""
+        """Return Z Z' over the free coordinates, in pieces so that Z is not copied whole."""
         xp, n, ring = namespace(free), self.new.shape[0], self.curvature.ring
         gram: Any = 0.0
-        for piece in (slice(j, j + PIECE) for j in range(0, len(free), PIECE)):
+        for piece in column_pieces(self.new):
             part = self.new[:, piece]
             if ring is not None:
                 part = xp.concat([part, ring.rows[:, piece]])
