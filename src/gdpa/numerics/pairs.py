@@ -16,9 +16,8 @@ from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix
 
-#: Places beyond the pairs that are kept. While a run adds a pair it holds its present state and the last one from which
-#: a step led to finite numbers, so with two more places no array is copied.
-SPARE = 2
+#: Places beyond the pairs that are kept: a run adds a pair while its state before the step is alive.
+SPARE = 1
 #: Two threads may continue from one value.
 _CLAIM = threading.Lock()
 
