@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gdpa.paper.base import OutputError, Settings, UsageError
-from gdpa.paper.figures import Chart, Panel, Series, save, to_svg
+from gdpa.paper.figures import Chart, Panel, Series, draw, save, to_svg
 from gdpa.paper.records import Folder
 from gdpa.paper.report import write_report
 from gdpa.paper.runner import run_units
@@ -81,6 +81,12 @@ def test_linear_axes_keep_values_that_are_not_positive(tmp_path):
     (png, svg) = save(Chart("c", "t", "words", [panel]), tmp_path)
     assert png.is_file()
     assert "<svg" in svg.read_text()
+
+
+def test_a_long_title_is_broken_into_lines_as_wide_as_the_panels():
+    panel = Panel("p", "x", "y", [Series("a", [1, 2], [1.0, 2.0])])
+    titles = [draw(Chart("c", "word " * 12, "words", [panel] * columns)).get_suptitle() for columns in (1, 2)]
+    assert [title.count("\n") for title in titles] == [1, 0]
 
 
 def test_n9_panels_stand_below_each_other_on_a_narrow_page():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -134,7 +135,7 @@ def draw(chart: Chart) -> Any:
     columns, rows = min(chart.columns, max(1, len(chart.panels))), max(1, math.ceil(len(chart.panels) / chart.columns))
     figure = Figure(figsize=(3.6 * columns + 0.4, 2.9 * rows + 1.1), layout="constrained")
     if chart.title:
-        figure.suptitle(chart.title, fontsize=12)
+        figure.suptitle(textwrap.fill(chart.title, 40 * columns), fontsize=12)
     labels = list(dict.fromkeys(series.label for panel in chart.panels for series in panel.series))
     handles: dict[str, Any] = {}
     numbers = itertools.count()

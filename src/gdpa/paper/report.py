@@ -98,7 +98,9 @@ def _picture(folder: Folder, name: str, chart: Chart) -> tuple[Markup, list[str]
     except OSError as error:
         raise OutputError(f"cannot write the figure {chart.name}: {error.strerror}; choose another folder") from error
     shown = without_declaration("".join(path.read_text("utf-8") for path in paths if path.suffix == ".svg"))
-    if min(chart.columns, len(chart.panels)) > 1:
+    if min(chart.columns, len(chart.panels)) == 1:
+        shown = f'<div class="single">{shown}</div>'
+    else:
         narrow = without_declaration(to_svg(replace(chart, name=f"{chart.name}-narrow", title="", columns=1)))
         shown = f'<div class="wide">{shown}</div><div class="narrow">{narrow}</div>'
     return Markup(shown), [str(path.relative_to(folder.path)) for path in paths]
