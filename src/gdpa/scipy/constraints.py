@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -24,11 +25,164 @@ from gdpa.base.sets import REALS, Box, ConvexSet
 from gdpa.base.text import warn_user
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Evaluation, Problem
+from gdpa.numerics.differences import EPS_DOUBLE, SCHEMES, GroupedDifferences, derivative, precision
 from gdpa.numerics.sparse.matrix import FEW_COLUMNS, Pattern, SparseMatrix, is_sparse, read
-from gdpa.scipy.functions import Function
+from gdpa.oracles.returned import real_numbers
 
 #: The most numbers that remembered points may hold.
 _MEMORY = 2**23
+
+
+class OutOfCallsError(Exception):
+    """Raised instead of a call beyond the limit on calls."""
+
+
+@dataclass
+class Function:
+    """A user's vector function with its sides ``lower <= c(x) <= upper``; counted and checked at every call.
+
+    Attributes:
+        name: the argument it came from, for messages.
+        jac: ``jac(x, *args)``, a scheme of finite differences, or True if ``fun`` returns (value, derivative).
+        lower, upper: the sides; None for the objective, which must be one number.
+        matrix: A of ``fun(x) = A x``, which is neither called nor counted; None for other functions.
+        sparsity: which entries of the Jacobian may be nonzero; then finite differences find several columns with one
+            call, and the Jacobian is sparse.
+        hess: ``hess(x, v, *args)``, the Hessian of v'c; None if not given.
+        limit: the most calls of ``fun``, differences included (``nfev``); None for no limit.
+        size: how many values ``fun`` returns, known after the first call.
+        precision: the eps of the numbers that ``fun`` returns.
+    """
+
+    name: str
+    fun: Callable[..., Any]
+    jac: Any = "2-point"
+    args: tuple[Any, ...] = ()
+    lower: Any = None
+    upper: Any = None
+    matrix: Any = None
+    relative_step: Any = None
+    absolute_step: float | None = None
+    sparsity: Pattern | None = None
+    hess: Any = None
+    limit: int | None = None
+    size: int | None = None
+    nfev: int = field(default=0, init=False)
+    njev: int = field(default=0, init=False)
+    precision: float = field(default=EPS_DOUBLE, init=False)
+    _differences: GroupedDifferences | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.fun):
+            raise TypeError(f"{self.name} must be callable, got {self.fun!r}")
+        if self.jac is not True and not callable(self.jac) and self.jac not in SCHEMES:
+            options = f"callable, True, None or one of {SCHEMES}"
+            raise ValueError(f"the jac of {self.name} must be {options}, got {self.jac!r}")
+        if self.lower is not None:
+            self._check_sides()
+
+    def _check_sides(self) -> None:
+        try:
+            lower, upper = np.broadcast_arrays(np.asarray(self.lower, dtype=float), np.asarray(self.upper, dtype=float))
+        except ValueError as error:
+            raise ValueError(f"lb and ub of {self.name} do not fit each other: {error}") from None
+        bad = np.isnan(lower) | np.isnan(upper) | (lower > upper) | np.isposinf(lower) | np.isneginf(upper)
+        if bad.any():
+            i = np.unravel_index(int(np.argmax(bad)), bad.shape)
+            raise ValueError(f"lb <= c(x) <= ub of {self.name} leaves no value: lb={lower[i]}, ub={upper[i]}")
+        if lower.ndim > 1:
+            raise ValueError(f"lb and ub of {self.name} have shape {lower.shape}, expected a number or one per value")
+        self.lower, self.upper = (lower, upper) if lower.ndim else (float(lower), float(upper))
+
+    def value(self, x: Vector) -> tuple[Vector, Any]:
+        """Return c(x), and its derivative if the same call gives it."""
+        if self.matrix is not None:
+            return self.matrix @ x, self.matrix
+        if self.limit is not None and self.nfev >= self.limit:
+            raise OutOfCallsError
+        self.nfev += 1
+        raw = self.fun(x.copy(), *self.args)
+        slope = None
+        if self.jac is True:
+            try:
+                raw, slope = raw
+            except (TypeError, ValueError):
+                raise ValueError(f"{self.name} must return (value, gradient) when jac=True, got {raw!r}") from None
+            self.njev += 1
+        is_complex = x.dtype.kind == "c"  # a step of the scheme "cs"
+        value = real_numbers(self.name, raw, complex_too=is_complex)
+        if value.dtype != np.float64:
+            self.precision = max(self.precision, precision(value))
+        if value.ndim != 1 and value.size == 1:  # SciPy takes an array of one value for a number
+            value = value.reshape(1)
+        if value.ndim != 1 or self.size not in (None, value.shape[0]):
+            if self.lower is None:
+                raise ValueError(
+                    f"{self.name} must return one number, got shape {value.shape} "
+                    "(The user-provided objective function must return a scalar value.)"
+                )
+            expected = "a vector" if self.size is None else f"{self.size} values"
+            remedy = "; flatten it with .ravel()" if value.ndim > 1 else ""
+            raise ValueError(f"{self.name} must return {expected}, got shape {value.shape}{remedy}")
+        self.size = value.shape[0]
+        if not is_complex:
+            value = value.astype(float)
+        return value, None if slope is None else self._shape(slope, x.shape[0])
+
+    def slope(self, x: Vector, value: Vector, free: Vector, domain: ConvexSet) -> Any:
+        """Return J(x) with a column for every variable.
+
+        Finite differences move the ``free`` variables inside their box ``domain`` and leave the columns of the others
+        NaN.
+        """
+        self.njev += 1
+        d = x.shape[0]
+        if callable(self.jac):
+            return self._shape(self.jac(x.copy(), *self.args), d)
+        lower, upper = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
+        step, y = self.relative_step, x[free]
+        if np.ndim(step):
+            step = np.broadcast_to(step, x.shape)[free]
+        elif step is None and self.absolute_step is not None:
+            with np.errstate(divide="ignore"):
+                step = self.absolute_step / np.abs(y)  # at y_j = 0 the default
+
+        def values(y: Vector) -> Vector:
+            moved = x.astype(y.dtype)
+            moved[free] = y
+            return self.value(moved)[0]
+
+        if self.sparsity is None:
+            J: Vector = np.full((len(value), d), np.nan)
+            J[:, free] = derivative(values, y, value, self.jac, lower, upper, step, self.precision, self.name)
+            return J
+        if self._differences is None:
+            if self.sparsity.shape != (len(value), d):
+                raise ValueError(
+                    f"finite_diff_jac_sparsity of {self.name} must have shape {(len(value), d)}, got "
+                    f"{self.sparsity.shape}: one row per value, one column per variable"
+                )
+            ones = np.ones(len(self.sparsity.indices))
+            self._differences = GroupedDifferences(SparseMatrix(self.sparsity, ones).restricted(free).pattern)
+        grouped = self._differences(values, y, value, self.jac, lower, upper, step, self.precision)
+        grouped = grouped if free.all() else grouped.spread(np.flatnonzero(free), d)
+        return grouped if d > FEW_COLUMNS else grouped.toarray()
+
+    def _shape(self, raw: Any, d: int) -> Any:
+        """Return a derivative of the user as a matrix, dense or sparse."""
+        shape = (self.size or 0, d)
+        if type(raw) is not np.ndarray:
+            if is_sparse(raw) and self.lower is not None and d > FEW_COLUMNS:
+                return read(raw, f"the jac of {self.name}", shape)
+            raw = raw.toarray() if hasattr(raw, "toarray") else raw
+        dense = np.asarray(raw, dtype=float)
+        matrix = dense if dense.ndim == 2 else np.atleast_2d(dense)
+        if matrix.shape != shape:
+            raise ValueError(
+                f"the jac of {self.name} must have shape {shape}, got {dense.shape}: "
+                "one row per value, one column per variable"
+            )
+        return matrix
 
 
 def read_bounds(bounds: Any, dimension: int) -> ConvexSet:
@@ -76,16 +230,12 @@ def read_constraints(constraints: Any, dimension: int) -> list[Function]:
     if constraints is None:
         return []
     if isinstance(constraints, Mapping) or hasattr(constraints, "keep_feasible") or callable(constraints):
-        functions = [_read("constraints", constraints, dimension)]
-    else:
-        try:
-            listed = list(constraints)
-        except TypeError:
-            raise TypeError(f"constraints must be a SciPy constraint or a list of them, got {constraints!r}") from None
-        functions = [_read(f"constraints[{i}]", constraint, dimension) for i, constraint in enumerate(listed)]
-    for function in functions:
-        _check_sides(function)
-    return functions
+        return [_read("constraints", constraints, dimension)]
+    try:
+        listed = list(constraints)
+    except TypeError:
+        raise TypeError(f"constraints must be a SciPy constraint or a list of them, got {constraints!r}") from None
+    return [_read(f"constraints[{i}]", constraint, dimension) for i, constraint in enumerate(listed)]
 
 
 def _read(name: str, constraint: Any, dimension: int) -> Function:
@@ -168,22 +318,6 @@ def _read_dict(name: str, constraint: Mapping[str, Any]) -> Function:
 def as_tuple(args: Any) -> tuple[Any, ...]:
     """Return further arguments of a function as a tuple; SciPy takes a single one, too."""
     return args if isinstance(args, tuple) else (args,)
-
-
-def _check_sides(function: Function) -> None:
-    try:
-        lower, upper = np.broadcast_arrays(
-            np.asarray(function.lower, dtype=float), np.asarray(function.upper, dtype=float)
-        )
-    except ValueError as error:
-        raise ValueError(f"lb and ub of {function.name} do not fit each other: {error}") from None
-    bad = np.isnan(lower) | np.isnan(upper) | (lower > upper) | np.isposinf(lower) | np.isneginf(upper)
-    if bad.any():
-        i = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        raise ValueError(f"lb <= c(x) <= ub of {function.name} leaves no value: lb={lower[i]}, ub={upper[i]}")
-    if lower.ndim > 1:
-        raise ValueError(f"lb and ub of {function.name} have shape {lower.shape}, expected a number or one per value")
-    function.lower, function.upper = (lower, upper) if lower.ndim else (float(lower), float(upper))
 
 
 class Point:

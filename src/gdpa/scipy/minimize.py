@@ -27,8 +27,15 @@ from gdpa.run.progress import Progress
 from gdpa.run.result import Result
 from gdpa.run.solve import solve
 from gdpa.run.stopping import MaxSteps, Polished, StopRule
-from gdpa.scipy.constraints import Canonical, as_tuple, read_bounds, read_constraints, warn_optimize
-from gdpa.scipy.functions import Function, OutOfCallsError
+from gdpa.scipy.constraints import (
+    Canonical,
+    Function,
+    OutOfCallsError,
+    as_tuple,
+    read_bounds,
+    read_constraints,
+    warn_optimize,
+)
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
