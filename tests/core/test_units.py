@@ -216,7 +216,8 @@ def test_a_reference_point_records_the_point_the_values_and_the_gradient(library
 
 
 def reference_near(problem, x):
-    return nearby(problem, x, problem.evaluate(x))
+    now = problem.evaluate(x)
+    return nearby(problem, x, now, lengths_of(problem.x_scale, x, now))
 
 
 @pytest.mark.parametrize("domain", [REALS, NonNegative(), Box([0.0, -3.0], [1.0, 5.0]), Ball(3.0)])

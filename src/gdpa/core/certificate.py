@@ -251,8 +251,9 @@ def certify(
 
     snapped, inside = problem.domain.snap(x, machine_eps(x) ** 0.5 if snap is None else snap), problem.domain.project(x)
     now = called(snapped)
-    reference = nearby(problem, snapped, now)
-    certificate = certificate_at(problem, snapped, reference, now, multipliers)
+    lengths = lengths_of(problem.x_scale, snapped, now)
+    reference = nearby(problem, snapped, now, lengths)
+    certificate = certificate_at(problem, snapped, reference, now, multipliers, lengths)
     if inside is snapped or not some(inside != snapped):
         return certificate
     # If g is steep the way to the boundary, however short, may cost more than it gains.
@@ -325,10 +326,15 @@ def _judged(
 
 
 def certificate_at(
-    problem: Problem, x: Array, reference: ReferencePoint, now: Evaluation, multipliers: Array | None = None
+    problem: Problem,
+    x: Array,
+    reference: ReferencePoint,
+    now: Evaluation,
+    multipliers: Array | None = None,
+    lengths: Array | None = None,
 ) -> Certificate:
-    """Return the certificate of exactly this point of X."""
-    lengths = lengths_of(problem.x_scale, x, now)
+    """Return the certificate of exactly this point of X; ``lengths`` are those of the point, if they are known."""
+    lengths = lengths_of(problem.x_scale, x, now) if lengths is None else lengths
     units = units_at(lengths, reference, x, now, is_whole(x, now))
     judged = judge(problem, x, units, now, multipliers)
     return certificate_from(problem, lengths, units, now.objective, now.constraints, x, *judged)

@@ -95,10 +95,10 @@ def loosest(x: Array, now: Evaluation) -> ReferencePoint:
     return ReferencePoint(x, 0 * x + large, 0 * now.constraints + large)
 
 
-def nearby(problem: Problem, x: Array, now: Evaluation) -> ReferencePoint:
-    """Return the reference point for a certificate of ``x``: a point of X within `NEARBY` of its lengths."""
+def nearby(problem: Problem, x: Array, now: Evaluation, lengths: Array) -> ReferencePoint:
+    """Return the reference point for a certificate of ``x``: a point of X within `NEARBY` of its ``lengths``."""
     now.gradient()  # before another point is evaluated: SciPy's functions remember one
-    lengths, shift, share = lengths_of(problem.x_scale, x, now), asymmetric_direction(x), NEARBY
+    shift, share = asymmetric_direction(x), NEARBY
     while share >= NEARBY / 1000:
         point = problem.domain.project(x + share * lengths * shift)
         reference = reference_at(problem.evaluate(point), point)

@@ -18,8 +18,8 @@ from gdpa.base.arrays import (
     namespace,
     own_copy,
     positive_part,
+    row_sizes,
     to_numpy,
-    zeros_like,
 )
 from gdpa.base.checks import check_count, check_limit, is_count
 from gdpa.base.signals import finishing_the_step
@@ -374,9 +374,12 @@ def _with_multipliers(algorithm: Any, problem: Problem, state: State, multiplier
 def _check_finite(problem: Problem, evaluation: Evaluation) -> None:
     g = evaluation.constraints
     culprit = find_not_finite(problem, evaluation.objective, g)
-    # One backward pass through everything finds a derivative of the wrong shape before the first step.
-    if not culprit and not all_finite(evaluation.pullback(namespace(g).ones_like(g))):
-        finite = all_finite(evaluation.pullback(zeros_like(g)))
-        culprit = f"the {'Jacobian of the constraints' if finite else 'gradient of the objective'} is not finite"
+    if not culprit:
+        # One backward pass through everything finds a derivative of the wrong shape before the first step.
+        known = evaluation.knows_derivatives
+        passed = row_sizes(evaluation.jacobian()) if known else evaluation.pullback(namespace(g).ones_like(g))
+        if not all_finite(passed, evaluation.gradient() if known else passed):
+            finite = all_finite(evaluation.gradient())
+            culprit = f"the {'Jacobian of the constraints' if finite else 'gradient of the objective'} is not finite"
     if culprit:
         raise ValueError(f"{culprit} at the start x0; choose a start where f, g and their derivatives are finite")

@@ -97,14 +97,14 @@ class Polished:
     GAIN = 1e-3
 
     def __init__(self, tolerance: float, steps: int) -> None:
-        self._certified, self._goal, self._steps, self._end = KKTBelow(tolerance), self.GAIN * tolerance, steps, -1
+        self._tolerance, self._goal, self._steps, self._end = tolerance, self.GAIN * tolerance, steps, -1
 
     def __call__(self, progress: Progress) -> Status | None:
         step = progress.step
         if step == 0:  # another of several starts
             self._end = -1
         if self._end < 0:
-            if self._certified(progress) is None:
+            if not progress.certified(self._tolerance):
                 return None
             self._end = step + (self._steps if step else 0)
             if progress.certificate is not None and progress.certificate.holds(self._goal):

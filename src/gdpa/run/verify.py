@@ -101,7 +101,7 @@ def verify(problem: Any, receipt: str | os.PathLike[str] | Receipt, *, tolerance
         other = f"another problem: {found[0]} constraints, {found[1]} of them equalities"
         return Verification(receipt, None, given, (f"{other}; the receipt has {m} and {receipt.equalities}",))
     lengths = lengths_of(problem.x_scale, x, now)
-    units = units_at(lengths, nearby(problem, x, now), x, now, is_whole(x, now))
+    units = units_at(lengths, nearby(problem, x, now, lengths), x, now, is_whole(x, now))
     gradient = now.pullback(receipt.multipliers)
     certificate = certificate_from(
         problem, lengths, units, now.objective, now.constraints, x, receipt.multipliers, gradient
