@@ -112,10 +112,10 @@ def _ask(rules: tuple[StopRule, ...], progress: Progress) -> Status | None:
 
 def find_not_finite(problem: Problem, objective: Array, constraints: Array) -> str:
     """Return which of f and g is not finite, as half a sentence; "" if both are."""
+    if all_finite(objective, constraints):
+        return ""
     if not all_finite(objective):
         return f"the objective is {objective}"
-    if all_finite(constraints):
-        return ""
     i = next(i for i in range(constraints.shape[-1]) if not all_finite(constraints[..., i]))
     return f"the constraint {problem.constraint_name(i)} is {constraints[..., i]}"
 

@@ -185,6 +185,7 @@ def solve(
         raise ValueError(f"feasible must be False for a batch of shape {tuple(run.state.x.shape)}; solve one by one")
     if tolerance is None:
         tolerance = run.tolerance or default_tolerance(run.state.x)
+    tolerance = float(tolerance)
     if rules is None:
         rules = (KKTBelow(SHARE * tolerance if feasible else tolerance), MaxSteps(MAX_STEPS))
     progress = Progress(oracle, run, tolerance, record)

@@ -78,10 +78,8 @@ class Function:
         if self.jac is not True and not callable(self.jac) and self.jac not in SCHEMES:
             options = f"callable, True, None or one of {SCHEMES}"
             raise ValueError(f"the jac of {self.name} must be {options}, got {self.jac!r}")
-        if self.lower is not None:
-            self._check_sides()
-
-    def _check_sides(self) -> None:
+        if self.lower is None:
+            return
         try:
             lower, upper = np.broadcast_arrays(np.asarray(self.lower, dtype=float), np.asarray(self.upper, dtype=float))
         except ValueError as error:
