@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable
 from typing import Any
 
 
@@ -30,7 +29,7 @@ def check_positive(**values: Any) -> None:
     Traceback (most recent call last):
     ValueError: beta must be a positive finite number, got -1.0
     """
-    _check(values, lambda value: 0 < value < math.inf, "be a positive finite number")
+    _check(values, 0, math.inf, "be a positive finite number")
 
 
 def check_positive_if_given(**values: Any) -> None:
@@ -48,7 +47,7 @@ def check_at_least(least: float, /, **values: Any) -> None:
     Traceback (most recent call last):
     ValueError: prox must be a finite number of at least 0, got -1.0
     """
-    _check(values, lambda value: least <= value < math.inf, f"be a finite number of at least {least}")
+    _check(values, least, math.inf, f"be a finite number of at least {least}", least)
 
 
 def check_inside(low: float, high: float, /, **values: Any) -> None:
@@ -58,7 +57,7 @@ def check_inside(low: float, high: float, /, **values: Any) -> None:
     Traceback (most recent call last):
     ValueError: tau must lie strictly between 0 and 1, got 1.0
     """
-    _check(values, lambda value: low < value < high, f"lie strictly between {low} and {high}")
+    _check(values, low, high, f"lie strictly between {low} and {high}")
 
 
 def check_share(**values: Any) -> None:
@@ -68,21 +67,24 @@ def check_share(**values: Any) -> None:
     Traceback (most recent call last):
     ValueError: discount must lie in [0, 1), got 1
     """
-    _check(values, lambda value: 0 <= value < 1, "lie in [0, 1)")
+    _check(values, 0, 1, "lie in [0, 1)", 0)
 
 
 def check_limit(zero: bool = False, /, **values: Any) -> None:
     """Raise ValueError unless every value is a positive number (or ``zero``, if allowed); infinity is no limit."""
     kind = "nonnegative" if zero else "positive"
-    _check(values, lambda value: value > 0 or (zero and value == 0), f"be a {kind} number")
+    _check(values, 0, math.inf, f"be a {kind} number", *((0, math.inf) if zero else (math.inf,)))
 
 
 def check_count(least: int, /, **values: Any) -> None:
     """Raise ValueError unless every value is an integer of at least ``least``."""
-    _check(values, lambda value: is_count(value, least), f"be an integer of at least {least}")
-
-
-def _check(values: dict[str, Any], holds: Callable[[Any], bool], rule: str) -> None:
     for name, value in values.items():
-        if not (is_number(value) and holds(value)):
+        if not is_count(value, least):
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def _check(values: dict[str, Any], low: float, high: float, rule: str, *ends: float) -> None:
+    """Raise unless every value is a number between ``low`` and ``high``, or one of the ``ends``."""
+    for name, value in values.items():
+        if not (is_number(value) and (low < value < high or value in ends)):
             raise ValueError(f"{name} must {rule}, got {value!r}")
