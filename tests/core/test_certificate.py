@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear, minimize
 
@@ -282,6 +282,7 @@ def fitted_worst(domain, x, c, A, b):
     [REALS, Box(0.0, 1.0), Ball(1.0), Simplex(), Product([(2, Box(0.0, 1.0)), (2, Simplex())])],
     ids=["reals", "box", "ball", "simplex", "product"],
 )
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10_000))
 def test_the_fit_is_the_least_squares_it_says(domain, seed):
     rng = np.random.default_rng(seed)

@@ -55,7 +55,7 @@ def test_a_string_over_an_obstacle_is_straight_off_it(never_dense):
 
 
 def test_optimal_control_agrees_with_the_dense_step(never_dense, monkeypatch):
-    case, result = solved("control", 300)
+    case, result = solved("control", 120)
     monkeypatch.undo()
     dense = gdpa.from_functions(
         case.objective,

@@ -20,13 +20,13 @@ def parabola(steepness, factor=1.0):
 @pytest.mark.parametrize("steepness", [1e2, 1e4, 1e6, 1e8])
 def test_a_point_is_not_certified_by_the_slope_of_a_constraint_that_is_never_active(steepness, factor, rng):
     problem = parabola(steepness, factor)
-    for x in rng.uniform(-3.0, 5.0, (50, 1)):
+    for x in rng.uniform(-3.0, 5.0, (20, 1)):
         assert not gdpa.certify(problem, x).holds(1e-6)
     assert gdpa.certify(problem, np.array([1.0])).holds(1e-9)
 
 
 def test_a_run_past_a_steep_constraint_is_successful_only_at_the_solution(rng):
     problem = parabola(1e6)
-    for x0 in rng.uniform(-3.0, 5.0, (20, 1)):
+    for x0 in rng.uniform(-3.0, 5.0, (6, 1)):
         result = gdpa.solve(problem, x0)
         assert not result.success or abs(result.x[0] - 1) < 1e-4

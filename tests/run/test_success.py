@@ -198,9 +198,9 @@ def test_a_resumed_run_stops_where_the_straight_one_does(cut):
 def test_a_long_run_resumed_early_has_the_same_success():
     own, method = problems.get("HS12"), GDPA(alpha=0.02, beta=0.05)
     for tolerance in (1e-1, 1e-2, 1e-3):
-        straight = solve(own.problem, own.x0, method, stop=MaxSteps(3000), tolerance=tolerance, record=0)
-        first = solve(own.problem, own.x0, method, stop=MaxSteps(120), tolerance=tolerance, record=0)
-        rest = solve(own.problem, run=first.run, stop=MaxSteps(3000), tolerance=tolerance, record=0)
+        straight = solve(own.problem, own.x0, method, stop=MaxSteps(900), tolerance=tolerance, record=0)
+        first = solve(own.problem, own.x0, method, stop=MaxSteps(60), tolerance=tolerance, record=0)
+        rest = solve(own.problem, run=first.run, stop=MaxSteps(900), tolerance=tolerance, record=0)
         assert rest.x_last.tobytes() == straight.x_last.tobytes()
         assert (rest.success, rest.status) == (straight.success, straight.status)
         assert rest.certificate.relative == straight.certificate.relative
@@ -278,7 +278,7 @@ def test_values_in_single_precision_differenced_by_minimize():
 @pytest.mark.parametrize("s", [(1e-3, 1e3), (1e3, 1e-3)], ids=["km and mm", "mm and km"])
 def test_one_variable_in_kilometers_and_one_in_millimeters(s, start):
     s = np.array(s)
-    result = solve(disc(s), s * np.array(start))
+    result = solve(disc(s), s * np.array(start), stop=[KKTBelow(1e-6), MaxSteps(1000)])
     assert_honest(result, np.array([s[0], 0.0]), s)
 
 
