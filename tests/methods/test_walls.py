@@ -24,15 +24,15 @@ def same(a, b):
 @EVERY_RUN
 def test_no_run_ends_at_a_wall_and_all_can_be_continued(name, wall, long):
     problem, x0, method = prepare(name, wall, long)
-    result = solve(problem, x0, method, stop=MaxSteps(200))
-    assert result.steps == 200
+    result = solve(problem, x0, method, stop=MaxSteps(120))
+    assert result.steps == 120
     assert result.status in (Status.MAX_STEPS, Status.CONVERGED)
     for numbers in (result.x, result.multipliers, result.x_last, result.multipliers_last, result.history["objective"]):
         assert np.isfinite(numbers).all()
     assert np.isfinite(result.objective)
     assert (np.diff(result.history["step"]) > 0).all()  # a repeated step has one row
-    after = solve(problem, run=result.run, stop=MaxSteps(210), record=0)
-    assert after.steps == 210
+    after = solve(problem, run=result.run, stop=MaxSteps(130), record=0)
+    assert after.steps == 130
     assert after.status in (Status.MAX_STEPS, Status.CONVERGED)
 
 

@@ -178,18 +178,19 @@ class LBFGS(NamedTuple):
         return LBFGS(sigma=sigma, limit=self.limit)
 
     def inverse_product(self, v: Array) -> Array:
-        """Return H v by the two-loop recursion (Nocedal and Wright, Algorithm 7.4)."""
-        xp = namespace(v)
-        curvatures = np.diagonal(self.gram, self.pairs).tolist()  # s'y
-        triples = [(s, y, 1 / sy) for s, y, sy in zip(self.steps, self.changes, curvatures, strict=True)]
-        coefficients = []
-        for s, y, rho in reversed(triples):
-            coefficients.append(rho * xp.sum(s * v))
-            v = v - coefficients[-1] * y
-        v = v / self.sigma
-        for (s, y, rho), a in zip(triples, reversed(coefficients), strict=True):
-            v = v + (a - rho * xp.sum(y * v)) * s
-        return v
+        """Return H v by the two-loop recursion (Nocedal and Wright, Algorithm 7.4) on products with the pairs."""
+        if self.ring is None:
+            return v / self.sigma
+        k, gram, u = self.pairs, self.gram, self.products(v[None, :])[:, 0]
+        curvatures = gram.diagonal(k)  # s'y
+        a, taken = np.zeros(k), np.zeros(2 * k)  # the vector of the recursion is v plus these shares of the s and y
+        for i in reversed(range(k)):
+            a[i] = (u[i] + gram[i] @ taken) / curvatures[i]
+            taken[k + i] = -a[i]
+        u, taken = u / self.sigma, taken / self.sigma
+        for i in range(k):
+            taken[i] = a[i] - (u[k + i] + gram[k + i] @ taken) / curvatures[i]
+        return v / self.sigma + self.ring.combine(taken)
 
     def product(self, v: Array) -> Array:
         """Return B v by the compact form."""
