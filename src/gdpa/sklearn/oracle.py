@@ -145,11 +145,13 @@ class RateShard:
     def rows(self, x: Vector) -> Vector:
         found: Vector = np.zeros((len(self._losses), self._cells, len(x)))
         for activations, terms, weights, labels in self._passes(x):
-            order = slice(None) if (labels[1:] >= labels[:-1]).all() else np.argsort(labels, kind="stable")
+            slopes = [weights[:, None] * each for _, each in terms]
+            if (labels[1:] < labels[:-1]).any():
+                order = np.argsort(labels, kind="stable")
+                activations, slopes = ([part[order] for part in parts] for parts in (activations, slopes))
             ends = np.cumsum([0, *np.bincount(labels, minlength=self._cells)]).tolist()
-            cells, below = [slice(a, b) for a, b in pairwise(ends)], [layer[order] for layer in activations]
-            slopes = ((weights[:, None] * each)[order] for _, each in terms)
-            found += [self._network.gradients(x, below, each, cells) for each in slopes]
+            cells = [slice(a, b) for a, b in pairwise(ends)]
+            found += [self._network.gradients(x, activations, each, cells) for each in slopes]
         return found.reshape(-1, len(x))
 
     def _passes(self, x: Vector) -> Iterator[tuple[Any, ...]]:
