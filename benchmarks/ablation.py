@@ -40,7 +40,7 @@ NUMERICS = (
     ("lbfgs", "FLAT", 0.0),
     ("lbfgs", "SHRINKING", 1.0),
     ("lbfgs", "DENSE", 0),
-    ("model", "ROUNDS", 1),
+    ("qp", "ROUNDS", 1),
     ("model", "PRIMAL_TOLERANCE", None),
     ("qp", "WORKING_SET", 10**9),
     ("qp", "TALL", 10**9),

@@ -388,7 +388,7 @@ def test_rows_far_from_active_are_not_pulled_back():
         asked.clear()
         F = state.lagrangian._replace(multipliers=np.array(multipliers))
         new = state.replaced(lagrangian=F, reference=Reference(np.zeros(2), values))
-        sqp.enter_sqp(scaled(problem, new), new.replaced(evaluation=None))
+        SQP.enter(scaled(problem, new), new.replaced(evaluation=None))
         assert [w for w in asked if any(w)] == wanted
 
 

@@ -12,7 +12,7 @@ from gdpa.base.sets import Box, ConvexSet, Reals
 from gdpa.base.typing import Array
 from gdpa.core.units import Units
 from gdpa.numerics.dense import Matrix, cholesky_divided, to_float64
-from gdpa.numerics.qp import nonnegative_least_squares
+from gdpa.numerics.qp import WORKING_SET, nonnegative_least_squares
 from gdpa.numerics.sparse.matrix import SparseMatrix
 from gdpa.numerics.sparse.model import sparse_least_squares
 
@@ -25,9 +25,8 @@ FEW_BOUNDS = 20
 PIECES = 20
 #: From this many coordinates on, the rows stay where they are and (m, m) numbers travel to the host. A triangle of
 #: (1,000,000, 4) numbers takes 115 ms on a CPU, their products 5 ms; on a GPU the copy to the host takes longer still.
+#: More than `WORKING_SET` rows travel all the same: `nonnegative_least_squares` chooses the few that are near active.
 MANY = 10_000
-#: ... unless there are more rows than this, of which few are near active: `nonnegative_least_squares` chooses them.
-FEW_ROWS = 100
 #: The products square the condition of the rows: below this share of a row outside the others, the triangle decides.
 LEAST_SHARE = 1e-4
 
@@ -64,7 +63,7 @@ def _on_host(*arrays: Array) -> tuple[Matrix, ...]:
 
 def _has_long_rows(domain: ConvexSet, J: Array) -> bool:
     """Return whether `_fit_by_products` takes these rows."""
-    return 0 < J.shape[0] <= FEW_ROWS and J.shape[1] >= MANY and isinstance(domain, Reals)
+    return 0 < J.shape[0] <= WORKING_SET and J.shape[1] >= MANY and isinstance(domain, Reals)
 
 
 def _fit_by_products(grad_f: Array, J: Array, slack: Matrix, p: int) -> Matrix | None:

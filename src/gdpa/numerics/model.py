@@ -20,10 +20,8 @@ from gdpa.base.arrays import all_finite, column_pieces, from_numpy, machine_eps,
 from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix, cholesky_divided, lapack, solve_symmetric, to_float64
 from gdpa.numerics.lbfgs import LBFGS
-from gdpa.numerics.qp import WORKING_SET, nonnegative_qp
+from gdpa.numerics.qp import ROUNDS, WORKING_SET, nonnegative_qp
 
-#: The number of guesses of the active bounds; the last one is clipped.
-ROUNDS = 12
 #: Up to this many variables and constraints together daqp takes less time than the dual: 10 us against 23 with 10
 #: variables and 8 constraints, 35 against 34 with 30 and 20, 109 against 55 with 50 and 30, 430 against 125 with 80 and
 #: 50.
@@ -88,7 +86,7 @@ def model_step(
     c is the gradient of all but the constraints in J, r = g + lambda / beta their shifted values, lower <= 0 <= upper
     the bounds of p, and [.]_+ the identity on the last ``num_equalities`` rows. The active bounds are found by a
     primal-dual active-set iteration: free coordinates that leave the box are put on its edge, those on the edge whose
-    gradient points inwards are freed.
+    gradient points inwards are freed. The last guess is clipped.
 
     References:
         S. J. Wright, "Superlinear convergence of a stabilized SQP method to a degenerate solution", Computational

@@ -20,8 +20,8 @@ from gdpa.numerics.dense import Matrix, cholesky_divided, diagonal_sizes, lapack
 
 #: With more multipliers than this, nnls takes too long.
 WORKING_SET = 100
-#: Rounds of block pivoting at most. Where it works it takes 5 to 10.
-PIVOTS = 12
+#: Guesses of a set of active constraints or bounds at most. Where guessing works it takes 5 to 10.
+ROUNDS = 12
 #: Shares of its row that a slack is raised to on the path of penalties, in turn. Each takes 4 to 15 steps of Newton.
 PATH = (1e-1, 1e-2, 2e-3, 1e-4, 1e-5, 1e-6)
 #: Slacks above this share of their row are eliminated from a least squares problem; smaller ones would lose digits.
@@ -161,7 +161,7 @@ def _follow_path(D: Matrix, slack: Matrix, b: Matrix) -> Any:
     r, inside = b, np.zeros(len(slack), dtype=bool)
     for share in PATH:
         raised, pulls = np.maximum(slack, share * sizes), D @ r
-        for _ in range(4 * PIVOTS):
+        for _ in range(4 * ROUNDS):
             inside, y = pulls > 0, np.zeros(len(slack))
             y[inside] = _least_squares(D[inside], raised[inside], b)
             d = b - y @ D - r
@@ -217,7 +217,7 @@ def _pivot(
         for linear least squares problems with nonnegative variables", Mathematics of Computation 63 (1994).
     """
     inside = first
-    for _ in range(PIVOTS):
+    for _ in range(ROUNDS):
         y = np.zeros(len(floor))
         y[inside] = solve_on(inside)
         wrong = np.where(inside, y < 0, slope(y) < -floor)

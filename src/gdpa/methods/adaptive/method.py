@@ -28,7 +28,7 @@ from gdpa.methods.adaptive.scaling import (
     own_lengths,
     scaling_from,
 )
-from gdpa.methods.adaptive.sqp import begins_with_sqp, enter_sqp, nearly_active
+from gdpa.methods.adaptive.sqp import SQP, begins_with_sqp, nearly_active
 from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Reference, Trial, largest_violation
 from gdpa.methods.base import Probe
 from gdpa.methods.method import Method, MethodCard
@@ -120,7 +120,7 @@ class AdaptiveGDPA(Settings, Method):
             phase=QuasiNewton(),
         )
         if sqp:
-            state = enter_sqp(scaled, state)
+            state = SQP.enter(scaled, state)
         else:
             w = F.weights(call.constraints)
             gradient = call.pullback(w) if J is None else call.gradient() + w @ call.jacobian()
@@ -131,7 +131,7 @@ class AdaptiveGDPA(Settings, Method):
         """Return the first state with other multipliers than zero."""
         F = state.lagrangian.with_multipliers(state.scaling.scale(multipliers))
         scaled = ScaledProblem(problem, state.scaling)
-        state = state.phase.renew(scaled, state.replaced(lagrangian=F, multipliers=multipliers, hessian=None))
+        state = state.phase.enter(scaled, state.replaced(lagrangian=F, multipliers=multipliers, hessian=None))
         return state.phase.plan(self, scaled, state)
 
     def carry(self, problem: Problem, x0: Array, before: AdaptiveState) -> AdaptiveState:
@@ -152,7 +152,7 @@ class AdaptiveGDPA(Settings, Method):
         F = F._replace(beta=min(F.beta, float(self.beta)))
         state = state.replaced(scaling=before.scaling, lagrangian=F, multipliers=before.multipliers, hessian=None)
         state = state.replaced(reference=Reference.at(state.call(scaled)))
-        state = state.phase.renew(scaled, state).replaced(curvature=before.curvature)
+        state = state.phase.enter(scaled, state).replaced(curvature=before.curvature)
         return state.phase.plan(self, scaled, state)
 
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
@@ -250,7 +250,7 @@ class AdaptiveGDPA(Settings, Method):
         made = 2 * (state.step - state.phase_since)  # one forward and one backward pass at each point
         if made < self.rules.patience * (rows + 2) or state.call(problem).original.has_cheap_jacobian:
             return state
-        state = enter_sqp(problem, state.replaced(curvature=state.curvature.cleared()))
+        state = SQP.enter(problem, state.replaced(curvature=state.curvature.cleared()))
         return state.phase.plan(self, problem, state)
 
     def _in_suitable_lengths(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:

@@ -75,16 +75,12 @@ class QuasiNewton(Phase):
     def plan(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         return state.replaced(trial=descend(problem, state.z, state.gradient, state.curvature))
 
-    def renew(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
-        return enter_quasi_newton(problem, state)
-
-
-def enter_quasi_newton(problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
-    """Return the state at the same x in the quasi-Newton phase, before it is planned."""
-    state = state.replaced(phase=QuasiNewton(), phase_since=state.step)
-    gradient = merit_gradient(problem, state)
-    curvature = LBFGS.fresh(gradient, state.curvature.limit)
-    return state.replaced(gradient=gradient, curvature=curvature, hessian=None)
+    @classmethod
+    def enter(cls, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        state = state.replaced(phase=cls(), phase_since=state.step)
+        gradient = merit_gradient(problem, state)
+        curvature = LBFGS.fresh(gradient, state.curvature.limit)
+        return state.replaced(gradient=gradient, curvature=curvature, hessian=None)
 
 
 def measure(problem: ScaledProblem, old: AdaptiveState, state: AdaptiveState) -> AdaptiveState:

@@ -20,10 +20,10 @@ from gdpa.base.stored import stored
 from gdpa.core.certificate import gradient_mapping, violation
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.units import ROUNDINGS, asymmetric_direction
-from gdpa.methods.adaptive.quasi_newton import descend, enter_quasi_newton, measure, merit_gradient
+from gdpa.methods.adaptive.quasi_newton import QuasiNewton, descend, measure, merit_gradient
 from gdpa.methods.adaptive.rules import Rules, Settings
 from gdpa.methods.adaptive.scaling import ScaledProblem
-from gdpa.methods.adaptive.sqp import begins_with_sqp, enter_sqp
+from gdpa.methods.adaptive.sqp import SQP, begins_with_sqp
 from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Phase, Trial
 
 
@@ -118,9 +118,9 @@ class Restoration(Phase):
             reference=state.reference.newest(),
             monitor=Monitor(restorations=state.monitor.restorations + 1),
         )
-        state = enter_quasi_newton(problem, state).replaced(phase_since=since)
+        state = QuasiNewton.enter(problem, state).replaced(phase_since=since)
         sqp = begins_with_sqp(problem, state.call(problem).original, state.x.shape[-1], method.step, rules)
-        return enter_sqp(problem, state) if sqp else state
+        return SQP.enter(problem, state) if sqp else state
 
 
 def enter_restoration(method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:

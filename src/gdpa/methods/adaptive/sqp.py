@@ -127,8 +127,11 @@ class SQP(Phase):
         model = model_at(problem, state.z, state, self.gradient, self.jacobian, g, largest_violation(g, p))
         return model.step(state.lagrangian, rules).direction
 
-    def renew(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
-        return enter_sqp(problem, state)
+    @classmethod
+    def enter(cls, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        now, F = state.call(problem), state.lagrangian
+        phase = cls(now.gradient(), needed_rows(state, now, F), F.multipliers)
+        return state.replaced(phase=phase, phase_since=state.step)
 
     def rescaled(self, a: float, b: Array | float, c: float) -> Self:
         J = self.jacobian if isinstance(b, float) else b[:, None] * self.jacobian
@@ -146,13 +149,6 @@ def begins_with_sqp(problem: Problem | ScaledProblem, now: Evaluation, d: int, s
         return False
     cheap = (now.has_cheap_jacobian or max(m - p, p) <= rules.few_rows) and (m * d <= JACOBIAN_LIMIT or now.is_sparse)
     return step == "jacobian" or (step == "auto" and cheap)
-
-
-def enter_sqp(problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
-    """Return the state at the same x in the SQP phase, before it is planned."""
-    now, F = state.call(problem), state.lagrangian
-    phase = SQP(now.gradient(), needed_rows(state, now, F), F.multipliers)
-    return state.replaced(phase=phase, phase_since=state.step)
 
 
 def nearly_active(state: AdaptiveState, F: AugmentedLagrangian) -> Array:

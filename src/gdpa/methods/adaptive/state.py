@@ -52,8 +52,9 @@ class Phase:
         """Return the state with its next trial."""
         raise NotImplementedError
 
-    def renew(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
-        """Return the state at the start of the phase, before it is planned, with other multipliers or units."""
+    @classmethod
+    def enter(cls, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        """Return the state at the same x at the start of the phase, before it is planned."""
         raise NotImplementedError
 
     def rescaled(self, a: float, b: Array | float, c: float) -> Self:
