@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gdpa import namespace
-from gdpa.base.arrays import HOST_PIECE, dot, from_numpy, is_floating, max_norm, norm, positive_part, products, to_numpy
+from gdpa.base.arrays import LONG_ROW, dot, from_numpy, is_floating, max_norm, norm, positive_part, products, to_numpy
 from tests.libraries import Library
 
 VALUES = [[1.0, -2.0, 0.5, -0.0], [-1.0, 3.0, -4.0, 2.0]]
@@ -60,7 +60,7 @@ def test_only_real_floating_arrays_count_as_floating(library):
 
 def test_long_products_of_single_precision_are_summed_in_double():
     torch = pytest.importorskip("torch")
-    n = 3 * HOST_PIECE + 5
+    n = 3 * LONG_ROW + 5
     row = torch.full((1, n), 0.1, dtype=torch.float32)
     exact = n * float(np.float32(0.1)) ** 2
     assert products(row, row).item() == pytest.approx(exact, rel=1e-12)
