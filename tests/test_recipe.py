@@ -148,10 +148,10 @@ def test_the_experiment_runs_and_is_reported(tmp_path, monkeypatch):
 
     load("An experiment", tmp_path, monkeypatch)
     monkeypatch.setitem(EXPERIMENTS, "steps", "an_experiment")
-    study, settings = get("steps"), Settings()
+    study = get("steps")
     folder = Folder(tmp_path / "out", "gdpa reproduce steps")
-    work = study.units(settings)
-    folder.begin("steps", settings, work)
+    work = study.units(Settings())
+    folder.begin("steps", work)
     assert run_units(folder, work, lambda event: None) == []
     section = study.section(list(folder.read("steps")))
     assert [row[0] for row in section.tables[0].rows] == ["adaptive-gdpa", "damped-gdpa"]

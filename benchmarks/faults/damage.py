@@ -117,7 +117,7 @@ def whole() -> Path:
     path = Path(mkdtemp(prefix="gdpa-records-"))
     units = [unit for unit in rate.units(Settings(steps=10)) if unit.setting == "disc-product"]
     folder = Folder(path, "gdpa reproduce rate")
-    folder.begin("rate", Settings(steps=10), units)
+    folder.begin("rate", units)
     run_units(folder, units, lambda event: None)
     return path
 

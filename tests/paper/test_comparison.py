@@ -212,7 +212,7 @@ def test_a_lost_record_comes_back_the_same(toy, tmp_path):
     def run():
         events: list = []
         with folder.lock():
-            folder.begin("mnpc", Settings(), units)
+            folder.begin("mnpc", units)
             assert run_units(folder, units, events.append) == []
         kinds = [event.kind for event in events if event.kind in ("finished", "skipped")]
         return kinds, {record.unit.name: record for record in folder.read("mnpc")}

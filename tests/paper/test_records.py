@@ -4,7 +4,7 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from gdpa.paper.base import OutputError, Settings, Unit
+from gdpa.paper.base import OutputError, Unit
 from gdpa.paper.provenance import about
 from gdpa.paper.records import Folder
 
@@ -12,7 +12,7 @@ UNIT = Unit("toy", "m", "s", 0, {"k": [1, 2.5, None]})
 
 
 def write(folder, unit=UNIT, rows=((1, 0.1), (2, 1 / 3))):
-    folder.begin("toy", Settings(), [unit])
+    folder.begin("toy", [unit])
     columns = dict(zip(("step", "value"), map(list, zip(*rows, strict=True)), strict=True))
     folder.finish(unit, {"answer": 42}, columns, {"seconds": 1.0, **about("gdpa reproduce toy")})
 
@@ -39,7 +39,7 @@ def test_words_are_columns_too(tmp_path):
 
 def test_a_unit_is_finished_with_its_record_until_it_is_forgotten(tmp_path):
     folder = Folder(tmp_path)
-    folder.begin("toy", Settings(), [UNIT])
+    folder.begin("toy", [UNIT])
     assert not folder.finished(UNIT)
     assert folder.read("toy") == []
     folder.finish(UNIT, {}, {}, {})
@@ -51,13 +51,13 @@ def test_a_unit_is_finished_with_its_record_until_it_is_forgotten(tmp_path):
 
 
 def test_a_plan_is_noted_once(tmp_path):
-    folder = Folder(tmp_path, "gdpa reproduce toy")
+    folder, other = Folder(tmp_path, "gdpa reproduce toy"), Unit("toy", "m", "s", 1)
     for _ in range(3):
-        folder.begin("toy", Settings(), [UNIT])
+        folder.begin("toy", [UNIT])
     assert len(folder.file("toy").rows()) == 1
-    folder.begin("toy", Settings(seeds=2), [UNIT])
+    folder.begin("toy", [UNIT, other])
     assert len(folder.file("toy").rows()) == 2
-    assert folder.run("toy")["settings"]["seeds"] == 2
+    assert folder.run("toy") == {"command": "gdpa reproduce toy", "units": [UNIT.name, other.name]}
 
 
 def test_a_second_run_is_refused_and_the_lock_ends_with_its_holder(tmp_path):
@@ -137,7 +137,7 @@ def test_a_whole_line_that_makes_no_sense_is_named_and_the_others_are_read(tmp_p
     file = Folder(tmp_path).file("toy")
     file.replace([edit(row) if row.get("hash") == UNIT.hash else row for row in file.rows()])
     folder = Folder(tmp_path, complain=told.append)
-    folder.begin("toy", Settings(), [UNIT, other])
+    folder.begin("toy", [UNIT, other])
     assert [record.unit for record in folder.read("toy")] == [other]
     assert (folder.finished(UNIT), folder.finished(other)) == (False, True)
     assert len(told) == 1

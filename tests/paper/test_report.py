@@ -16,7 +16,7 @@ CHROMIUM = Path("/usr/bin/chromium")
 @pytest.fixture
 def filled(toy, tmp_path):
     folder, units = Folder(tmp_path, "gdpa reproduce toy --out <here>"), toy.units(Settings())
-    folder.begin("toy", Settings(), units)
+    folder.begin("toy", units)
     run_units(folder, units[:2], lambda event: None)
     return folder
 

@@ -13,7 +13,7 @@ from gdpa.paper.runner import run_units
 def begin(path, units):
     folder = Folder(path, "gdpa reproduce")
     for name in {unit.experiment for unit in units}:
-        folder.begin(name, Settings(), units)
+        folder.begin(name, units)
     return folder
 
 

@@ -133,7 +133,7 @@ def reproduce(
             for name, units in plans.items():
                 if units:
                     command = _command([name], out, settings, only)
-                    problems.append(_run(name, Folder(out, command), settings, units, workers, fresh))
+                    problems.append(_run(name, Folder(out, command), units, workers, fresh))
             report = write_report(folder)
         _say(f"report: {report.resolve()}")
     if any(problems):
@@ -159,12 +159,12 @@ def _plan(name: str, settings: Settings, only: str | None) -> list[Unit]:
     return [unit for unit in units if unit.name in names]
 
 
-def _run(name: str, folder: Folder, settings: Settings, units: Sequence[Unit], jobs: int, fresh: bool) -> int:
+def _run(name: str, folder: Folder, units: Sequence[Unit], jobs: int, fresh: bool) -> int:
     """Run units of one experiment and return its exit code."""
     from gdpa.paper.display import display
     from gdpa.paper.runner import run_units
 
-    folder.begin(name, settings, units)
+    folder.begin(name, units)
     try:
         with display(name, len(units), console) as listen:
             failed = run_units(folder, units, listen, jobs=jobs, fresh=fresh)

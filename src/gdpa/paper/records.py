@@ -16,14 +16,14 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gdpa.base.writing import write_whole
-from gdpa.paper.base import OutputError, Settings, Unit
+from gdpa.paper.base import OutputError, Unit
 
 Row = dict[str, Any]
 Columns = dict[str, list[float | int | str]]
@@ -270,9 +270,9 @@ class Folder:
         path = self.path / experiment / NAME
         return self._files.setdefault(experiment, RecordFile(path, self._complain, _check))
 
-    def begin(self, experiment: str, settings: Settings, units: Sequence[Unit]) -> None:
-        """Note the request of this run."""
-        plan = {"settings": asdict(settings), "command": self.command, "units": [unit.name for unit in units]}
+    def begin(self, experiment: str, units: Sequence[Unit]) -> None:
+        """Note the request of this run: the command, which holds all settings, and the units."""
+        plan = {"command": self.command, "units": [unit.name for unit in units]}
         if plan != self.run(experiment):
             self.file(experiment).append({"plan": plan})
 

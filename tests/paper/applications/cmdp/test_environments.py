@@ -87,29 +87,22 @@ def test_taxi_ends_where_the_episode_ends():
     assert optimum.utilities[0] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_frozen_lake_is_solved_to_the_linear_programs_value():
-    cmdp = frozen_lake(0.02)
-    optimum = solve_linear_program(cmdp)
-    free = solve_linear_program(cmdp, constrained=False)
-    assert free.utilities[0] < -0.05  # the budget binds
-    method = GDPA(alpha=100.0, beta=10.0, tau=0.1)
-    problem = as_problem(cmdp, "direct")
+@pytest.mark.parametrize(
+    ("make", "method", "close"),
+    [
+        (lambda: frozen_lake(0.02), GDPA(alpha=100.0, beta=10.0, tau=0.1), 5e-4),
+        (lambda: cliff_walking(2.0, exploring=True), GDPA(alpha=1.0, beta=1.0, tau=0.1), 2e-3),
+    ],
+    ids=["FrozenLake", "CliffWalking"],
+)
+def test_both_are_solved_to_the_linear_programs_value(make, method, close):
+    cmdp = make()
+    optimum, problem = solve_linear_program(cmdp), as_problem(cmdp, "direct")
+    assert optimum.multipliers[0] > 0.1  # the budget binds
     x = solve(problem, start_of(cmdp, "direct"), method, stop=MaxSteps(3000), check_every=50).x_last
     reward, utilities = cmdp.returns(policy_of(cmdp, x, "direct"))
     assert reward == pytest.approx(optimum.reward, rel=1e-3)
-    assert utilities[0] == pytest.approx(-0.02, abs=5e-4)
-
-
-def test_cliff_walking_is_solved_to_the_linear_programs_value_from_exploring_starts():
-    cmdp = cliff_walking(2.0, exploring=True)
-    optimum = solve_linear_program(cmdp)
-    assert optimum.multipliers[0] > 0.1
-    method = GDPA(alpha=1.0, beta=1.0, tau=0.1)
-    problem = as_problem(cmdp, "direct")
-    x = solve(problem, start_of(cmdp, "direct"), method, stop=MaxSteps(3000), check_every=50).x_last
-    reward, utilities = cmdp.returns(policy_of(cmdp, x, "direct"))
-    assert reward == pytest.approx(optimum.reward, rel=1e-3)
-    assert utilities[0] == pytest.approx(-2.0, abs=2e-3)
+    assert utilities[0] == pytest.approx(cmdp.thresholds[0], abs=close)
 
 
 def test_the_adaptive_method_solves_both_to_high_accuracy():
