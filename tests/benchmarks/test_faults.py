@@ -58,7 +58,7 @@ MUTATIONS = {
         "forged",
     ),
     "infinite multipliers are loaded": (
-        *("gdpa.torch.dual", "_check_vector", "(value <= vector.high)", "~value.isnan()"),
+        *("gdpa.torch.dual", "_check", "is_number(number) and low <= number <= entry.high", "number == number"),
         "forged",
     ),
     "records are appended without the lock": (
