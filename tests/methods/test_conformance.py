@@ -267,6 +267,26 @@ def test_saved_and_loaded_run_is_the_straight_run_bit_for_bit(name: str, kind: s
     assert same(straight, state)
 
 
+@pytest.mark.parametrize("step", ["jacobian", "pullback"])
+def test_a_run_of_long_vectors_is_the_straight_run_bit_for_bit(step: str, tmp_path: Any) -> None:
+    """Above 100 variables the states of AdaptiveGDPA share the array of their pairs."""
+    a = np.linspace(0, 1, 133)
+    problem = from_functions(
+        lambda x: (x**4).sum() + (x - a) @ (x - a),
+        lambda x: np.array([1 - x.sum(), x @ x - 40]),
+        gradient=lambda x: 4 * x**3 + 2 * (x - a),
+        jacobian=lambda x: np.stack([-np.ones_like(x), 2 * x]),
+    )
+    method = get_method("adaptive-gdpa")(memory=4, step=step)
+    straight = saved = method.init(problem, 2 * a)
+    for r in range(30):
+        straight, saved = method.update(problem, straight), method.update(problem, saved)
+        if r % 3 == 1:
+            saved = through_a_file(saved, tmp_path / "state")
+    assert same(straight, saved)
+    assert straight.curvature.pairs == 4
+
+
 @ALL
 def test_update_leaves_the_old_state_alone(name: str) -> None:
     method, known = get_method(name).tuned(), first_problem(name)

@@ -156,6 +156,17 @@ def test_successive_matrices_share_one_array(rng):
     assert len(arrays) == 1
 
 
+def test_a_matrix_of_torchs_inference_mode_continues_outside_it():
+    torch = pytest.importorskip("torch")
+    s, y = torch.ones(3), torch.tensor([1.0, 2.0, 3.0])
+    with torch.inference_mode():
+        inside = LBFGS().updated(1 * s, 1 * y)
+    again = inside.updated(y, s).updated(s, y)
+    assert again.pairs == 3
+    expected = LBFGS().updated(s, y).updated(y, s).updated(s, y)
+    assert again.product(s).tolist() == expected.product(s).tolist()
+
+
 def test_threads_may_continue_from_one_matrix(rng):
     def follow(k):
         s = np.full(20_000, 1.0)

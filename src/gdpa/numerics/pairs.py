@@ -77,6 +77,8 @@ class Pairs:
         with _CLAIM:
             living = [user for reference in self._users if (user := reference()) is not None]
             taken = any((user.newest - place) % places < len(user.scales) for user in living)
+            if array_api_compat.is_torch_array(s):  # torch locks arrays of its inference mode outside it
+                taken |= self.data.is_inference() and not s.is_inference()
             joined = Pairs(_copied(self.data), newest, scales) if taken else self._sharing(newest, scales)
         joined.data[2 * place], joined.data[2 * place + 1] = s, y
         return joined
