@@ -163,7 +163,10 @@ def work(rank, world, folder):
 
 def spawn(folder, world=4):
     """Run every case on ``world`` processes and return what each of them saw."""
-    processes = mp.spawn(work, args=(world, str(folder)), nprocs=world, join=False)
+    method = "forkserver" if "forkserver" in mp.get_all_start_methods() else "spawn"
+    if method == "forkserver":  # which imports torch once for all ranks
+        mp.set_forkserver_preload(["tests.torch.ranks", "torch.distributed.fsdp"])
+    processes = mp.start_processes(work, args=(world, str(folder)), nprocs=world, join=False, start_method=method)
     deadline = time.monotonic() + LIMIT
     while not processes.join(timeout=5):
         if time.monotonic() > deadline:

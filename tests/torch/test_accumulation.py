@@ -140,7 +140,7 @@ def test_stale_uses_the_weights_of_the_step_before():
     assert (weights != 0).any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["paper", "sgd"])
 def test_stale_trains(kind):
     net = network()
     opt = make(kind, net.parameters(), accumulate="stale")

@@ -23,14 +23,14 @@ def scaled_step(net, opt, scaler, i, overflow=False, clip=False):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clip", [False, True])
-def test_a_hundred_overflows_leave_everything_as_it_was(kind, clip):
+def test_overflows_leave_everything_as_it_was(kind, clip):
     net = network()
     opt = make(kind, net.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for i in range(5):
         scaled_step(net, opt, scaler, i, clip=clip)
     before, point, beta = duals(opt), flat(net), opt.param_groups[0].get("beta_r")
-    for i in range(100):
+    for i in range(20):
         scaled_step(net, opt, scaler, i, overflow=True, clip=clip)
         assert same(before, duals(opt))
         assert torch.equal(point, flat(net))

@@ -59,9 +59,7 @@ def test_learns_within_the_limit():
     assert opt.multipliers[0] > 0
 
 
-@pytest.mark.parametrize(
-    ("f_scale", "g_scale"), [(1e4, (1, 1)), (1e-4, (1, 1)), (1.0, (1e4, 1e-4)), (0.01, (0.01, 100))]
-)
+@pytest.mark.parametrize(("f_scale", "g_scale"), [(1e4, (1, 1)), (0.01, (1e4, 1e-4))])
 def test_units_of_f_and_g_do_not_matter(f_scale, g_scale):
     reference = train(steps=300)[0]
     scaled, opt, _ = train(steps=300, f_scale=f_scale, g_scale=g_scale)

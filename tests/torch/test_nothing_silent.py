@@ -17,14 +17,14 @@ from tests.torch.helpers import KINDS, batch, duals, flat, make, network, same, 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("named", [False, True])
 def test_gradients_that_are_not_finite_skip_the_step_and_are_named(kind, named):
-    """500 injections in all, one number in one gradient each: nothing changes, and the parameter is named."""
+    """One number in one gradient each: nothing changes, and the parameter is named."""
     net = network()
     opt = make(kind, net.named_parameters() if named else net.parameters())
     train(net, opt, 3)
     before, point = duals(opt), flat(net)
     params = dict(net.named_parameters())
     rng = torch.Generator().manual_seed(0)
-    for i in range(84):
+    for i in range(24):
         j = int(torch.randint(len(params), (1,), generator=rng))
         name = list(params)[j]
         opt.zero_grad()
@@ -36,8 +36,8 @@ def test_gradients_that_are_not_finite_skip_the_step_and_are_named(kind, named):
             opt.step()
         assert torch.equal(point, flat(net))
         assert same(before, duals(opt))
-    assert opt.skipped == 84
-    assert "84 steps were skipped" in str(opt.report())
+    assert opt.skipped == 24
+    assert "24 steps were skipped" in str(opt.report())
 
 
 def test_many_bad_gradients_are_named_in_short():
