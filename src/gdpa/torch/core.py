@@ -124,8 +124,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
                 vector = self._leave_out(g, vector, here)
             updates, w = dual.weigh(batch, vector.dtype)
             loss = f + torch.dot(vector, w)
-            stage = Stage(batch, f, loss, updates)
-            stage.settle(self._capturable)
+            stage = Stage(batch, f, loss, updates, self._capturable)
         else:
             size, first = self._roster.sizes(vector.detach(), samples, counts, self._nan == "absent"), stage is None
             here = size[1:] > 0
@@ -133,7 +132,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             if pool.mode == "stale":
                 pool.add(f, vector, size)
                 batch = dual.read(vector, samples=size)
-                stage = stage or Stage(batch, f, f, {})
+                stage = stage or Stage(batch, f, f, {}, self._capturable)
                 w = dual.entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
                 loss = f + torch.dot(vector, torch.where(here, w, torch.zeros_like(w)))
             else:
@@ -143,7 +142,6 @@ class MultiplierOptimizer(torch.optim.Optimizer):
                 if stage is None:
                     stage = self._weigh_means(vector)
                     stage.calls = 0
-                    stage.settle(self._capturable)
                 stage.calls += 1
                 batch = stage.batch
                 share = pool.shares(size, batch.samples)  # type: ignore[arg-type]  # the pool's have samples
@@ -160,7 +158,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         means, samples = self._pool.means(like)
         batch = self.dual_state.read(means[1:], samples=samples)
         updates, w = self.dual_state.weigh(batch, means.dtype)
-        stage = Stage(batch, means[0], means[0] + torch.dot(means[1:], w), updates)
+        stage = Stage(batch, means[0], means[0] + torch.dot(means[1:], w), updates, self._capturable)
         stage.weights = w.clone()
         return stage
 
@@ -233,7 +231,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if not (compiling or stage.check_backward(groups)):  # the compiler does not see graphs of others
             return loss
         if self._accumulate is not None:
-            self._close_parts(stage)
+            stage = self._close_parts(stage)
         if not stage.guarded and not stage.check_finite(self._roster):
             self._skipped += 1
             return loss
@@ -257,19 +255,19 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         self._record.keep(stage)
         return loss
 
-    def _close_parts(self, stage: Stage) -> None:
-        """Finish a step of several micro-batches."""
+    def _close_parts(self, stage: Stage) -> Stage:
+        """Return the stage of all micro-batches of a step."""
         if self._accumulate == "exact":
             if stage.calls != self._pool.calls:
                 seen = f"{self._pool.calls} micro-batches but lagrangian {stage.calls}"
                 raise RuntimeError(f"add_micro_batch saw {seen}; both must see the same")
         else:
-            whole = self._weigh_means(stage.loss)
-            stage.batch, stage.objective, stage.check = whole.batch, whole.objective, whole.check
-            stage.updates = {**whole.updates, **stage.updates}
+            updates, stage = stage.updates, self._weigh_means(stage.loss)
+            stage.updates |= updates
             if not self.dual_state.rule.lagged:
-                stage.updates["stale_weights"] = whole.weights.double()
+                stage.updates["stale_weights"] = stage.weights.double()
         self._pool.forget()
+        return stage
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and with them the stage of a step that did not happen.

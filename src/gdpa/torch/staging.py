@@ -59,14 +59,28 @@ class Stage:
 
     loss: torch.Tensor
     weights: torch.Tensor
+    objective: Any
+    check: Any
     calls = 1
     guarded = False
     _phase = Phase.STAGED
     _arrived: Any = None
 
-    def __init__(self, batch: Batch, objective: Any, check: Any, updates: dict[str, Any]) -> None:
+    def __init__(
+        self, batch: Batch, f: torch.Tensor, check: torch.Tensor, updates: dict[str, Any], on_device: bool
+    ) -> None:
         # One is made at every step: attributes that most leave at their defaults stay on the class.
-        self.batch, self.objective, self.check, self.updates = batch, objective, check, updates
+        self.batch, self.updates = batch, updates
+        if check.is_cpu and not on_device:
+            self.objective, self.check = f.item(), check.item()
+            return
+        self.objective, self.check = f.detach(), check.detach()
+        if on_device:
+            self.guarded, self.check = True, (self.check - self.check) == 0  # isfinite in half the kernels
+        elif check.is_cuda:  # a copy to the host that waits for the forward pass alone
+            self.check = self.check.to("cpu", non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
 
     def phase(self) -> Phase:
         return self._phase if self._phase is Phase.MIXED or self.loss.grad is None else Phase.READY
@@ -96,19 +110,6 @@ class Stage:
         hint = " Call loss.backward() before opt.step()."
         warn_skipped("no backward pass has run since lagrangian", hint, RuntimeWarning)
         return False
-
-    def settle(self, on_device: bool) -> None:
-        """Prepare the test of ``check``: on the device, or by a copy to the host that waits for the forward pass."""
-        if not on_device and self.check.is_cpu:
-            self.objective, self.check = self.objective.item(), self.check.item()
-            return
-        self.objective, self.check = self.objective.detach(), self.check.detach()
-        if on_device:
-            self.guarded, self.check = True, (self.check - self.check) == 0  # isfinite in half the kernels
-        elif self.check.is_cuda:
-            self.check = self.check.to("cpu", non_blocking=True)
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrived.record()
 
     def check_finite(self, roster: Roster) -> bool:
         """Return whether objective and constraints are all finite; warn if they are not."""
