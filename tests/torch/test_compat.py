@@ -95,13 +95,13 @@ def test_cut_divisions_by_zero():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
-def test_add_nonfinite(dtype, bad):
+def test_find_nonfinite(dtype, bad):
     grads = [torch.full((3, 2), 1e4, dtype=dtype), torch.zeros(0, dtype=dtype), torch.ones((), dtype=dtype)]
     if bad is not None:
         grads[0][1, 1] = bad
     kept = [g.clone() for g in grads]
     found = torch.zeros(())
-    compat.add_nonfinite_(grads, found)
+    compat.find_nonfinite_(grads, found, torch.ones(()))
     assert found.item() == (bad is not None)
     assert all(torch.equal(g.nan_to_num(), k.nan_to_num()) for g, k in zip(grads, kept, strict=True))
 

@@ -110,25 +110,12 @@ def _cut(zero: torch.Tensor, gradients: tuple[Any, ...], _: Any) -> tuple[Any, .
     )  # fmt: skip
 
 
-#: The number 1 on each device.
-_ONE: dict[torch.device, torch.Tensor] = {}
-
-
-def add_nonfinite_(grads: list[torch.Tensor], found: torch.Tensor, compiling: bool = False) -> None:
-    """Set ``found`` (one float32 on the gradients' device) to 1 if a gradient is not finite.
-
-    The kernel of ``torch.amp.GradScaler``, with a scale of one: a single call for all gradients of a device.
-    Sharded gradients (DTensor) are reduced over their ranks. The compiler's functional form of the kernel does not hand
-    its answer back (torch 2.13), so compiled code tests each gradient.
-    """
-    if compiling:
-        for grad in grads:
-            found += (~torch.isfinite(grad).all()).to(found.dtype)
-        return
-    one = _ONE.get(found.device)
-    if one is None:
-        one = _ONE[found.device] = torch.ones((), dtype=torch.float32, device=found.device)
-    torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
+#: ``find_nonfinite_(grads, found, one)`` sets ``found`` (one float32 on the gradients' device) to 1 if a gradient is
+#: not finite. The kernel of ``torch.amp.GradScaler``, with a scale of ``one``: a single call for all gradients of a
+#: device. Sharded gradients (DTensor) are reduced over their ranks. The compiler's functional form of the kernel does
+#: not hand its answer back (torch 2.13).
+find_nonfinite_: Callable[[list[torch.Tensor], torch.Tensor, torch.Tensor], None]
+find_nonfinite_ = torch._amp_foreach_non_finite_check_and_unscale_
 
 
 def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -196,7 +196,7 @@ class ConstrainedOptimizer(MultiplierOptimizer):
         for f, g in values:
             vector = self._roster.vector(g)
             batch = dual.read(vector)
-            dual.write(dual.calibrate(f, vector, batch, None, self.param_groups, self._group, everything=True))
+            dual.write(dual.calibrate(f, vector, batch, None, self._group, everything=True))
         dual.settle()
 
     def finish(self, model: torch.nn.Module, loader: Iterable[Any], losses: Any, **kwargs: Any) -> Finished:

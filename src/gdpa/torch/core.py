@@ -147,7 +147,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
                 share = pool.shares(size, batch.samples)  # type: ignore[arg-type]  # the pool's have samples
                 loss = f * share[0] + torch.dot(vector, stage.weights * share[1:])
         if first and dual.measures(batch.values):
-            stage.updates |= dual.calibrate(f, vector, batch, here, self.param_groups, self._group)
+            stage.updates |= dual.calibrate(f, vector, batch, here, self._group)
         self._stage, stage.loss = stage, loss
         if not is_compiling():
             loss.retain_grad()  # 5 microseconds; no cheaper sign of the backward pass is sure
@@ -227,7 +227,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
             _project_(self.param_groups, self._domains)
             self._after(None)
             return loss
-        groups = self.param_groups
+        groups = dual.owner.param_groups
         if not (compiling or stage.check_backward(groups)):  # the compiler does not see graphs of others
             return loss
         if self._accumulate is not None:
@@ -279,7 +279,7 @@ class MultiplierOptimizer(torch.optim.Optimizer):
         if not set_to_none or compat.profiler_enabled():
             super().zero_grad(set_to_none)
             return
-        for group in self.param_groups:
+        for group in self.dual_state.owner.param_groups:
             for p in group["params"]:
                 p.grad = None
 

@@ -123,7 +123,9 @@ class DualState:
     def __init__(
         self, owner: torch.optim.Optimizer, rule: Rule, roster: Roster, weights: bool, capturable: bool
     ) -> None:
-        self._owner, self.rule, self.roster, self.capturable = owner, rule, roster, capturable
+        #: The optimizer that holds the parameter groups.
+        self.owner = owner
+        self.rule, self.roster, self.capturable = rule, roster, capturable
         self._apart: Entries | None = None
         #: A checkpoint was loaded that did not hold the entries that are kept apart.
         self.awaited = False
@@ -146,7 +148,7 @@ class DualState:
     @property
     def entries(self) -> Entries:
         """The state: numbers and tensors by name."""
-        return self._owner.param_groups[0] if self._apart is None else self._apart
+        return self.owner.param_groups[0] if self._apart is None else self._apart
 
     def install(self) -> None:
         """Put the initial entries, in double precision, in their place; call after the parameter groups are built."""
@@ -160,7 +162,7 @@ class DualState:
             initial[key] = torch.zeros((), dtype=torch.float64, device="cpu") if moves else scalar.start
         self.keys = tuple(initial)
         if roster.size <= LIMIT:
-            self._owner.param_groups[0].update(initial)
+            self.owner.param_groups[0].update(initial)
         else:
             self._apart = initial
 
@@ -267,7 +269,6 @@ class DualState:
         g: torch.Tensor,
         batch: Batch,
         here: Any,
-        groups: list[dict[str, Any]],
         ranks: Group,
         everything: bool = False,
     ) -> Entries:
@@ -279,7 +280,7 @@ class DualState:
             return {}  # the host cannot look at g: call `calibrate` before capturing
         entries = {**self.entries, "limit": self.limit}
         dual = {key: _to_numpy(e) if isinstance(e, torch.Tensor) else e for key, e in entries.items()}
-        params = [p for group in groups for p in group["params"] if p.requires_grad]
+        params = [p for group in self.owner.param_groups for p in group["params"] if p.requires_grad]
         present, here = (None if one is None else _to_numpy(one) for one in (batch.present, here))
         again = not (self.capturable or everything) and calibration.is_due(int(dual["dual_steps"]))
         slopes = partial(calibration.squared_slopes, f, g, here, params, ranks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -143,37 +144,51 @@ def warn_skipped(what: str, hint: str = "", kind: type[Warning] = NonFiniteWarni
     warnings.warn(f"step skipped: {what}; parameters and multipliers are as they were.{hint}", kind, stacklevel=5)
 
 
+@cache
+def _one(device: torch.device) -> torch.Tensor:
+    return torch.ones((), dtype=torch.float32, device=device)
+
+
 class GradientCheck:
     """Tests all gradients of a step in one kernel per device, whose error shows that they are on several."""
 
     def __init__(self) -> None:
         self._sorts = False
-        #: A zero on the device of the gradients, which the kernel writes its answer into; None before the first step.
-        self._zero: torch.Tensor | None = None
+        #: On the device of the gradients, the zero that the kernel writes its answer into, and a one; None at first.
+        self._numbers: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def nonfinite(self, groups: list[dict[str, Any]], guarded: bool, compiling: bool) -> torch.Tensor | None:
         """Return a number above 0 on the device if any gradient is not finite, else 0; None without gradients."""
-        grads = [grad for group in groups for p in group["params"] if (grad := p.grad) is not None]
+        grads: list[torch.Tensor] = []
+        for group in groups:
+            for p in group["params"]:
+                if (grad := p.grad) is not None:
+                    grads.append(grad)
         if grads and not (self._sorts or guarded or compiling):
-            if self._zero is None:
-                self._zero = torch.zeros((), dtype=torch.float32, device=grads[0].device)
+            if self._numbers is None:
+                self._numbers = torch.zeros_like(_one(grads[0].device)), _one(grads[0].device)
+            found, one = self._numbers
             try:
-                compat.add_nonfinite_(grads, self._zero)
+                compat.find_nonfinite_(grads, found, one)
             except RuntimeError:
                 self._sorts = True
             else:
-                return self._zero
-        found = None
+                return found
+        everywhere = None
         for device in {grad.device for grad in grads}:
             here = [grad._values() if grad.is_sparse else grad for grad in grads if grad.device == device]
-            zero = torch.zeros((), dtype=torch.float32, device=device)
-            compat.add_nonfinite_(here, zero, compiling)
-            found = zero if found is None else found + zero.to(found.device)
-        return found
+            found = torch.zeros((), dtype=torch.float32, device=device)
+            if compiling:
+                for grad in here:
+                    found += (~torch.isfinite(grad).all()).to(found.dtype)
+            else:
+                compat.find_nonfinite_(here, found, _one(device))
+            everywhere = found if everywhere is None else everywhere + found.to(everywhere.device)
+        return everywhere
 
     def warn(self, groups: list[dict[str, Any]], batch: Batch, roster: Roster) -> None:
         """Name the parameters of a skipped step whose gradients were not finite, and the absent constraints."""
-        self._zero = None  # it is another number now
+        self._numbers = None  # the zero is another number now
         names = []
         for j, group in enumerate(groups):
             for i, p in enumerate(group["params"]):

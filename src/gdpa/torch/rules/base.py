@@ -42,20 +42,27 @@ class Entry(NamedTuple):
     open_low: bool = False
 
 
-#: The functions that rules need besides arithmetic; the second argument of the last two is a number.
+def _clip(x: float, bound: float) -> float:
+    return -bound if x < -bound else bound if x > bound else x
+
+
+#: The functions that rules need besides arithmetic; the second argument of the last three is a number, and ``clip``
+#: cuts to [-bound, bound].
 Numbers = SimpleNamespace(
     abs=abs, sqrt=math.sqrt, where=lambda condition, yes, no: yes if condition else no,
-    maximum=max, minimum=min, at_least=max, at_most=min,
+    maximum=max, minimum=min, at_least=max, at_most=min, clip=_clip,
 )  # fmt: skip
 #: The same for NumPy arrays.
 Arrays = SimpleNamespace(
     abs=np.abs, sqrt=np.sqrt, where=np.where,
     maximum=np.maximum, minimum=np.minimum, at_least=np.maximum, at_most=np.minimum,
+    clip=lambda x, bound: np.minimum(np.maximum(x, -bound), bound),
 )  # fmt: skip
 #: The same for torch tensors.
 Tensors = SimpleNamespace(
     abs=torch.abs, sqrt=torch.sqrt, where=torch.where,
     maximum=torch.maximum, minimum=torch.minimum, at_least=torch.clamp_min, at_most=torch.clamp_max,
+    clip=lambda x, bound: torch.clamp(x, -bound, bound),
 )  # fmt: skip
 
 

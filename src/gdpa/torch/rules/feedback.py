@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from gdpa.base.arrays import positive_part
 from gdpa.base.checks import check_positive
 from gdpa.core.lagrangian import AugmentedLagrangian
-from gdpa.torch.rules.base import LARGEST, Entries, Entry, Number, Row, Rule, functions
+from gdpa.torch.rules.base import LARGEST, Entries, Entry, Number, Numbers, Row, Rule, functions
 
 # Every constant of the rule, chosen on seven tasks of `benchmarks.minibatch` and two seeds that are not scored.
 # `python -m benchmarks.minibatch.run constants` halves and doubles each there; docs/benchmarks.md shows the results.
@@ -104,8 +104,8 @@ class Feedback(Rule):
 
     def update(self, state: Row, given: Row, g: Number, shared: Any, num_equalities: int) -> tuple[Row, Number]:
         multipliers, integral, smoothed, last, variance, square, largest_square, seen, turns = state
-        (ratio, limit), (k, steps), xp = given, shared, functions(g)
-        maximum, at_least, at_most = xp.maximum, xp.at_least, xp.at_most
+        (ratio, limit), (k, steps), xp = given, shared, Numbers if type(g) is float else functions(g)
+        maximum, at_least, clip = xp.maximum, xp.at_least, xp.clip
         # S, the size of one unit of error. Running means are plain means until their shares are reached.
         change = g - last
         jump = (seen > 0) * (0.5 * change * change)
@@ -117,14 +117,13 @@ class Feedback(Rule):
         size = xp.minimum(maximum(square, LEAST_SQUARE * largest_square), limit * limit)
         unit = xp.sqrt(maximum(size, DEVIATIONS * DEVIATIONS * variance))
         # The controller.
-        error = at_most(at_least(g / unit, -LARGEST_ERROR), LARGEST_ERROR)
+        error = clip(g / unit, LARGEST_ERROR)
         before = smoothed
         smoothed = before + SMOOTHING * (error - before)
         turns = TURNS_KEPT * turns + (before * smoothed < 0)
         gain = at_least(TURNS / (TURNS + turns), LEAST_GAIN)
-        noise = at_most(at_least(smoothed, -NOISE), NOISE)
-        drive = at_most(at_least(k * (smoothed + (gain - 1.0) * noise), -LARGEST_DRIVE), LARGEST_DRIVE)
-        rarity = at_most(steps / seen, RAREST)  # at least 1: no group is seen more often than there are steps
+        drive = clip(k * (smoothed + (gain - 1.0) * clip(smoothed, NOISE)), LARGEST_DRIVE)
+        rarity = xp.at_most(steps / seen, RAREST)  # at least 1: no group is seen more often than there are steps
         step = 0.5 * (ratio > 0) * (rarity + abs(integral))
         moved = integral + step * (INTEGRAL * rarity * drive)
         integral = positive_part(moved, num_equalities)

@@ -216,7 +216,7 @@ class SSLALM(Rule):
     def update(self, state: Row, given: Row, g: Number, shared: Any, num_equalities: int) -> tuple[Row, Number]:
         (multipliers,) = state
         moved = AugmentedLagrangian(multipliers, self.penalty, 0.0, num_equalities).damped(g, shared)
-        moved = functions(g).at_most(functions(g).at_least(moved, -self.bound), self.bound)
+        moved = functions(g).clip(moved, self.bound)
         return (moved,), AugmentedLagrangian(moved, self.penalty, 0.0, num_equalities).weights(g)
 
 
