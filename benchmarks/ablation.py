@@ -33,8 +33,8 @@ from gdpa.methods.adaptive import Rules
 
 #: Parameters of the method, and what switches them off.
 PARAMETERS = {"beta": None, "memory": 1}
-#: Constants of the numerics: module, name, and what switches it off. Two have no row: `pairs.SPARE` and
-#: `sparse.DENSE_LIMIT` decide on memory, not on a step.
+#: Constants of the numerics: module, name, and what switches it off. Three have no row: `pairs.SPARE` and
+#: `sparse.DENSE_LIMIT` decide on memory, and `model.SMALL` on time, not on a step.
 NUMERICS = (
     ("lbfgs", "POWELL", None),
     ("lbfgs", "FLAT", 0.0),
