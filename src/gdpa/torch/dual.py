@@ -7,7 +7,6 @@ import struct
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
-from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -54,8 +53,7 @@ class Rows:
         block = np.zeros(len(limits), np.dtype(fields, align=True))
         if "limit" in rule.given:
             block["limit"] = limits
-        self._keys = [key for key, _ in fields if key != "limit"]
-        self._columns = [torch.from_numpy(block[key]) for key in self._keys]
+        self._columns = [(key, torch.from_numpy(block[key])) for key, _ in fields if key != "limit"]
         self._bytes = block.view(np.uint8).data
         self._state = struct.Struct("".join(codes))
         self._row = struct.Struct("".join(code for _, code in fields) + "0d")  # which ends as an aligned dtype does
@@ -66,8 +64,8 @@ class Rows:
 
     def read(self, dual: Entries) -> Iterator[Row]:
         """Return the numbers of each constraint: the rule's ``vectors``, then the ones it is ``given``."""
-        if any(map(is_not, map(dual.__getitem__, self._keys), self._columns)):
-            for key, column in zip(self._keys, self._columns, strict=True):
+        for key, column in self._columns:
+            if dual[key] is not column:
                 dual[key] = column.copy_(dual[key])
         return self._row.iter_unpack(self._bytes)
 

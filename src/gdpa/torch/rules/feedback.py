@@ -159,10 +159,7 @@ class Damped(Rule):
             raise ValueError(f"damping must lie in (0, 1], got {self.damping!r}")
 
     def scalars(self) -> dict[str, Entry]:
-        return {
-            "dual_rate": Entry(float(self.dual_rate), open_low=True),
-            "damping": Entry(float(self.damping), 0.0, 1.0, open_low=True),
-        }
+        return {**super().scalars(), "damping": Entry(float(self.damping), 0.0, 1.0, open_low=True)}
 
     def begin(self, dual: Entries) -> tuple[Any, Entries]:
         return (GAIN * dual["dual_rate"], dual["damping"]), {}
