@@ -222,36 +222,31 @@ def most_violated(certificate: Certificate, tolerance: float, count: int = 3) ->
 
 def text_table(rows: Sequence[Row]) -> list[str]:
     r"""Return the lines of the table, the rows in their own order unless there are more than `MOST_ROWS`."""
-    if not rows:
-        return []
-    cells = [HEAD, *(_cells(row) for row in _shown(rows))]
-    wide = [max(len(line[k]) for line in cells) for k in range(len(HEAD))]
+    cells, more = _cells(rows)
+    wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for name, *numbers, mark in cells:
         right = (text.rjust(width) for text, width in zip(numbers, wide[1:], strict=False))
         lines.append("  ".join((name.ljust(wide[0]), *right, mark)).rstrip())
-    return [*lines, *_more(rows)]
+    return lines + more
 
 
 def html_table(rows: Sequence[Row]) -> str:
     """Return the table as HTML that needs nothing else."""
     if not rows:
         return ""
-    head = "".join(f"<th>{cell}</th>" for cell in HEAD)
-    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) for row in _shown(rows))
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    more = "".join(f"<p>{line}</p>" for line in _more(rows))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+    (names, *cells), more = _cells(rows)
+    head = "".join(f"<th>{name}</th>" for name in names)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in cells)
+    notes = "".join(f"<p>{line}</p>" for line in more)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
 
 
-def _more(rows: Sequence[Row]) -> list[str]:
-    return [f"... and {len(rows) - MOST_ROWS} more"] if len(rows) > MOST_ROWS else []
-
-
-def _shown(rows: Sequence[Row]) -> Sequence[Row]:
-    return rows[:MOST_ROWS] if len(rows) > MOST_ROWS else sorted(rows)
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    name = row.name if len(row.name) <= LONGEST_NAME else row.name[: LONGEST_NAME - 3] + "..."
-    return name, *(number(value, 4) for value in row[2:5]), row.mark
+def _cells(rows: Sequence[Row]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return the heading and the cells of the rows that are shown, and a note on the others; nothing without rows."""
+    left_out = len(rows) > MOST_ROWS
+    cells: list[tuple[str, ...]] = [HEAD] if rows else []
+    for row in rows[:MOST_ROWS] if left_out else sorted(rows):
+        name = row.name if len(row.name) <= LONGEST_NAME else row.name[: LONGEST_NAME - 3] + "..."
+        cells.append((name, *(number(value, 4) for value in row[2:5]), row.mark))
+    return cells, [f"... and {len(rows) - MOST_ROWS} more"] if left_out else []
