@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ TESTS = ["tests/core/test_lagrangian.py", "-k", "equalities_keep or residual_vio
 
 @pytest.fixture(scope="module")
 def tests():
+    _forkserver._stop()  # type: ignore[attr-defined]  # tests of other files may have started it, with gdpa loaded
     return mutants.measured(TESTS, ["core/lagrangian.py"])
 
 
