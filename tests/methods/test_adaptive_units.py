@@ -8,7 +8,7 @@ import pytest
 import gdpa
 from gdpa import AdaptiveGDPA, Box, from_functions, problems, solve
 from gdpa.methods.adaptive import Rules
-from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, Scaling, drift
+from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, Scaling, drift, start_lengths
 from tests.libraries import scipy_minimize
 
 RULES = Rules()
@@ -168,3 +168,21 @@ def test_the_curvature_of_a_variable_in_a_far_larger_unit_is_learned(units):
     )
     assert found.success
     np.testing.assert_allclose(found.x / u, [1, 0.5], atol=1e-3)
+
+
+@pytest.mark.parametrize(("units", "start", "mixed"), [([1.0, 1e3], [2.0, 1e3], True), ([1.0, 1.0], [2.0, 1e3], False)])
+def test_a_start_shows_lengths_only_if_the_derivatives_agree(units, start, mixed):
+    # The second start is 1,000 away in a variable whose unit is the unit of the other one.
+    u = np.array(units)
+    problem = from_functions(
+        lambda x: np.sum((x / u) ** 2),
+        lambda x: np.array([1 - np.sum(x / u)]),
+        gradient=lambda x: 2 * x / u**2,
+        jacobian=lambda x: -1 / u[None, :],
+    )
+    x = np.array(start)
+    D = start_lengths(problem, x, problem.evaluate(x), RULES)
+    assert (D is not None and D[0] != D[1]) == mixed
+    result = solve(problem, x, record=0)
+    assert result.success
+    np.testing.assert_allclose(result.x / u, [0.5, 0.5], rtol=1e-4)

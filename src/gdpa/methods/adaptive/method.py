@@ -27,6 +27,7 @@ from gdpa.methods.adaptive.scaling import (
     measures_rows,
     own_lengths,
     scaling_from,
+    start_lengths,
 )
 from gdpa.methods.adaptive.sqp import SQP, begins_with_sqp, nearly_active
 from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Reference, Trial, largest_violation
@@ -93,7 +94,7 @@ class AdaptiveGDPA(Settings, Method):
 
     def init(self, problem: Problem, x0: Array) -> AdaptiveState:
         now = self.begin(problem, x0)
-        return self._start(problem, x0, now, common_lengths(problem, x0, now, self.rules))
+        return self._start(problem, x0, now, start_lengths(problem, x0, now, self.rules))
 
     def _start(self, problem: Problem, x: Array, now: Evaluation, D: Array | None) -> AdaptiveState:
         """Return the state before the first update from x, in the lengths D."""
@@ -261,7 +262,8 @@ class AdaptiveGDPA(Settings, Method):
         """
         rules, phase, original = self.rules, state.phase, problem.original
         reviewed = phase.linearizes and state.step >= rules.patience * 3 ** (state.reviews + 1)
-        second = reviewed and state.scaling.has_common_length and _is_held_up(problem, state)
+        once = state.scaling.has_common_length or state.reviews == 0
+        second = reviewed and once and _is_held_up(problem, state)
         if reviewed:
             state = state.replaced(reviews=state.reviews + 1)
         if not second and (phase.restores or not _are_outgrown(problem, state, rules)):
