@@ -57,6 +57,8 @@ class Rows:
     def __call__(self, g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
         """Return J of shape (m, d) from g of shape (m,), computed from ``leaf`` of shape (d,)."""
         units = torch.eye(g.shape[-1], dtype=g.dtype, device=g.device)
+        if len(units) == 0:
+            return leaf.new_zeros((0, *leaf.shape))
         if len(units) < FEW_ROWS or self._block == 1:
             return torch.stack([_pull(g, leaf, unit) for unit in units])
         try:
