@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdpa import AdaptiveGDPA, Evaluation, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, solve
+from gdpa import AdaptiveGDPA, Evaluation, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, from_functions, solve
 from gdpa.base.arrays import max_norm, positive_part
 from gdpa.methods.adaptive import Rules
 from gdpa.methods.adaptive.restoration import Restoration, enter_restoration
@@ -162,3 +162,19 @@ def test_a_plateau_without_a_slope_is_left_to_the_objective(dtype):
         if state.verdict is Status.STALLED:
             break
     assert state.x[0] == pytest.approx(np.log(9), abs=1e-3)
+
+
+def test_equations_without_a_solution_end_at_their_least_squares():
+    # DanWood of NIST's Statistical Reference Datasets, with its certified parameters.
+    t = np.array([1.309, 1.471, 1.490, 1.565, 1.611, 1.680])
+    y = np.array([2.138, 3.421, 3.597, 4.340, 4.882, 5.660])
+    problem = from_functions(
+        lambda b: 0.0,
+        lambda b: b[0] * t ** b[1] - y,
+        gradient=np.zeros_like,
+        jacobian=lambda b: np.stack([t ** b[1], b[0] * t ** b[1] * np.log(t)], axis=1),
+        num_equalities=6,
+    )
+    result = solve(problem, np.array([1.0, 5.0]), record=0)
+    assert result.status == Status.LOCALLY_INFEASIBLE
+    np.testing.assert_allclose(result.x, [0.76886226176, 3.8604055871], rtol=1e-4)

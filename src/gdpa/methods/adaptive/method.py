@@ -228,7 +228,8 @@ class AdaptiveGDPA(Settings, Method):
             return state.replaced(probe=probe, verdict=Status.INVALID_NUMBER)
         if not state.phase.restores and state.is_violated:
             return enter_restoration(self, problem, state)
-        return self._stall(problem, state)
+        probing = state.phase.exhaust(self, problem, state)
+        return self._stall(problem, state) if probing is None else probing
 
     def _stall(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state that begins again at x in a length for each variable, once, or with the verdict."""

@@ -88,8 +88,19 @@ class Restoration(Phase):
             return state.replaced(phase=Restoration(self.violation))
         if self.stage == Stage.AFTER_SHOVE:
             return self._decide(method, problem, state)
+        return self._shoved(state)
+
+    def _shoved(self, state: AdaptiveState) -> AdaptiveState:
+        """Return the state before the second probe, which `plan` makes."""
         phase = replace(self, stage=Stage.AFTER_SHOVE, before=state.violation, points=0)
         return state.replaced(phase=phase, curvature=state.curvature.cleared())
+
+    def exhaust(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState | None:
+        """Return the state with the second probe if no step of the first one was accepted."""
+        if self.stage != Stage.AFTER_SLOPE:
+            return None
+        state = self._shoved(state)
+        return state.phase.plan(method, problem, state)
 
     def _decide(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state with its verdict, or in the phase again with one unit for all constraints.

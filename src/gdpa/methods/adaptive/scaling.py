@@ -24,7 +24,7 @@ from gdpa.numerics.dense import Matrix, to_float64
 from gdpa.numerics.lbfgs import DENSE
 
 #: A coordinate of the start up to this share of the largest one has no unit of its own: many starts have zeros or small
-#: numbers in the place of values that are not known (chemical equilibria, LIN).
+#: numbers for values that are not known (chemical equilibria, LIN).
 SMALL = 1e-4
 
 

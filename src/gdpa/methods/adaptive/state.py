@@ -57,6 +57,10 @@ class Phase:
         """Return the state at the same x at the start of the phase, before it is planned."""
         raise NotImplementedError
 
+    def exhaust(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState | None:
+        """Return the state after no step of any length was accepted; None if the phase knows no other step."""
+        return None
+
     def rescaled(self, a: float, b: Array | float, c: float) -> Self:
         """Return the phase with the units of f, g and z multiplied by a, b and 1 / c."""
         return self
