@@ -123,7 +123,7 @@ def test_what_a_process_said_is_kept_when_it_is_ended():
     row = supervised(context, _says_and_ends, (3,), 60.0)
     assert (row["value"], row["ended"]) == (3, "by itself")
     assert row["process"] != os.getpid()
-    assert supervised(context, _says_and_hangs, (4,), 6.0) == {"value": 4, "ended": "ended from outside"}
+    assert supervised(context, _says_and_hangs, (4,), 12.0) == {"value": 4, "ended": "ended from outside"}
     with pytest.raises(RuntimeError, match="died before its run began"):
         supervised(context, _dies, (), 60.0)
 
