@@ -23,10 +23,6 @@ from gdpa.methods.base import Probe
 from gdpa.numerics.dense import Matrix, to_float64
 from gdpa.numerics.lbfgs import DENSE
 
-#: A coordinate of the start up to this share of the largest one has no unit of its own: many starts have zeros or small
-#: numbers for values that are not known (chemical equilibria, LIN).
-SMALL = 1e-4
-
 
 @stored
 class Scaling(NamedTuple):
@@ -196,9 +192,10 @@ def start_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> 
     A coordinate of x may be small by chance or far away. But units show twice, in x and, inversely, in derivatives: in
     the lengths |x_j| the columns of grad f and J, rows divided by their largest components, then lie closer together
     than in a common length, here by a factor of 2. HS105 takes 131 evaluations in a common length and 66 in these,
-    DEMBO7 124 and 34.
+    DEMBO7 124 and 34. A coordinate up to ``ordinary ** -2`` of the largest one has no unit of its own: many starts have
+    zeros or small numbers for values that are not known (chemical equilibria, LIN).
     """
-    D = own_lengths(problem, x, rules, SMALL) if x.shape[-1] <= DENSE and not now.is_sparse else None
+    D = own_lengths(problem, x, rules, rules.ordinary**-2) if x.shape[-1] <= DENSE and not now.is_sparse else None
     if D is not None and measures_rows(now, rules):
         slopes = np.abs(np.vstack([to_float64(now.gradient())[None, :], to_float64(now.jacobian())]))
         common, own = _columns(slopes), _columns(slopes * to_float64(D))
