@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import every, from_numpy, max_norm, namespace, row_sizes, top
+from gdpa.base.arrays import every, from_numpy, machine_eps, max_norm, namespace, row_sizes, top
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -199,7 +199,7 @@ def start_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> 
     if D is not None and measures_rows(now, rules):
         slopes = np.abs(np.vstack([to_float64(now.gradient())[None, :], to_float64(now.jacobian())]))
         common, own = _columns(slopes), _columns(slopes * to_float64(D))
-        seen = common > math.sqrt(float(namespace(x).finfo(x.dtype).eps))
+        seen = common > math.sqrt(machine_eps(x))
         if seen.any() and np.ptp(np.log2(own[seen])) < np.ptp(np.log2(common[seen])) - 1:
             return D
     return common_lengths(problem, x, now, rules)
@@ -241,7 +241,7 @@ def column_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) ->
     if problem.x_scale is not None or now.is_sparse or not now.has_cheap_jacobian or now.constraints.shape[-1] == 0:
         return None
     columns = _columns(np.abs(to_float64(now.jacobian())))
-    least = math.sqrt(float(namespace(x).finfo(x.dtype).eps))
+    least = math.sqrt(machine_eps(x))
     powers = -np.rint(np.log2(np.where(columns > least, columns, 1.0)))
     return None if np.ptp(powers) <= math.log2(rules.drift) else _powers_of_two(powers, x)
 
