@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from gdpa.base.checks import check_positive, is_number
 from gdpa.base.schedules import Constant, Power, StepSize
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
-from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Problem
-from gdpa.methods.base import Probe, State
 from gdpa.methods.method import Method, MethodCard
-from gdpa.methods.nested import Slope, Subproblem, descend, first_curvature
+from gdpa.methods.nested import DescentState, Subproblem, descended, first_curvature
 
 
 @stored
 @dataclass(frozen=True, kw_only=True)
-class GDPAState(State):
-    """Adds the curvature estimate ``lipschitz``, if backtracking finds the step."""
+class GDPAState(DescentState):
+    """The state of GDPA and its limits."""
 
     lipschitz: Array | None = None
 
@@ -95,27 +93,14 @@ class GDPA(Method):
 
     def update(self, problem: Problem, state: GDPAState) -> GDPAState:
         r = state.step + 1
-        beta, tau, lipschitz = self.beta(r), self.tau, state.lipschitz
-        x, multipliers = state.x, state.multipliers
-        now = state.evaluation or problem.evaluate(x)
-        F = AugmentedLagrangian(multipliers, beta, tau, problem.num_equalities)
+        alpha = None if self.alpha is None else self.alpha(r)
+        beta = self.beta(r)
+        now = state.evaluation or problem.evaluate(state.x)
+        F = Subproblem(problem, state.multipliers, beta, tau=self.tau)
 
-        w = F.weights(now.constraints)
-        gradient = now.pullback(w)  # grad_x F_beta, eq. (as)
-        probe = Probe(x, w, now.objective, now.constraints, gradient, 1 / beta, now)
-        if lipschitz is None:
-            x_next = problem.domain.project(x - self.alpha(r) * gradient)  # eq. (primal)
-            then = problem.evaluate(x_next)
-        else:
-            phi = Subproblem(problem, multipliers, beta, tau=tau)
-            slope = Slope(F.value(now.objective, now.constraints), gradient, probe)
-            x_next, then, _, _, lipschitz = descend(phi, x, slope, lipschitz)
-
-        gate = F.gate(now.constraints) if self.gate else None  # S_r, eq. (defs)
-        multipliers_next = F.ascend(then.constraints, gate)  # eq. (dualupated)
-        return GDPAState(
-            step=r, x=x_next, multipliers=multipliers_next, evaluation=then, probe=probe, lipschitz=lipschitz
-        )
+        after, then = descended(F, state, now, alpha, weight=1 / beta)  # along grad_x F_beta, eq. (as) and (primal)
+        gate = F.lagrangian.gate(now.constraints) if self.gate else None  # S_r, eq. (defs)
+        return replace(after, multipliers=F.lagrangian.ascend(then.constraints, gate))  # eq. (dualupated)
 
 
 @stored

@@ -23,14 +23,6 @@ SHRINK = 0.9
 LIMIT = 1e30
 
 
-class Slope(NamedTuple):
-    """The value and gradient of a subproblem at a point, and the probe of the whole problem they give for free."""
-
-    value: Array
-    gradient: Array
-    probe: Probe
-
-
 @dataclass(frozen=True)
 class Subproblem:
     """``phi(x) = f(x) + (||[lambda + beta g(x)]_+||^2 - ||lambda||^2) / (2 beta) + (prox/2) ||x - center||^2`` on X.
@@ -51,7 +43,7 @@ class Subproblem:
     >>> from gdpa import problems
     >>> disc = problems.get("disc-product").problem
     >>> phi = Subproblem(disc, np.array([0.5]), beta=2.0, prox=1.0, center=np.zeros(2))
-    >>> phi.slope(np.ones(2), disc.evaluate(np.ones(2))).gradient.tolist()   # J^T lambda = -grad f, prox term x
+    >>> phi.gradient(phi.probe(np.ones(2), disc.evaluate(np.ones(2)))).tolist()   # J^T lambda = -grad f, prox term x
     [1.0, 1.0]
     """
 
@@ -67,19 +59,21 @@ class Subproblem:
         """The part of phi without the proximal term, as a function of f and g."""
         return AugmentedLagrangian(self.multipliers, self.beta, self.tau, self.problem.num_equalities)
 
-    def value(self, x: Array, at: Evaluation) -> Array:
-        """Return phi(x) from the oracle call at x."""
+    def value(self, x: Array, at: Evaluation | Probe) -> Array:
+        """Return phi(x) from f and g at x."""
         smooth = self.lagrangian.value(at.objective, at.constraints)
         if self.center is None:
             return smooth
         return smooth + self.prox / 2 * namespace(x).sum((x - self.center) ** 2, axis=-1)
 
-    def slope(self, x: Array, at: Evaluation) -> Slope:
-        """Return value, gradient and probe at ``x`` (one backward pass)."""
+    def probe(self, x: Array, at: Evaluation, weight: float = 1.0) -> Probe:
+        """Return the gradient of the Lagrangian at ``x`` and phi's weights (one backward pass), as a probe."""
         w = self.lagrangian.weights(at.constraints)
-        lagrangian = at.pullback(w)
-        gradient = lagrangian if self.center is None else lagrangian + self.prox * (x - self.center)
-        return Slope(self.value(x, at), gradient, Probe(x, w, at.objective, at.constraints, lagrangian, evaluation=at))
+        return Probe(x, w, at.objective, at.constraints, at.pullback(w), weight, at)
+
+    def gradient(self, at: Probe) -> Array:
+        """Return grad phi from the probe at a point."""
+        return at.gradient if self.center is None else at.gradient + self.prox * (at.x - self.center)
 
 
 def first_curvature(x: Array, lipschitz: float) -> Array:
@@ -88,20 +82,20 @@ def first_curvature(x: Array, lipschitz: float) -> Array:
 
 
 class Descent(NamedTuple):
-    """The point reached, the oracle call there, its value, the curvature M used and the one to begin with next."""
+    """The point x, the oracle call there, phi(v) and phi(x), the curvature M used and the one to begin with next."""
 
     x: Array
     evaluation: Evaluation
+    before: Array
     value: Array
     curvature: Array
     lipschitz: Array
 
 
-def descend(phi: Subproblem, v: Array, slope: Slope, lipschitz: Array, alpha: float | None = None) -> Descent:
-    """Return the projected gradient step ``P_X(v - grad phi(v) / M)`` (one forward pass per trial).
+def descend(phi: Subproblem, at: Probe, lipschitz: Array) -> Descent:
+    """Return the projected gradient step ``x = P_X(v - grad phi(v) / M)`` from ``at.x`` = v (one forward per trial).
 
-    With ``alpha`` given, M = 1/alpha and the step is taken as it is. Otherwise M starts at ``lipschitz`` and doubles
-    until the quadratic model bounds phi (Beck and Teboulle 2009)::
+    M starts at ``lipschitz`` and doubles until the quadratic model bounds phi (Beck and Teboulle 2009)::
 
         phi(x) <= phi(v) + <grad phi(v), x - v> + (M/2) ||x - v||^2
 
@@ -113,31 +107,60 @@ def descend(phi: Subproblem, v: Array, slope: Slope, lipschitz: Array, alpha: fl
     >>> disc = problems.get("disc-product").problem
     >>> phi = Subproblem(disc, np.zeros(1), beta=1.0)
     >>> x = np.ones(2)
-    >>> step = descend(phi, x, phi.slope(x, disc.evaluate(x)), lipschitz=np.asarray(1.0))
+    >>> step = descend(phi, phi.probe(x, disc.evaluate(x)), lipschitz=np.asarray(1.0))
     >>> step.x.tolist(), float(step.lipschitz)      # M = 16 is the first power of 2 that bounds the penalty: 16 * 0.9
     ([1.0625, 1.0625], 14.4)
     """
-    project, evaluate = phi.problem.domain.project, phi.problem.evaluate
-    if alpha is not None:
-        x = project(v - alpha * slope.gradient)
-        then = evaluate(x)
-        return Descent(x, then, phi.value(x, then), lipschitz, lipschitz)
+    v, before, gradient = at.x, phi.value(at.x, at), phi.gradient(at)
     xp = namespace(v)
-    rounding = 10 * float(xp.finfo(v.dtype).eps) * (1 + xp.abs(slope.value))
-    lost = ~(xp.isfinite(slope.value) & xp.all(xp.isfinite(slope.gradient), axis=-1))
+    rounding = 10 * float(xp.finfo(v.dtype).eps) * (1 + xp.abs(before))
+    lost = ~(xp.isfinite(before) & xp.all(xp.isfinite(gradient), axis=-1))
     while True:
-        x = project(v - slope.gradient / lipschitz[..., None])
-        then = evaluate(x)
+        x = phi.problem.domain.project(v - gradient / lipschitz[..., None])
+        then = phi.problem.evaluate(x)
         value = phi.value(x, then)
         move = x - v
-        decrease = xp.sum(slope.gradient * move, axis=-1) + lipschitz / 2 * xp.sum(move * move, axis=-1)
-        bounded = (value <= slope.value + decrease + rounding) | (lipschitz > LIMIT) | lost
+        decrease = xp.sum(gradient * move, axis=-1) + lipschitz / 2 * xp.sum(move * move, axis=-1)
+        bounded = (value <= before + decrease + rounding) | (lipschitz > LIMIT) | lost
         if bool(xp.all(bounded)):
             break
         lipschitz = xp.where(bounded, lipschitz, GROW * lipschitz)
     # If the decrease is below rounding, the test is meaningless and M stays.
     told = xp.abs(decrease) > 100 * rounding
-    return Descent(x, then, value, lipschitz, xp.where(told, SHRINK * lipschitz, lipschitz))
+    return Descent(x, then, before, value, lipschitz, xp.where(told, SHRINK * lipschitz, lipschitz))
+
+
+@stored
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescentState(State):
+    """Adds the curvature estimate ``lipschitz``, None if the method's own step needs none."""
+
+    lipschitz: Array | None
+
+
+D = TypeVar("D", bound=DescentState)
+
+
+def descended(
+    phi: Subproblem, state: D, now: Evaluation, alpha: float | None, weight: float = 1.0
+) -> tuple[D, Evaluation]:
+    """Return the state after one projected gradient step on ``phi``, and the oracle call there.
+
+    Args:
+        phi: the function to descend on.
+        state: the state before; its multipliers stay.
+        now: the oracle call at ``state.x``.
+        alpha: the length of the step; None finds it by `descend`.
+        weight: the weight of ``state.x`` in the averaged iterate.
+    """
+    at = phi.probe(state.x, now, weight)
+    lipschitz = state.lipschitz
+    if alpha is None:
+        x, then, *_, lipschitz = descend(phi, at, lipschitz)
+    else:
+        x = phi.problem.domain.project(state.x - alpha * phi.gradient(at))
+        then = phi.problem.evaluate(x)
+    return replace(state, step=state.step + 1, x=x, evaluation=then, probe=at, lipschitz=lipschitz), then
 
 
 @stored
@@ -228,12 +251,11 @@ class Accelerated:
 
     def step(self, phi: Subproblem, at: Iterate, evaluation: Evaluation | None) -> InnerStep:
         now = phi.problem.evaluate(at.v) if at.age or evaluation is None else evaluation
-        slope = phi.slope(at.v, now)
-        value = at.value if at.age else float(slope.value)
-        new = descend(phi, at.v, slope, at.lipschitz)
-        if at.age and not float(new.value) <= value:  # momentum overshot: back to x
+        probe = phi.probe(at.v, now)
+        new = descend(phi, probe, at.lipschitz)
+        if at.age and not float(new.value) <= at.value:  # momentum overshot: back to x
             undone = replace(at, v=at.x, age=0, count=at.count + 1, lipschitz=new.lipschitz)
-            return InnerStep(undone, evaluation, slope.probe)
+            return InnerStep(undone, evaluation, probe)
         xp = namespace(at.x)
         moved, back = new.x - at.x, at.v - new.x
         uphill = bool(xp.sum(back * moved) > 0)
@@ -241,7 +263,7 @@ class Accelerated:
         v, age = (new.x + theta * moved, at.age + 1) if theta else (new.x, 0)
         residual = 2 * float(new.curvature) * float(norm(back))
         iterate = Iterate(new.x, v, new.lipschitz, at.count + 1, age, float(new.value), residual)
-        return InnerStep(iterate, new.evaluation, slope.probe)
+        return InnerStep(iterate, new.evaluation, probe)
 
     @staticmethod
     def _momentum(phi: Subproblem, at: Iterate, lipschitz: float) -> float:
@@ -282,31 +304,12 @@ class FixedMomentum:
 
     def step(self, phi: Subproblem, at: Iterate, evaluation: Evaluation | None) -> InnerStep:
         now = phi.problem.evaluate(at.v) if at.age or evaluation is None else evaluation
-        slope = phi.slope(at.v, now)
-        x = phi.problem.domain.project(at.v - self.alpha * slope.gradient)
+        probe = phi.probe(at.v, now)
+        x = phi.problem.domain.project(at.v - self.alpha * phi.gradient(probe))
         residual = 2 / self.alpha * float(norm(at.v - x))
         v = x + self.momentum * (x - at.x)
         iterate = replace(at, x=x, v=v, count=at.count + 1, age=at.age + 1, residual=residual)
-        return InnerStep(iterate, None, slope.probe)
-
-
-@dataclass(frozen=True)
-class Form:
-    """The form in which a method sees its problem: here as given, so every way there and back is the identity."""
-
-    problem: Problem
-
-    def start(self, x0: Array, evaluation: Evaluation) -> Array:
-        return x0
-
-    def point(self, z: Array) -> Array:
-        return z
-
-    def keep(self, evaluation: Evaluation | None) -> Evaluation | None:
-        return evaluation
-
-    def probe(self, probe: Probe) -> Probe | None:
-        return probe
+        return InnerStep(iterate, None, probe)
 
 
 @stored
@@ -335,15 +338,11 @@ class NestedMethod(Method):
 N = TypeVar("N", bound=NestedState)
 
 
-def inner_step(solver: InnerSolver, phi: Subproblem, state: N, form: Form | None = None) -> tuple[N, Evaluation | None]:
-    """Return the state after one gradient step of the inner solver on ``phi``, and the oracle call at its new x.
+def inner_step(solver: InnerSolver, phi: Subproblem, state: N) -> tuple[N, Probe]:
+    """Return the state after one gradient step of the inner solver on ``phi``, which has this probe, too.
 
-    The oracle call is one of ``phi.problem`` (with slacks if ``form`` has them), None if the solver made none.
     A step that was cut short gives no residual of the subproblem.
     """
-    form = Form(phi.problem) if form is None else form
-    taken = solver.step(phi, state.inner, form.keep(state.evaluation))
-    iterate = replace(taken.iterate, residual=math.inf) if phi.problem.domain.shortens else taken.iterate
-    kept, probe = form.keep(taken.evaluation), form.probe(taken.probe)
-    after = replace(state, step=state.step + 1, x=form.point(iterate.x), evaluation=kept, probe=probe, inner=iterate)
-    return after, taken.evaluation
+    inner, then, probe = solver.step(phi, state.inner, state.evaluation)
+    inner = replace(inner, residual=math.inf) if phi.problem.domain.shortens else inner
+    return replace(state, step=state.step + 1, x=inner.x, evaluation=then, probe=probe, inner=inner), probe

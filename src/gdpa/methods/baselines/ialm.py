@@ -15,37 +15,7 @@ from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.slack import SlackForm
 from gdpa.methods.base import Probe
 from gdpa.methods.method import MethodCard
-from gdpa.methods.nested import FixedMomentum, Form, NestedMethod, NestedState, Subproblem, inner_step, solved
-
-
-@dataclass(frozen=True)
-class Slacked(Form):
-    """The problem over (x, s); points, oracle calls and probes are translated back to x."""
-
-    form: SlackForm
-
-    def start(self, x0: Array, evaluation: Evaluation) -> Array:
-        return self.form.lift(x0, evaluation.constraints)
-
-    def point(self, z: Array) -> Array:
-        return self.form.split(z)[0]
-
-    def keep(self, evaluation: Evaluation | None) -> Evaluation | None:
-        return None  # an oracle call of the slack form is not one of the original problem
-
-    def probe(self, probe: Probe) -> Probe | None:
-        """Return the probe in x, or None if an inequality's weight is negative and so no multiplier.
-
-        Values that are not finite are never held back: the loop must see them.
-        """
-        n = self.form.num_slacks
-        xp = namespace(probe.multipliers)
-        finite = xp.all(xp.isfinite(probe.objective)) & xp.all(xp.isfinite(probe.constraints))
-        if bool(finite & xp.any(probe.multipliers[..., :n] < 0)):
-            return None
-        x, s = self.form.split(probe.x)
-        g = xp.concat([probe.constraints[..., :n] - s, probe.constraints[..., n:]], axis=-1)
-        return Probe(x, probe.multipliers, probe.objective, g, self.form.split(probe.gradient)[0], probe.weight)
+from gdpa.methods.nested import FixedMomentum, NestedMethod, NestedState, Subproblem, inner_step, solved
 
 
 @stored
@@ -70,31 +40,49 @@ class AugmentedMethod(NestedMethod):
 
     slack: bool = False
 
-    def form(self, problem: Problem, x: Array, constraints: Array) -> Form:
-        """Return the form of the problem the method works on."""
-        if not self.slack:
-            return Form(problem)
-        form = SlackForm(problem, x.shape[-1], constraints.shape[-1])
-        return Slacked(form.problem, form)
-
-    def open(self, problem: Problem, x0: Array) -> tuple[Evaluation, dict[str, Any]]:
-        """Return the oracle call at the start, and the fields of the first state that depend on the form."""
+    def first(self, kind: type[A], problem: Problem, x0: Array, **more: Any) -> A:
+        """Return the state before the first update."""
         start = self.begin(problem, x0)
-        form = self.form(problem, x0, start.constraints)
-        return start, {"evaluation": form.keep(start), "inner": self.inner.start(form.start(x0, start))}
+        z = slack_form(problem, x0, start.constraints).lift(x0, start.constraints) if self.slack else x0
+        fields = {"inner": self.inner.start(z), "evaluation": None if self.slack else start}
+        return self.first_state(kind, x0, start, **fields, **more)
 
-    def ascend(
-        self, state: A, form: Form, phi: Subproblem, then: Evaluation | None, step: float, k: int
-    ) -> tuple[A, float]:
+    def descend(self, problem: Problem, state: A, beta: float, **prox: Any) -> tuple[A, Subproblem, Evaluation | None]:
+        """Return the state after one inner step on L_beta, L_beta, and its oracle call there if there was one.
+
+        With slacks L_beta is a function of (x, s); the state's x and probe are in x alone. It then has no probe if an
+        inequality's weight is negative and so no multiplier, but values that are not finite are never held back.
+        """
+        if not self.slack:
+            phi = Subproblem(problem, state.multipliers, beta, **prox)
+            state, _ = inner_step(self.inner, phi, state)
+            return state, phi, state.evaluation
+        form = slack_form(problem, state.x, state.multipliers)
+        phi = Subproblem(form.problem, state.multipliers, beta, **prox)
+        state, (z, w, f, c, gradient, *_) = inner_step(self.inner, phi, replace(state, evaluation=None))
+        xp, n, (x, s) = namespace(w), form.num_slacks, form.split(z)
+        finite = xp.all(xp.isfinite(f)) & xp.all(xp.isfinite(c))
+        probe = None
+        if not bool(finite & xp.any(w[..., :n] < 0)):
+            g = xp.concat([c[..., :n] - s, c[..., n:]], axis=-1)
+            probe = Probe(x, w, f, g, form.split(gradient)[0])
+        return replace(state, x=form.split(state.x)[0], evaluation=None, probe=probe), phi, state.evaluation
+
+    def ascend(self, state: A, phi: Subproblem, then: Evaluation | None, step: float, k: int) -> tuple[A, float]:
         """Return the state after the k-th dual step ``y + w c``, w = ``step`` damped, and the violation ||c||."""
-        then = then or form.problem.evaluate(state.inner.x)
+        then = then or phi.problem.evaluate(state.inner.x)
         c = phi.lagrangian.complementarity(then.constraints)  # of the eliminated slack form: g + s
         size = float(norm(c))
         reference = size if math.isnan(state.reference) else state.reference
         # With slacks eliminated a dual step longer than beta could leave the nonnegative numbers.
         w = step * damping(reference, size, k)
-        y = AugmentedLagrangian(phi.multipliers, w, num_equalities=form.problem.num_equalities).weights(c)
-        return replace(state, multipliers=y, evaluation=form.keep(then), reference=reference), size
+        y = AugmentedLagrangian(phi.multipliers, w, num_equalities=phi.problem.num_equalities).weights(c)
+        return replace(state, multipliers=y, evaluation=None if self.slack else then, reference=reference), size
+
+
+def slack_form(problem: Problem, x: Array, constraints: Array) -> SlackForm:
+    """Return the problem over (x, s), by the shapes of x and g."""
+    return SlackForm(problem, x.shape[-1], constraints.shape[-1])
 
 
 def damping(reference: float, size: float, k: int) -> float:
@@ -174,20 +162,17 @@ class IALMSahin(AugmentedMethod):
             raise ValueError(f"growth must exceed 1, got {self.growth!r}: the penalties must be unbounded")
 
     def init(self, problem: Problem, x0: Array) -> AugmentedState:
-        start, fields = self.open(problem, x0)
-        y = namespace(x0).ones_like(start.constraints) * self.initial_multiplier
-        return self.first_state(AugmentedState, x0, start, multipliers=y, **fields)
+        state = self.first(AugmentedState, problem, x0)
+        return replace(state, multipliers=state.multipliers + self.initial_multiplier)
 
     def update(self, problem: Problem, state: AugmentedState) -> AugmentedState:
-        k, y = state.outer + 1, state.multipliers
+        k = state.outer + 1
         beta = self.beta * self.growth ** (k - 1)
-        form = self.form(problem, state.x, y)
-        phi = Subproblem(form.problem, y, beta)
-        state, then = inner_step(self.inner, phi, state, form)
+        state, phi, then = self.descend(problem, state, beta)
         if not solved(self.inner, state.inner, 1 / beta):  # eps_{k+1} = 1/beta_k
             return state
 
-        state, _ = self.ascend(state, form, phi, then, self.sigma, k)
+        state, _ = self.ascend(state, phi, then, self.sigma, k)
         return replace(state, inner=state.inner.restart(), outer=k)
 
 
@@ -259,14 +244,12 @@ class IALMLi(AugmentedMethod):
         check_positive(max_middle=self.max_middle)
 
     def init(self, problem: Problem, x0: Array) -> IALMLiState:
-        start, fields = self.open(problem, x0)
-        return self.first_state(IALMLiState, x0, start, center=fields["inner"].x, beta=self.beta, **fields)
+        state = self.first(IALMLiState, problem, x0, center=x0, beta=self.beta)
+        return replace(state, center=state.inner.x)
 
     def update(self, problem: Problem, state: IALMLiState) -> IALMLiState:
-        y, center, k, eps = state.multipliers, state.center, state.outer, self.epsilon
-        form = self.form(problem, state.x, y)
-        phi = Subproblem(form.problem, y, state.beta, prox=2 * self.rho, center=center)
-        state, then = inner_step(self.inner, phi, state, form)
+        center, k, eps = state.center, state.outer, self.epsilon
+        state, phi, then = self.descend(problem, state, state.beta, prox=2 * self.rho, center=center)
         if not solved(self.inner, state.inner, eps / 4):
             return state
 
@@ -275,5 +258,5 @@ class IALMLi(AugmentedMethod):
         if 2 * self.rho * float(norm(x - center)) > eps / 2 and state.middle < self.max_middle:
             return state
 
-        state, size = self.ascend(state, form, phi, then, self.w, k)
+        state, size = self.ascend(state, phi, then, self.w, k)
         return replace(state, outer=k + 1, middle=0, beta=state.beta * (self.growth if size > eps else 1.0))

@@ -11,25 +11,22 @@ from gdpa.base.schedules import Power, StepSize
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array, Schedule
 from gdpa.core.problem import Problem
-from gdpa.methods.base import State
 from gdpa.methods.method import Method, MethodCard
-from gdpa.methods.nested import Subproblem, descend, first_curvature
+from gdpa.methods.nested import DescentState, Subproblem, descended, first_curvature
 
 
 @stored
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MinMaxState(State):
+class MinMaxState(DescentState):
     """The state of a min-max method.
 
     Attributes:
         at_bound: which multipliers sit on the bound B. While any does, the method solves
             ``min f + B sum [g]_+`` instead of the constrained problem, and nothing is promised on feasibility.
-        lipschitz: the curvature estimate of the primal step.
         center: the proximal center z of the smoothed method, the start for the others.
     """
 
     at_bound: Array
-    lipschitz: Array
     center: Array
 
 
@@ -95,15 +92,12 @@ class MinMax(Method):
         now = state.evaluation or problem.evaluate(state.x)
         center = state.center if prox else None
         L = Subproblem(problem, state.multipliers, self.augmentation, prox=prox, center=center)
-        slope = L.slope(state.x, now)
-        new = descend(L, state.x, slope, state.lipschitz, descent)
-        at = now if simultaneous else new.evaluation
+        after, then = descended(L, state, now, descent)
+        at = now if simultaneous else then
         raised = state.multipliers + ascent * L.lagrangian.complementarity(at.constraints)
         multipliers = project_multipliers(raised / decay, self.bound, problem.num_equalities)
-        return replace(
-            state, step=state.step + 1, x=new.x, multipliers=multipliers, evaluation=new.evaluation, probe=slope.probe,
-            at_bound=namespace(multipliers).abs(multipliers) >= self.bound, lipschitz=new.lipschitz,
-        )  # fmt: skip
+        at_bound = namespace(multipliers).abs(multipliers) >= self.bound
+        return replace(after, multipliers=multipliers, at_bound=at_bound)
 
 
 @stored

@@ -84,11 +84,9 @@ class IPPP(NestedMethod):
         center = state.center
         beta = self.beta * self.growth**state.outer
         eps = min(1.0, 1 / beta)
-        zeros = 0 * state.multipliers
-        phi = Subproblem(problem, zeros, beta, prox=self.gamma, center=center)
-        state, _ = inner_step(self.inner, phi, state)
-        assert state.probe is not None
-        state = replace(state, multipliers=state.probe.multipliers)  # beta [g]_+ where the gradient was taken
+        phi = Subproblem(problem, 0 * state.multipliers, beta, prox=self.gamma, center=center)
+        state, probe = inner_step(self.inner, phi, state)
+        state = replace(state, multipliers=probe.multipliers)  # beta [g]_+ where the gradient was taken
         if not solved(self.inner, state.inner, eps):
             return state
 
@@ -157,18 +155,17 @@ class PDD(NestedMethod):
     def init(self, problem: Problem, x0: Array) -> PDDState:
         start = self.begin(problem, x0)
         largest = float(max_norm(violation(start.constraints, problem.num_equalities)))
-        return self.first_state(
-            PDDState, x0, start, inner=self.inner.start(x0), rho=self.rho, eta=self.shrink * largest,
-        )  # fmt: skip
+        first = self.inner.start(x0)
+        return self.first_state(PDDState, x0, start, inner=first, rho=self.rho, eta=self.shrink * largest)
 
     def update(self, problem: Problem, state: PDDState) -> PDDState:
         lam, eta, k = state.multipliers, state.eta, state.outer + 1
         phi = Subproblem(problem, lam, 1 / state.rho)
-        state, then = inner_step(self.inner, phi, state)
+        state, _ = inner_step(self.inner, phi, state)
         if not solved(self.inner, state.inner, self.epsilon * self.c**k):
             return state
 
-        then = then or problem.evaluate(state.x)
+        then = state.evaluation or problem.evaluate(state.x)
         size = float(max_norm(phi.lagrangian.complementarity(then.constraints)))
         state = replace(state, evaluation=then, inner=state.inner.restart(), outer=k, eta=self.shrink * size)
         if size <= eta:

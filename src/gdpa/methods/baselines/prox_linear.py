@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -79,6 +81,39 @@ class ProxLinear(Method):
         w, direction, slope = (from_numpy(v, like=now.constraints) for v in (weights, s, A @ s))
         return w, direction, slope
 
+    def search(
+        self,
+        problem: Problem,
+        state: ProxLinearState,
+        now: Evaluation,
+        trial: Callable[[float], tuple[Array, Array, float]],
+        merit: Callable[[Evaluation], Array],
+        *,
+        weight: float = 1.0,
+        longest: float = math.inf,
+    ) -> ProxLinearState:
+        """Return the state after the step eta s for the first of eta, eta/2, ... at which ``merit`` meets its bound.
+
+        Args:
+            problem, state: as in ``update``.
+            now: the oracle call at ``state.x``.
+            trial: the weights w, the direction s = -(grad f + J^T w) and the bound of the merit function for eta.
+            merit: the merit function of an oracle call.
+            weight: the weight of ``state.x`` in the averaged iterate.
+            longest: the largest eta of the next step.
+        """
+        eta = state.eta
+        while True:
+            w, s, bound = trial(eta)
+            x = problem.domain.project(state.x + eta * s)
+            then = problem.evaluate(x)
+            if self.eta is not None or float(merit(then)) <= bound or not eta > SHORTEST:
+                break
+            eta *= SHORTEN
+        probe = Probe(state.x, w, now.objective, now.constraints, -s, weight, now)
+        following = eta if self.eta is not None else min(longest, LENGTHEN * eta)
+        return replace(state, step=state.step + 1, x=x, multipliers=w, evaluation=then, probe=probe, eta=following)
+
 
 @stored
 @dataclass(frozen=True)
@@ -127,29 +162,22 @@ class LIPAL(ProxLinear):
         check_share(tau=self.tau)
 
     def update(self, problem: Problem, state: ProxLinearState) -> ProxLinearState:
-        r, x = state.step + 1, state.x
-        beta, p = self.beta(r), problem.num_equalities
-        now = state.evaluation or problem.evaluate(x)
+        beta, p = self.beta(state.step + 1), problem.num_equalities
+        now = state.evaluation or problem.evaluate(state.x)
         F = AugmentedLagrangian(state.multipliers, beta, self.tau, p)
-        value = float(F.value(now.objective, now.constraints))
-        eta = state.eta
-        while True:
+        rounding = RIDGE * (1 + abs(float(F.value(now.objective, now.constraints))))
+
+        def trial(eta: float) -> tuple[Array, Array, float]:
             w, s, slope = self.weigh(now, eta, (1 - self.tau) * state.multipliers, beta, p)
-            x_next = problem.domain.project(x + eta * s)
-            then = problem.evaluate(x_next)
-            if self.eta is not None:
-                following = eta
-                break
             # f and g at the minimizer of the model: their linearizations, and the regularization on top.
             linear = now.objective + eta * namespace(s).sum(now.gradient() * s)
             model = float(F.value(linear, now.constraints + eta * slope)) + eta / 2 * float(norm(s)) ** 2
-            rounding = RIDGE * (1 + abs(value))
-            if float(F.value(then.objective, then.constraints)) <= model + rounding or not eta > SHORTEST:
-                following = LENGTHEN * eta
-                break
-            eta *= SHORTEN
-        probe = Probe(x, w, now.objective, now.constraints, -s, 1 / beta, now)
-        return replace(state, step=r, x=x_next, multipliers=w, evaluation=then, probe=probe, eta=following)
+            return w, s, model + rounding
+
+        def merit(then: Evaluation) -> Array:
+            return F.value(then.objective, then.constraints)
+
+        return self.search(problem, state, now, trial, merit, weight=1 / beta)
 
 
 @stored
@@ -192,28 +220,23 @@ class DirectionalDecomposition(ProxLinear):
     )
 
     def update(self, problem: Problem, state: ProxLinearState) -> ProxLinearState:
-        x, p = state.x, problem.num_equalities
-        now = state.evaluation or problem.evaluate(x)
-        xp = namespace(x)
+        p, xp = problem.num_equalities, namespace(state.x)
+        now = state.evaluation or problem.evaluate(state.x)
         w, s, _ = self.weigh(now, 1.0, state.multipliers, float("inf"), p)
-        excess = float(xp.sum(violation(now.constraints, p)))
         largest = float(xp.max(xp.abs(w))) if w.shape[-1] else 0.0
         penalty = state.penalty if state.penalty >= largest else 2 * largest
+
+        def excess(at: Evaluation) -> float:
+            return float(xp.sum(violation(at.constraints, p)))
+
+        def merit(at: Evaluation) -> float:
+            return float(at.objective) + penalty * excess(at)
+
         # The slope of the merit function along s is at most this, because s meets the linearized constraints.
-        slope = float(xp.sum(now.gradient() * s)) - penalty * excess
-        merit = float(now.objective) + penalty * excess
-        eta = state.eta
-        while True:
-            x_next = problem.domain.project(x + eta * s)
-            then = problem.evaluate(x_next)
-            reached = float(then.objective) + penalty * float(xp.sum(violation(then.constraints, p)))
-            enough = merit + SHARE * eta * slope + RIDGE * (1 + abs(merit))
-            if self.eta is not None or reached <= enough or not eta > SHORTEST:
-                break
-            eta *= SHORTEN
-        following = eta if self.eta is not None else min(1.0, LENGTHEN * eta)
-        probe = Probe(x, w, now.objective, now.constraints, -s, evaluation=now)
-        return replace(
-            state, step=state.step + 1, x=x_next, multipliers=w, evaluation=then, probe=probe, eta=following,
-            penalty=penalty,
-        )  # fmt: skip
+        slope = float(xp.sum(now.gradient() * s)) - penalty * excess(now)
+        start = merit(now)
+        rounding = RIDGE * (1 + abs(start))
+        after = self.search(
+            problem, state, now, lambda eta: (w, s, start + SHARE * eta * slope + rounding), merit, longest=1.0
+        )
+        return replace(after, penalty=penalty)

@@ -11,17 +11,14 @@ from gdpa.base.sets import Box, ConvexSet, Product, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.methods.base import State
 from gdpa.methods.method import Method, MethodCard
-from gdpa.methods.nested import Subproblem, descend, first_curvature
+from gdpa.methods.nested import DescentState, Subproblem, descended, first_curvature
 
 
 @stored
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PPLState(State):
-    """The multipliers are the memory mu; adds the curvature estimate ``lipschitz``."""
-
-    lipschitz: Array
+class PPLState(DescentState):
+    """The multipliers are the memory mu."""
 
 
 @stored
@@ -100,23 +97,18 @@ class PPL(Method):
     def update(self, problem: Problem, state: PPLState) -> PPLState:
         now = state.evaluation or problem.evaluate(state.x)
         F = Subproblem(problem, state.multipliers, self.rho)
-        slope = F.slope(state.x, now)
-        new = descend(F, state.x, slope, state.lipschitz, self.eta)
-        pressure = F.lagrangian.weights(new.evaluation.constraints) if self.fresh else slope.probe.multipliers
-        residual = pressure - state.multipliers
-        return replace(
-            state, step=state.step + 1, x=new.x, evaluation=new.evaluation, probe=slope.probe, lipschitz=new.lipschitz,
-            multipliers=state.multipliers + self.gain(state.step + 1, residual) * residual,
-        )  # fmt: skip
+        after, then = descended(F, state, now, self.eta)
+        at = then if self.fresh else now
+        residual = F.lagrangian.weights(at.constraints) - state.multipliers
+        return replace(after, multipliers=state.multipliers + self.gain(after.step, residual) * residual)
 
 
 @stored
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProximalADMMState(State):
-    """Adds the proximal ``center`` z and the curvature estimate ``lipschitz``."""
+class ProximalADMMState(DescentState):
+    """Adds the proximal ``center`` z."""
 
     center: Array
-    lipschitz: Array
 
 
 @stored
@@ -200,12 +192,8 @@ class ProximalADMM(Method):
         alpha = self.gamma / 4 if self.alpha is None else self.alpha
         y = state.multipliers + alpha * now.constraints
         K = Subproblem(problem, y, self.gamma, prox=self.prox, center=z)
-        slope = K.slope(x, now)
-        new = descend(K, x, slope, state.lipschitz, self.step)
-        return ProximalADMMState(
-            step=state.step + 1, x=new.x, multipliers=y, evaluation=new.evaluation, probe=slope.probe,
-            center=z + self.beta * (new.x - z), lipschitz=new.lipschitz,
-        )  # fmt: skip
+        after, _ = descended(K, state, now, self.step)
+        return replace(after, multipliers=y, center=z + self.beta * (after.x - z))
 
 
 def _polyhedral(domain: ConvexSet) -> bool:
