@@ -1,6 +1,6 @@
 """Uses of names that `gdpa` loads late: `make lint` checks their types under strict rules, nothing runs them.
 
-The two mistakes at the end must be found: an ignored error that mypy does not see is an error itself.
+The mistakes at the end must be found: an ignored error that mypy does not see is an error itself.
 """
 
 from __future__ import annotations
@@ -32,4 +32,10 @@ def uses() -> float:
 
     Typed(alpha="fast")  # type: ignore[arg-type]
     gdpa.MaxSteps("many")  # type: ignore[arg-type]
+    now = own.problem.evaluate(own.x0)
+    F = gdpa.AugmentedLagrangian(own.x0, beta=2.0)
+    F.weights(now)  # type: ignore[arg-type]
+    F.weights([0.5])  # type: ignore[arg-type]
+    F.damped(now.constraints, None)  # type: ignore[arg-type]
+    gdpa.certify(own.problem, None)  # type: ignore[arg-type]
     return steps + kkt

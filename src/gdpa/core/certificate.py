@@ -26,7 +26,7 @@ from gdpa.base.checks import check_positive
 from gdpa.base.sets import ConvexSet
 from gdpa.base.stored import stored
 from gdpa.base.text import number
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.multipliers import fit
 from gdpa.core.problem import Evaluation, Problem, constraint_name
@@ -49,7 +49,7 @@ class Residuals(NamedTuple):
     slackness: Any
 
     @classmethod
-    def of(cls, *sizes: Array) -> Residuals:
+    def of(cls, *sizes: Operand) -> Residuals:
         """Return the residuals as Python floats (they are compared in the loop), or as arrays for a batch."""
         return cls(*(map(float, sizes) if sizes[0].ndim == 0 else sizes))
 
@@ -64,7 +64,12 @@ class Residuals(NamedTuple):
 
 
 def absolute_residuals(
-    domain: ConvexSet, x: Array, gradient: Array, constraints: Array, multipliers: Array, num_equalities: int = 0
+    domain: ConvexSet,
+    x: Operand,
+    gradient: Operand,
+    constraints: Operand,
+    multipliers: Operand,
+    num_equalities: int = 0,
 ) -> Residuals:
     """Return the residuals of Definition 2 as printed: Euclidean norms, no units.
 
@@ -81,10 +86,10 @@ def absolute_residuals(
 
 def relative_residuals(
     domain: ConvexSet,
-    x: Array,
-    gradient: Array,
-    constraints: Array,
-    multipliers: Array,
+    x: Operand,
+    gradient: Operand,
+    constraints: Operand,
+    multipliers: Operand,
     units: Units,
     num_equalities: int = 0,
 ) -> Residuals:
@@ -116,7 +121,7 @@ def relative_residuals(
     return Residuals.of(stationarity, top(units.violations * violated), top(slack))
 
 
-def gradient_map(problem: Problem, x: Array, multipliers: Array, alpha: float = 1.0, beta: float = 1.0) -> Array:
+def gradient_map(problem: Problem, x: Operand, multipliers: Operand, alpha: float = 1.0, beta: float = 1.0) -> Array:
     """Return the paper's G(x, lambda) of eq. (defopt), primal part then dual part.
 
     [ (x - P_X(x - alpha grad_x L)) / alpha ;  (lambda - [lambda + beta g(x)]_+) / beta ],   L = f + <lambda, g>.
@@ -134,12 +139,12 @@ def gradient_map(problem: Problem, x: Array, multipliers: Array, alpha: float = 
     return namespace(x).concat([primal, -dual.complementarity(now.constraints)], axis=-1)
 
 
-def gradient_mapping(domain: ConvexSet, x: Array, gradient: Array, alpha: float = 1.0) -> Array:
+def gradient_mapping(domain: ConvexSet, x: Operand, gradient: Operand, alpha: float = 1.0) -> Array:
     """Return ``(x - P_X(x - alpha grad)) / alpha``, which is zero exactly at the stationary points on X."""
     return (x - domain.project(x - alpha * gradient)) / alpha
 
 
-def violation(constraints: Array, num_equalities: int = 0) -> Array:
+def violation(constraints: Operand, num_equalities: int = 0) -> Array:
     """Return ``[g]_+`` for inequalities and ``|h|`` for equalities."""
     positive = positive_part(constraints, num_equalities)
     return positive if num_equalities == 0 else abs(positive)
@@ -211,8 +216,8 @@ class Certificate:
 
 def certify(
     problem: Problem,
-    x: Array,
-    multipliers: Array | None = None,
+    x: Operand,
+    multipliers: Operand | None = None,
     *,
     snap: float | None = None,
     evaluation: Evaluation | None = None,
@@ -244,7 +249,7 @@ def certify(
         ([0.5], True)
     """
 
-    def called(point: Array) -> Evaluation:
+    def called(point: Operand) -> Evaluation:
         if evaluation is not None and (point is x or not some(point != x)):
             return evaluation
         return problem.evaluate(point)
@@ -286,13 +291,13 @@ def pick(mask: Any, new: Any, old: Any) -> Any:
 
 def certificate_from(
     problem: Problem,
-    lengths: Array,
+    lengths: Operand,
     units: Units,
-    f: Array,
-    g: Array,
-    x: Array,
-    multipliers: Array,
-    gradient: Array,
+    f: Operand,
+    g: Operand,
+    x: Operand,
+    multipliers: Operand,
+    gradient: Operand,
     relative: Residuals | None = None,
 ) -> Certificate:
     """Return the certificate made of known quantities; ``gradient`` is grad f(x) + J(x)^T lambda."""
@@ -314,7 +319,7 @@ def certificate_from(
 
 
 def _judged(
-    problem: Problem, units: Units, f: Array, g: Array, x: Array, multipliers: Array, gradient: Array
+    problem: Problem, units: Units, f: Operand, g: Operand, x: Operand, multipliers: Operand, gradient: Operand
 ) -> Residuals:
     """Return the relative residuals, NaN if a value or a derivative is not finite."""
     relative = relative_residuals(problem.domain, x, gradient, g, multipliers, units, problem.num_equalities)
@@ -327,11 +332,11 @@ def _judged(
 
 def certificate_at(
     problem: Problem,
-    x: Array,
+    x: Operand,
     reference: ReferencePoint,
     now: Evaluation,
-    multipliers: Array | None = None,
-    lengths: Array | None = None,
+    multipliers: Operand | None = None,
+    lengths: Operand | None = None,
 ) -> Certificate:
     """Return the certificate of exactly this point of X; ``lengths`` are those of the point, if they are known."""
     lengths = lengths_of(problem.x_scale, x, now) if lengths is None else lengths
@@ -340,13 +345,13 @@ def certificate_at(
     return certificate_from(problem, lengths, units, now.objective, now.constraints, x, *judged)
 
 
-def is_whole(x: Array, now: Evaluation) -> bool:
+def is_whole(x: Operand, now: Evaluation) -> bool:
     """Return whether J is formed in one piece: it is sparse, or has at most `JACOBIAN_LIMIT` entries."""
     return bool(now.constraints.shape[-1] * x.shape[-1] <= JACOBIAN_LIMIT or now.is_sparse)
 
 
 def judge(
-    problem: Problem, x: Array, units: Units, now: Evaluation, multipliers: Array | None = None
+    problem: Problem, x: Operand, units: Units, now: Evaluation, multipliers: Operand | None = None
 ) -> tuple[Array, Array, Residuals]:
     """Return the best multipliers at ``x``, the gradient of the Lagrangian with them and the relative residuals."""
     f, g, p, domain = now.objective, now.constraints, problem.num_equalities, problem.domain

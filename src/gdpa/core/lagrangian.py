@@ -17,7 +17,7 @@ import numpy as np
 
 from gdpa.base.arrays import namespace, positive_part, total
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 
 
 def shifted(multipliers: Array, beta: float | Array, tau: float | Array, constraints: Array) -> Array:
@@ -66,15 +66,15 @@ class AugmentedLagrangian(NamedTuple):
     tau: float | Array = 0.0
     num_equalities: int = 0
 
-    def shifted(self, constraints: Array) -> Array:
+    def shifted(self, constraints: float | Operand) -> Array:
         """Return ``q = (1 - tau) lambda + beta g``, whose sign defines the set S_r of eq. (defs)."""
         return shifted(self.multipliers, self.beta, self.tau, constraints)
 
-    def weights(self, constraints: Array) -> Array:
+    def weights(self, constraints: float | Operand) -> Array:
         """Return ``w = [(1 - tau) lambda + beta g]_+``, the weights of J^T in grad_x F_beta, eq. (as)."""
         return positive_part(shifted(self.multipliers, self.beta, self.tau, constraints), self.num_equalities)
 
-    def value(self, objective: Array, constraints: Array) -> Array:
+    def value(self, objective: float | Operand, constraints: float | Operand) -> Array:
         """Return F_beta(x, lambda) of eq. (defF)."""
         lam = (1 - self.tau) * self.multipliers
         if isinstance(self.beta, (int, float)) and self.beta == 0:  # there is no penalty term
@@ -82,7 +82,7 @@ class AugmentedLagrangian(NamedTuple):
         w = positive_part(lam + self.beta * constraints, self.num_equalities)
         return objective + total(w * w - lam * lam) / (2 * self.beta)
 
-    def complementarity(self, constraints: Array) -> Array:
+    def complementarity(self, constraints: float | Operand) -> Array:
         """Return ``max(g, -lambda/beta)`` (g for equalities, and if beta = 0).
 
         It is zero exactly if g is feasible and complementary to lambda >= 0, and at tau = 0 it is the gradient of
@@ -96,11 +96,11 @@ class AugmentedLagrangian(NamedTuple):
         shift = self.multipliers / self.beta
         return positive_part(constraints + shift, self.num_equalities) - shift
 
-    def gate(self, constraints: Array) -> Array:
+    def gate(self, constraints: float | Operand) -> Array:
         """Return membership in S_r = {i : q_i > 0}, eq. (defs); equality constraints always belong."""
         return in_gate(self.shifted(constraints), self.num_equalities)
 
-    def ascend(self, constraints_next: Array, gate: Array | None = None) -> Array:
+    def ascend(self, constraints_next: float | Operand, gate: Operand | None = None) -> Array:
         """Return ``lambda_{r+1}`` of eq. (dualupated).
 
         ``[(1 - tau) lambda_r + beta_r g(x_{r+1})]_+`` if i is in S_r, else 0. ``gate`` is the membership in S_r,
@@ -112,7 +112,7 @@ class AugmentedLagrangian(NamedTuple):
         """
         return ascended(self.multipliers, self.beta, self.tau, constraints_next, self.num_equalities, gate)
 
-    def with_multipliers(self, multipliers: Array) -> AugmentedLagrangian:
+    def with_multipliers(self, multipliers: float | Operand) -> AugmentedLagrangian:
         """Return the function with other multipliers."""
         return AugmentedLagrangian(multipliers, self.beta, self.tau, self.num_equalities)
 
@@ -124,7 +124,7 @@ class AugmentedLagrangian(NamedTuple):
         """Return the function with beta divided by a factor, down to the least."""
         return self._replace(beta=max(self.beta / factor, least) if self.beta > least else self.beta)
 
-    def damped(self, constraints: Array, theta: float | Array) -> Array:
+    def damped(self, constraints: float | Operand, theta: float | Operand) -> Array:
         """Return ``lambda + theta ([(1 - tau) lambda + beta g]_+ - lambda)``, the dual step damped by theta (ours)."""
         return self.multipliers + theta * (self.weights(constraints) - self.multipliers)
 

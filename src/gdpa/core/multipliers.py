@@ -9,7 +9,7 @@ from array_api_compat import is_jax_array
 
 from gdpa.base.arrays import all_finite, from_numpy, namespace
 from gdpa.base.sets import Box, ConvexSet, Reals
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.units import Units
 from gdpa.numerics.dense import Matrix, cholesky_divided, to_float64
 from gdpa.numerics.qp import WORKING_SET, nonnegative_least_squares
@@ -31,7 +31,9 @@ MANY = 10_000
 LEAST_SHARE = 1e-4
 
 
-def fit(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int, units: Units) -> Array:
+def fit(
+    domain: ConvexSet, x: Operand, grad_f: Operand, J: Operand, g: Operand, num_equalities: int, units: Units
+) -> Array:
     """Return argmin ``||w P_T(-grad f - J^T lambda)||^2 + sum (a_i g_i r_i lambda_i)^2`` over lambda >= 0.
 
     >>> from gdpa import REALS
@@ -61,12 +63,12 @@ def _on_host(*arrays: Array) -> tuple[Matrix, ...]:
     return arrays if type(first) is np.ndarray and first.dtype == np.float64 else tuple(map(to_float64, arrays))
 
 
-def _has_long_rows(domain: ConvexSet, J: Array) -> bool:
+def _has_long_rows(domain: ConvexSet, J: Operand) -> bool:
     """Return whether `_fit_by_products` takes these rows."""
     return 0 < J.shape[0] <= WORKING_SET and J.shape[1] >= MANY and isinstance(domain, Reals)
 
 
-def _fit_by_products(grad_f: Array, J: Array, slack: Matrix, p: int) -> Matrix | None:
+def _fit_by_products(grad_f: Operand, J: Operand, slack: Matrix, p: int) -> Matrix | None:
     """Return the multipliers from J J^T and J times vectors, in double precision; None if the rows nearly depend.
 
     With J J^T = L L^T the least squares problem is ``||L^T lambda - c||``. The first c is ``L^-1 J b``, b = -grad f.
@@ -108,7 +110,9 @@ def _slack(g: Matrix, units: Units) -> Any:
     return units.pushes * np.minimum(np.where(sizes <= units.rounding, 0.0, units.slacks * sizes), LARGEST_SLACK)
 
 
-def best_multipliers(domain: ConvexSet, x: Array, grad_f: Array, J: Array, g: Array, num_equalities: int) -> Array:
+def best_multipliers(
+    domain: ConvexSet, x: Operand, grad_f: Operand, J: Operand, g: Operand, num_equalities: int
+) -> Array:
     """Return argmin ``||P_T(-grad f - J^T lambda)||^2 + sum ([-g_i]_+ lambda_i)^2`` over lambda >= 0: units of 1.
 
     The arguments are as in `fit`, at one point. A violated constraint has no slack.

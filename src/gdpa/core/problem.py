@@ -25,7 +25,7 @@ from gdpa.base.checks import is_count
 from gdpa.base.sets import REALS, ConvexSet
 from gdpa.base.status import Status
 from gdpa.base.text import make_printable
-from gdpa.base.typing import Array, Pullback
+from gdpa.base.typing import Array, Operand, Pullback
 from gdpa.numerics.sparse.matrix import SparseMatrix, is_sparse, read
 
 T = TypeVar("T")
@@ -78,8 +78,8 @@ class Evaluation:
 
     def __init__(
         self,
-        objective: Array,
-        constraints: Array,
+        objective: Operand,
+        constraints: Operand,
         pullback: Pullback,
         jacobian: Callable[[], Array] | None = None,
         passes: int = 1,
@@ -87,7 +87,9 @@ class Evaluation:
         hessian_passes: int = 1,
         sparse: bool = False,
     ) -> None:
-        self.objective, self.constraints, self.pullback = objective, constraints, pullback
+        self.objective: Array = objective
+        self.constraints: Array = constraints
+        self.pullback = pullback
         self.whole, self.second, self.sparse = jacobian, hessian, sparse
         self.passes, self.hessian_passes = passes, hessian_passes
         self._gradient: Array | None = None
@@ -145,7 +147,7 @@ class Evaluation:
         """Whether second derivatives were given as a function."""
         return self.second is not None
 
-    def hessian(self, w: Array, objective: float = 1.0) -> SparseMatrix | None:
+    def hessian(self, w: Operand, objective: float = 1.0) -> SparseMatrix | None:
         """Return ``objective * Hess f(x) + sum_i w_i Hess g_i(x)``; None if it is not known."""
         H = None if self.second is None else self.second(w, objective)
         if self.account is not None and self.second is not None and self.hessian_passes:
@@ -234,12 +236,12 @@ def row_by_row(problem: Problem) -> Problem:
     return replace(problem, evaluate=lambda x: Evaluation(*problem.evaluate(x)))
 
 
-def unit_vectors(constraints: Array) -> Iterator[Array]:
+def unit_vectors(constraints: Operand) -> Iterator[Array]:
     """Yield e_1, ..., e_m with the shape, dtype and device of g: the weights that pull back single rows of J."""
     return (unit_vector(constraints, i) for i in range(constraints.shape[-1]))
 
 
-def unit_vector(constraints: Array, i: int) -> Array:
+def unit_vector(constraints: Operand, i: int) -> Array:
     """Return e_i with the shape, dtype and device of g: the weights that pull back row i of J.
 
     >>> import numpy as np

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gdpa.base.arrays import namespace, positive_part
 from gdpa.base.sets import NonNegative, Product
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.problem import Evaluation, Problem
 
 
@@ -41,26 +41,26 @@ class SlackForm:
             names=self.original.names,
         )
 
-    def _evaluate(self, z: Array) -> Evaluation:
+    def _evaluate(self, z: Operand) -> Evaluation:
         x, s = self.split(z)
         f, g, pullback = self.original.evaluate(x)
         xp, n = namespace(g), self.num_slacks
 
-        def pulled(w: Array, objective: float | Array = 1.0) -> Array:
+        def pulled(w: Operand, objective: float | Operand = 1.0) -> Array:
             return xp.concat([pullback(w, objective), w[..., :n]], axis=-1)  # dc/ds = 1 on the inequalities
 
         return Evaluation(f, xp.concat([g[..., :n] + s, g[..., n:]], axis=-1), pulled)
 
-    def lift(self, x: Array, constraints: Array) -> Array:
+    def lift(self, x: Operand, constraints: Operand) -> Array:
         """Return z = (x, [-g(x)]_+), at which every satisfied inequality already is an equality."""
         return namespace(x).concat([x, positive_part(-constraints[..., : self.num_slacks])], axis=-1)
 
-    def split(self, z: Array) -> tuple[Array, Array]:
+    def split(self, z: Operand) -> tuple[Array, Array]:
         """Return x and s of z."""
         return z[..., : self.dimension], z[..., self.dimension :]
 
 
-def add_slacks(problem: Problem, x0: Array) -> tuple[SlackForm, Array]:
+def add_slacks(problem: Problem, x0: Operand) -> tuple[SlackForm, Array]:
     """Return the slack form of ``problem`` and its start z0 = (x0, [-g(x0)]_+) (one forward pass).
 
     Example:

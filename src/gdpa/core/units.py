@@ -14,7 +14,7 @@ import numpy as np
 
 from gdpa.base.arrays import all_finite, from_numpy, machine_eps, namespace, peaks, row_sizes, row_sums, some, to_numpy
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.problem import Evaluation, Problem, unit_vectors
 from gdpa.numerics.dense import to_float64
 
@@ -84,18 +84,18 @@ class Units(NamedTuple):
     pushes: Array
 
 
-def reference_at(now: Evaluation, x: Array) -> ReferencePoint:
+def reference_at(now: Evaluation, x: Operand) -> ReferencePoint:
     """Return the reference point from the oracle call at ``x`` (one backward pass)."""
     return ReferencePoint(x, now.gradient(), now.constraints)
 
 
-def loosest(x: Array, now: Evaluation) -> ReferencePoint:
+def loosest(x: Operand, now: Evaluation) -> ReferencePoint:
     """Return a reference point whose units at ``x`` are as loose as any: its gradient and constraints are huge."""
     large = 1 / machine_eps(x) ** 2
     return ReferencePoint(x, 0 * x + large, 0 * now.constraints + large)
 
 
-def nearby(problem: Problem, x: Array, now: Evaluation, lengths: Array) -> ReferencePoint:
+def nearby(problem: Problem, x: Operand, now: Evaluation, lengths: Operand) -> ReferencePoint:
     """Return the reference point for a certificate of ``x``: a point of X within `NEARBY` of its ``lengths``."""
     now.gradient()  # before another point is evaluated: SciPy's functions remember one
     shift, share = asymmetric_direction(x), NEARBY
@@ -108,7 +108,7 @@ def nearby(problem: Problem, x: Array, now: Evaluation, lengths: Array) -> Refer
     return ReferencePoint(x, 0 * x, now.constraints)  # no point near x has sizes
 
 
-def lengths_of(x_scale: Array | None, x: Array, now: Evaluation | None = None) -> Array:
+def lengths_of(x_scale: Operand | None, x: Operand, now: Evaluation | None = None) -> Array:
     """Return L_j = |x_j|, or ``x_scale``.
 
     A coordinate of at most sqrt(eps) of the largest one gets the largest one. If all are at most `ZERO`, they get
@@ -129,7 +129,7 @@ def lengths_of(x_scale: Array | None, x: Array, now: Evaluation | None = None) -
     return xp.where(lengths > machine_eps(x) ** 0.5 * longest, lengths, longest)
 
 
-def length_at_zero(now: Evaluation, x: Array) -> float:
+def length_at_zero(now: Evaluation, x: Operand) -> float:
     """Return the length of every coordinate at x = 0: the distance to the nearest constraint that is not active.
 
     A move of all coordinates by L changes g_i by L sum_j |dg_i/dx_j|. A distance of at most `ZERO` is rounding. If no
@@ -144,7 +144,7 @@ def length_at_zero(now: Evaluation, x: Array) -> float:
     return float(distances.min()) if distances.size else 1.0
 
 
-def asymmetric_direction(x: Array) -> Array:
+def asymmetric_direction(x: Operand) -> Array:
     """Return a fixed vector without symmetry, components in [-1, 1]: the sines of squares."""
     if array_api_compat.is_torch_array(x) and x.is_cuda:  # at 10,000,000 variables the host takes half a second
         n = namespace(x).arange(1, x.shape[-1] + 1, dtype=namespace(x).float64, device=x.device)
@@ -163,7 +163,7 @@ def _size(here: Any, there: Any, cap: Any, other: Any) -> Any:
     return xp.where(size > 0, size, other)
 
 
-def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluation, whole: bool = True) -> Units:
+def units_at(lengths: Operand, reference: ReferencePoint, x: Operand, now: Evaluation, whole: bool = True) -> Units:
     """Return the units at ``x`` from the oracle call there: grad f and J (row by row unless ``whole``).
 
     >>> e = Evaluation(np.array(0.0), np.array([-5.0]), lambda w, objective=1.0: objective * np.array([4.0]) + 2 * w)
@@ -202,13 +202,13 @@ def units_at(lengths: Array, reference: ReferencePoint, x: Array, now: Evaluatio
     return Units(weights, violations, slacks, ROUNDINGS * eps * terms, pushes)
 
 
-def _row_sums(J: Array, away: Array, lengths: Array, sizes: Array, weights: Array) -> tuple[Array, ...]:
+def _row_sums(J: Operand, away: Operand, lengths: Operand, sizes: Operand, weights: Operand) -> tuple[Array, ...]:
     """Return J away, |J| lengths, |J| sizes, and the largest entry of each row of |J| diag(weights)."""
     slopes, J, weights = row_sums(J, away), abs(J), weights if weights.ndim == 1 else weights[..., None, :]
     return slopes, row_sums(J, lengths), row_sums(J, sizes), row_sizes(J * weights)
 
 
-def roundings(x: Array, now: Evaluation) -> Array:
+def roundings(x: Operand, now: Evaluation) -> Array:
     """Return `Units.rounding` at ``x`` from the oracle call there, with J whole."""
     sizes, xp = abs(x), namespace(x)
     sizes = xp.maximum(sizes, machine_eps(x) ** 0.5 * xp.max(sizes, axis=-1, keepdims=True))

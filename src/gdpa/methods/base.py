@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from gdpa.base.status import Status
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.problem import Evaluation, Problem
 
 
@@ -72,7 +72,7 @@ S = TypeVar("S", bound=State)
 class Algorithm(Protocol[S]):
     """A frozen dataclass of hyper-parameters with ``init`` and ``update``. One gradient step per update."""
 
-    def init(self, problem: Problem, x0: Array) -> S:
+    def init(self, problem: Problem, x0: Operand) -> S:
         """Return the state before the first update."""
         ...
 

@@ -9,7 +9,7 @@ from gdpa.base.arrays import max_norm, namespace, row_sizes
 from gdpa.base.checks import check_at_least, check_positive, check_share
 from gdpa.base.schedules import StepSize
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.methods.base import Probe, State
@@ -110,7 +110,7 @@ class DampedGDPA(Method):
         if not isinstance(self.scaled, bool):
             raise TypeError(f"scaled must be True or False, got {self.scaled!r}")
 
-    def init(self, problem: Problem, x0: Array) -> DampedState:
+    def init(self, problem: Problem, x0: Operand) -> DampedState:
         now = self.begin(problem, x0)
         g = now.constraints
         xp = namespace(g)

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from gdpa.base.checks import check_positive, is_number
 from gdpa.base.schedules import Constant, Power, StepSize
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.problem import Problem
 from gdpa.methods.method import Method, MethodCard
 from gdpa.methods.nested import DescentState, Subproblem, descended, first_curvature
@@ -86,7 +86,7 @@ class GDPA(Method):
             raise ValueError(f"tau must lie in [0, 1], got {self.tau!r}; the paper's theorem has it strictly inside")
         check_positive(lipschitz=self.lipschitz)
 
-    def init(self, problem: Problem, x0: Array) -> GDPAState:
+    def init(self, problem: Problem, x0: Operand) -> GDPAState:
         start = self.begin(problem, x0)
         curvature = first_curvature(x0, self.lipschitz) if self.alpha is None else None
         return self.first_state(GDPAState, x0, start, lipschitz=curvature)

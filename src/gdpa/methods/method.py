@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from gdpa.base.arrays import namespace
-from gdpa.base.typing import Array
+from gdpa.base.typing import Operand
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.methods.base import State
 
@@ -83,7 +83,7 @@ class Method:
         """
         return cls()
 
-    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
+    def objection(self, problem: Problem, x0: Operand, start: Evaluation) -> str:
         """Return why this method cannot solve ``problem``, or "" if it can.
 
         Args:
@@ -93,7 +93,7 @@ class Method:
         """
         return ""
 
-    def begin(self, problem: Problem, x0: Array) -> Evaluation:
+    def begin(self, problem: Problem, x0: Operand) -> Evaluation:
         """Return the oracle call at the start, or raise `UnsupportedProblemError` with the method's objection."""
         name = type(self).__name__
         if x0.ndim > 1 and not self.batches:
@@ -107,7 +107,7 @@ class Method:
             raise UnsupportedProblemError(f"{name} cannot solve this problem: {objection}")
         return start
 
-    def first_state(self, kind: type[S], x0: Array, start: Evaluation, **more: Any) -> S:
+    def first_state(self, kind: type[S], x0: Operand, start: Evaluation, **more: Any) -> S:
         """Return the state before the first update: multipliers zero, the oracle call ``start``, no probe.
 
         Args:
@@ -120,6 +120,6 @@ class Method:
         fields = {"step": 0, "x": x0, "multipliers": zeros, "evaluation": start, "probe": None}
         return kind(**(fields | more))
 
-    def init(self, problem: Problem, x0: Array) -> Any:
+    def init(self, problem: Problem, x0: Operand) -> Any:
         """Return the state before the first update; a method with a state of its own has its own ``init``."""
         return self.first_state(State, x0, self.begin(problem, x0))

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar
 from gdpa.base.arrays import namespace, norm
 from gdpa.base.checks import check_at_least, check_positive
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.methods.base import Probe, State
@@ -59,14 +59,14 @@ class Subproblem:
         """The part of phi without the proximal term, as a function of f and g."""
         return AugmentedLagrangian(self.multipliers, self.beta, self.tau, self.problem.num_equalities)
 
-    def value(self, x: Array, at: Evaluation | Probe) -> Array:
+    def value(self, x: Operand, at: Evaluation | Probe) -> Array:
         """Return phi(x) from f and g at x."""
         smooth = self.lagrangian.value(at.objective, at.constraints)
         if self.center is None:
             return smooth
         return smooth + self.prox / 2 * namespace(x).sum((x - self.center) ** 2, axis=-1)
 
-    def probe(self, x: Array, at: Evaluation, weight: float = 1.0) -> Probe:
+    def probe(self, x: Operand, at: Evaluation, weight: float = 1.0) -> Probe:
         """Return the gradient of the Lagrangian at ``x`` and phi's weights (one backward pass), as a probe."""
         w = self.lagrangian.weights(at.constraints)
         return Probe(x, w, at.objective, at.constraints, at.pullback(w), weight, at)
@@ -76,7 +76,7 @@ class Subproblem:
         return at.gradient if self.center is None else at.gradient + self.prox * (at.x - self.center)
 
 
-def first_curvature(x: Array, lipschitz: float) -> Array:
+def first_curvature(x: Operand, lipschitz: float) -> Array:
     """Return the curvature to begin with, one for each member of a batch."""
     return namespace(x).ones_like(x[..., 0]) * lipschitz
 
@@ -92,7 +92,7 @@ class Descent(NamedTuple):
     lipschitz: Array
 
 
-def descend(phi: Subproblem, at: Probe, lipschitz: Array) -> Descent:
+def descend(phi: Subproblem, at: Probe, lipschitz: Operand) -> Descent:
     """Return the projected gradient step ``x = P_X(v - grad phi(v) / M)`` from ``at.x`` = v (one forward per trial).
 
     M starts at ``lipschitz`` and doubles until the quadratic model bounds phi (Beck and Teboulle 2009)::
@@ -133,9 +133,9 @@ def descend(phi: Subproblem, at: Probe, lipschitz: Array) -> Descent:
 @stored
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescentState(State):
-    """Adds the curvature estimate ``lipschitz``, None if the method's own step needs none."""
+    """Adds the curvature estimate ``lipschitz``, with which `descend` begins."""
 
-    lipschitz: Array | None
+    lipschitz: Array
 
 
 D = TypeVar("D", bound=DescentState)
@@ -206,7 +206,7 @@ class InnerSolver(Protocol):
     @property
     def max_steps(self) -> int: ...
 
-    def start(self, x: Array) -> Iterate: ...
+    def start(self, x: Operand) -> Iterate: ...
 
     def step(self, phi: Subproblem, at: Iterate, evaluation: Evaluation | None) -> InnerStep: ...
 
@@ -246,7 +246,7 @@ class Accelerated:
     def __post_init__(self) -> None:
         check_positive(lipschitz=self.lipschitz, max_steps=self.max_steps)
 
-    def start(self, x: Array) -> Iterate:
+    def start(self, x: Operand) -> Iterate:
         return Iterate(x, x, first_curvature(x, self.lipschitz))
 
     def step(self, phi: Subproblem, at: Iterate, evaluation: Evaluation | None) -> InnerStep:
@@ -299,7 +299,7 @@ class FixedMomentum:
         check_positive(alpha=self.alpha, max_steps=self.max_steps)
         check_at_least(0, momentum=self.momentum)
 
-    def start(self, x: Array) -> Iterate:
+    def start(self, x: Operand) -> Iterate:
         return Iterate(x, x, first_curvature(x, 1 / self.alpha))
 
     def step(self, phi: Subproblem, at: Iterate, evaluation: Evaluation | None) -> InnerStep:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from gdpa.base.arrays import namespace, norm
 from gdpa.base.checks import check_positive
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.slack import SlackForm
@@ -40,7 +40,7 @@ class AugmentedMethod(NestedMethod):
 
     slack: bool = False
 
-    def first(self, kind: type[A], problem: Problem, x0: Array, **more: Any) -> A:
+    def first(self, kind: type[A], problem: Problem, x0: Operand, **more: Any) -> A:
         """Return the state before the first update."""
         start = self.begin(problem, x0)
         z = slack_form(problem, x0, start.constraints).lift(x0, start.constraints) if self.slack else x0
@@ -80,7 +80,7 @@ class AugmentedMethod(NestedMethod):
         return replace(state, multipliers=y, evaluation=None if self.slack else then, reference=reference), size
 
 
-def slack_form(problem: Problem, x: Array, constraints: Array) -> SlackForm:
+def slack_form(problem: Problem, x: Operand, constraints: Operand) -> SlackForm:
     """Return the problem over (x, s), by the shapes of x and g."""
     return SlackForm(problem, x.shape[-1], constraints.shape[-1])
 
@@ -161,7 +161,7 @@ class IALMSahin(AugmentedMethod):
         if self.growth <= 1:
             raise ValueError(f"growth must exceed 1, got {self.growth!r}: the penalties must be unbounded")
 
-    def init(self, problem: Problem, x0: Array) -> AugmentedState:
+    def init(self, problem: Problem, x0: Operand) -> AugmentedState:
         state = self.first(AugmentedState, problem, x0)
         return replace(state, multipliers=state.multipliers + self.initial_multiplier)
 
@@ -243,7 +243,7 @@ class IALMLi(AugmentedMethod):
         check_positive(beta=self.beta, growth=self.growth, w=self.w, rho=self.rho, epsilon=self.epsilon)
         check_positive(max_middle=self.max_middle)
 
-    def init(self, problem: Problem, x0: Array) -> IALMLiState:
+    def init(self, problem: Problem, x0: Operand) -> IALMLiState:
         state = self.first(IALMLiState, problem, x0, center=x0, beta=self.beta)
         return replace(state, center=state.inner.x)
 

@@ -9,7 +9,7 @@ from gdpa.base.arrays import namespace
 from gdpa.base.checks import check_at_least, check_positive, check_positive_if_given
 from gdpa.base.schedules import Power, StepSize
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array, Schedule
+from gdpa.base.typing import Array, Operand, Schedule
 from gdpa.core.problem import Problem
 from gdpa.methods.method import Method, MethodCard
 from gdpa.methods.nested import DescentState, Subproblem, descended, first_curvature
@@ -30,7 +30,7 @@ class MinMaxState(DescentState):
     center: Array
 
 
-def project_multipliers(multipliers: Array, bound: float, num_equalities: int) -> Array:
+def project_multipliers(multipliers: Operand, bound: float, num_equalities: int) -> Array:
     """Return the nearest ``0 <= lambda_i <= B`` for inequalities and ``|lambda_i| <= B`` for equalities.
 
     >>> import numpy as np
@@ -63,7 +63,7 @@ class MinMax(Method):
         check_at_least(0, augmentation=self.augmentation)
         check_positive(bound=self.bound, lipschitz=self.lipschitz)
 
-    def init(self, problem: Problem, x0: Array) -> MinMaxState:
+    def init(self, problem: Problem, x0: Operand) -> MinMaxState:
         start = self.begin(problem, x0)
         free, L = namespace(x0).zeros_like(start.constraints) > 0, first_curvature(x0, self.lipschitz)
         return self.first_state(MinMaxState, x0, start, at_bound=free, lipschitz=L, center=x0)

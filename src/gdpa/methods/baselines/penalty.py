@@ -8,7 +8,7 @@ from typing import ClassVar
 from gdpa.base.arrays import max_norm, norm
 from gdpa.base.checks import check_inside, check_positive
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.certificate import violation
 from gdpa.core.problem import Problem
 from gdpa.methods.method import MethodCard
@@ -77,7 +77,7 @@ class IPPP(NestedMethod):
     def __post_init__(self) -> None:
         check_positive(beta=self.beta, growth=self.growth, gamma=self.gamma, max_middle=self.max_middle)
 
-    def init(self, problem: Problem, x0: Array) -> IPPPState:
+    def init(self, problem: Problem, x0: Operand) -> IPPPState:
         return self.first_state(IPPPState, x0, self.begin(problem, x0), inner=self.inner.start(x0), center=x0)
 
     def update(self, problem: Problem, state: IPPPState) -> IPPPState:
@@ -152,7 +152,7 @@ class PDD(NestedMethod):
         check_positive(rho=self.rho, epsilon=self.epsilon)
         check_inside(0, 1, c=self.c, shrink=self.shrink)
 
-    def init(self, problem: Problem, x0: Array) -> PDDState:
+    def init(self, problem: Problem, x0: Operand) -> PDDState:
         start = self.begin(problem, x0)
         largest = float(max_norm(violation(start.constraints, problem.num_equalities)))
         first = self.inner.start(x0)

@@ -12,7 +12,7 @@ from gdpa.base.checks import check_positive_if_given, check_share
 from gdpa.base.schedules import StepSize
 from gdpa.base.sets import Reals
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.certificate import violation
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
@@ -49,17 +49,17 @@ class ProxLinear(Method):
     def __post_init__(self) -> None:
         check_positive_if_given(eta=self.eta)
 
-    def init(self, problem: Problem, x0: Array) -> ProxLinearState:
+    def init(self, problem: Problem, x0: Operand) -> ProxLinearState:
         return self.first_state(ProxLinearState, x0, self.begin(problem, x0), eta=self.eta or 1.0)
 
-    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
+    def objection(self, problem: Problem, x0: Operand, start: Evaluation) -> str:
         if isinstance(problem.domain, Reals):
             return ""
         kind = type(problem.domain).__name__
         return f"X is {kind} and the method's model is for the whole space; state X by constraints"
 
     def weigh(
-        self, now: Evaluation, eta: float, memory: Array, beta: float, num_equalities: int
+        self, now: Evaluation, eta: float, memory: Operand, beta: float, num_equalities: int
     ) -> tuple[Array, Array, Array]:
         """Return the weights w of the model's minimizer, its direction s = -(grad f + J^T w), and J s.
 

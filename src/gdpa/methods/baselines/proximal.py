@@ -9,7 +9,7 @@ from gdpa.base.arrays import max_norm, namespace
 from gdpa.base.checks import check_at_least, check_positive, check_positive_if_given
 from gdpa.base.sets import Box, ConvexSet, Product, Reals
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.methods.method import Method, MethodCard
 from gdpa.methods.nested import DescentState, Subproblem, descended, first_curvature
@@ -85,12 +85,12 @@ class PPL(Method):
         """The penalty alpha / (1 + alpha beta)."""
         return self.alpha / (1 + self.alpha * self.beta)
 
-    def gain(self, k: int, residual: Array) -> Array | float:
+    def gain(self, k: int, residual: Operand) -> Array | float:
         """Return delta_k / (1 + ||w - mu||^2), the share of ``residual`` = w - mu that step k adds to mu."""
         size = namespace(residual).sum(residual * residual, axis=-1, keepdims=True)
         return self.delta * self.decay ** (k - 1) / (1 + size)
 
-    def init(self, problem: Problem, x0: Array) -> PPLState:
+    def init(self, problem: Problem, x0: Operand) -> PPLState:
         start = self.begin(problem, x0)
         return self.first_state(PPLState, x0, start, lipschitz=first_curvature(x0, self.lipschitz))
 
@@ -170,7 +170,7 @@ class ProximalADMM(Method):
         if self.beta > 1:
             raise ValueError(f"beta must be at most 1, got {self.beta!r}: the center moves towards x, not past it")
 
-    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
+    def objection(self, problem: Problem, x0: Operand, start: Evaluation) -> str:
         m, p = start.constraints.shape[-1], problem.num_equalities
         if p < m:
             return (
@@ -182,7 +182,7 @@ class ProximalADMM(Method):
         linear = _affine(problem, x0, start)
         return "" if linear else "its constraints are not linear; choose a method for nonlinear ones"
 
-    def init(self, problem: Problem, x0: Array) -> ProximalADMMState:
+    def init(self, problem: Problem, x0: Operand) -> ProximalADMMState:
         curvature = first_curvature(x0, self.lipschitz)
         return self.first_state(ProximalADMMState, x0, self.begin(problem, x0), center=x0, lipschitz=curvature)
 
@@ -202,7 +202,7 @@ def _polyhedral(domain: ConvexSet) -> bool:
     return isinstance(domain, (Reals, Box))
 
 
-def _affine(problem: Problem, x0: Array, start: Evaluation) -> bool:
+def _affine(problem: Problem, x0: Operand, start: Evaluation) -> bool:
     """Return whether g fits one affine function at x0, at a second point of X and at a third between them."""
     xp, g = namespace(x0), start.constraints
     if g.shape[-1] == 0:
@@ -214,7 +214,7 @@ def _affine(problem: Problem, x0: Array, start: Evaluation) -> bool:
     w = xp.cos(xp.cumulative_sum(xp.ones_like(g), axis=-1))
     rows = start.pullback(w, objective=0.0), at_far.pullback(w, objective=0.0)
 
-    def same(a: Array, b: Array, size: Array) -> bool:
+    def same(a: Operand, b: Operand, size: Operand) -> bool:
         return bool(xp.all(max_norm(a - b) <= float(xp.finfo(x0.dtype).eps) ** 0.5 * size))
 
     size = 1 + max_norm(g) + max_norm(at_far.constraints)

@@ -10,7 +10,7 @@ from gdpa.base.arrays import namespace, norm, total
 from gdpa.base.checks import check_at_least, check_positive, check_positive_if_given
 from gdpa.base.schedules import StepSize
 from gdpa.base.stored import stored
-from gdpa.base.typing import Array
+from gdpa.base.typing import Array, Operand
 from gdpa.core.problem import Evaluation, Problem, unit_vector
 from gdpa.methods.base import Probe, State
 from gdpa.methods.method import Method, MethodCard
@@ -21,7 +21,7 @@ class SwitchingMethod(Method):
 
     batches: ClassVar[bool] = False
 
-    def objection(self, problem: Problem, x0: Array, start: Evaluation) -> str:
+    def objection(self, problem: Problem, x0: Operand, start: Evaluation) -> str:
         if problem.num_equalities:
             return f"{problem.num_equalities} constraints are equalities, and max_i g_i <= 0 cannot state an equality"
         return "" if start.constraints.shape[-1] else "it has no constraints; use a gradient method"
@@ -124,7 +124,7 @@ class IQRC(SwitchingMethod):
         check_at_least(0, tolerance=self.tolerance, growth=self.growth)
         check_positive_if_given(mu=self.mu, gamma=self.gamma, lipschitz=self.lipschitz)
 
-    def init(self, problem: Problem, x0: Array) -> IQRCState:
+    def init(self, problem: Problem, x0: Operand) -> IQRCState:
         start = self.begin(problem, x0)
         xp = namespace(x0)
         zeros = xp.zeros_like(start.constraints)
@@ -173,7 +173,7 @@ class IQRC(SwitchingMethod):
             total=0.0, mean=0 * x, pressure=0 * lam, last=None, curvature=state.curvature / 2,
         )  # fmt: skip
 
-    def _curvature(self, state: IQRCState, kind: int, z: Array, zeta: Array) -> float:
+    def _curvature(self, state: IQRCState, kind: int, z: Operand, zeta: Operand) -> float:
         if self.lipschitz is not None:
             return self.lipschitz
         if state.last is None or state.kind != kind:
@@ -247,7 +247,7 @@ class SwitchingSubgradient(SwitchingMethod):
         if self.memory > 1:
             raise ValueError(f"memory must be at most 1, got {self.memory!r}: it is the share of the sums kept")
 
-    def init(self, problem: Problem, x0: Array) -> SubgradientState:
+    def init(self, problem: Problem, x0: Operand) -> SubgradientState:
         return self.first_state(SubgradientState, x0, self.begin(problem, x0))
 
     def update(self, problem: Problem, state: SubgradientState) -> SubgradientState:
