@@ -53,7 +53,6 @@ TESTS = {
         "tests/methods/test_adaptive_choice.py",
         "tests/methods/test_adaptive_verdicts.py",
         "tests/methods/test_adaptive_units.py",
-        "tests/methods/test_adaptive_curvature.py",
         *NUMPY,
     ],
     "torch/rules": ["tests/torch/test_rules.py", "tests/torch/test_state.py", "tests/torch/test_paper.py"],

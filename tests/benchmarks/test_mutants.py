@@ -21,6 +21,13 @@ def test_every_mutant_parses_and_differs_in_one_place():
         assert sum(old != new for old, new in pairs) == 1, mutant.change
 
 
+def test_the_named_tests_are_there():
+    for place, words in mutants.TESTS.items():
+        assert (mutants.PACKAGE / place).exists(), place
+        named = [word.partition("::")[0] for word in words if word.startswith("tests/")]
+        assert [name for name in named if not (mutant_runs.ROOT / name).exists()] == []
+
+
 def one(change):
     return next(m for m in mutants.mutants_of("core/lagrangian.py", SOURCE) if change in m.change)
 
