@@ -27,17 +27,24 @@ from hypothesis import settings
 
 from tests.libraries import LIBRARIES, Library
 
+ROOT = Path(__file__).parents[1]
 settings.register_profile("gdpa", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("gdpa")
+
+# Bytecode is kept whatever the environment says: without it every worker rewrites all tests at every start, and every
+# process that a test starts compiles the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell starts background commands with interrupts ignored, and children inherit that; the tests of Ctrl-C must not
 # depend on how the tests were started.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: The tests of over `SLOW` seconds of processor time, without their parameters; ``pytest --write-slow`` writes it.
+#: The tests of which one case takes over `SLOW` seconds of processor time or all cases over `SLOW_TOGETHER`, and files
+#: that are slow to import; ``pytest --write-slow`` writes the tests and keeps the files.
 SLOW_LIST = Path(__file__).parent / "slow.txt"
-SLOW = 0.25
+SLOW, SLOW_TOGETHER = 0.2, 1.0
 #: Modules and helpers by which a test file starts processes.
 STARTS_PROCESSES = re.compile(r"\b(?:subprocess|multiprocessing|kill_loop|run_units|CliRunner|import ranks)\b")
 
@@ -46,18 +53,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-slow", action="store_true", help=f"write the tests of over {SLOW} s to {SLOW_LIST.name}")
 
 
+def starts_processes(path: Path) -> bool:
+    return path.suffix == ".py" and STARTS_PROCESSES.search(path.read_text(encoding="utf-8")) is not None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files out without importing them if ``-m`` leaves out all of their tests."""
+    excluded = re.findall(r"not (\w+)", config.option.markexpr)
+    slow = SLOW_LIST.read_text(encoding="utf-8").splitlines()
+    if "slow" in excluded and collection_path.relative_to(ROOT).as_posix() in slow:
+        return True
+    return True if "process" in excluded and starts_processes(collection_path) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of a file that starts processes, those that JAX compiles for, and those of the list.
 
     The slow ones run untraced: the others run over 95 % of all lines and branches, and tracing takes as long again.
     """
     files = {item.path for item in items if item.path.is_relative_to(Path(__file__).parent)}
-    starting = {path for path in files if STARTS_PROCESSES.search(path.read_text(encoding="utf-8"))}
+    starting = {path for path in files if starts_processes(path)}
     slow = set(SLOW_LIST.read_text(encoding="utf-8").splitlines())
     for item in items:
         if item.path in starting:
             item.add_marker(pytest.mark.process)
-        if without_parameters(item.nodeid) in slow or "jax" in item.nodeid:
+        name = without_parameters(item.nodeid)
+        if name in slow or name.partition("::")[0] in slow or "jax" in item.nodeid:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.no_cover)
 
@@ -75,7 +96,39 @@ def processor_time() -> float:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     before = processor_time()
     item.user_properties.append(("started", before))
-    return (yield)
+    result = yield
+    MEMORY.bound()
+    return result
+
+
+class Memory:
+    """The resident memory of a worker, given back whenever it has grown by `STEP` bytes since the last time.
+
+    The operations that JAX compiles reach 2 GB in a worker, and glibc keeps the room of arrays that are gone.
+    """
+
+    STEP = 200_000_000
+
+    def __init__(self) -> None:
+        self.least = sys.maxsize
+
+    def bound(self) -> None:
+        resident = self.resident()
+        if resident > self.least + self.STEP:
+            if "jax" in sys.modules:
+                sys.modules["jax"].clear_caches()
+            gc.collect()
+            getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # of glibc
+            self.least = self.resident()
+        self.least = min(self.least, resident)
+
+    @staticmethod
+    def resident() -> int:
+        statm = Path("/proc/self/statm")  # of Linux
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
+
+
+MEMORY = Memory()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -95,32 +148,19 @@ class SlowList:
     """Collects the processor time of the tests and writes the names of the slow ones; the list keeps the others."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+        self.cases: dict[str, dict[str, float]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = without_parameters(report.nodeid)
         seconds: Any = dict(report.user_properties).get("seconds", 0.0)
         if "jax" not in report.nodeid:
-            self.seconds[name] = max(self.seconds.get(name, 0.0), seconds)
+            cases = self.cases.setdefault(without_parameters(report.nodeid), {})
+            cases[report.nodeid] = max(cases.get(report.nodeid, 0.0), seconds)  # the last of three reports has it all
 
     def pytest_sessionfinish(self) -> None:
-        known = set(SLOW_LIST.read_text(encoding="utf-8").splitlines()) - set(self.seconds)
-        slow = {name for name, seconds in self.seconds.items() if seconds > SLOW}
+        known = set(SLOW_LIST.read_text(encoding="utf-8").splitlines()) - set(self.cases)
+        seconds = {name: cases.values() for name, cases in self.cases.items()}
+        slow = {name for name, each in seconds.items() if max(each) > SLOW or sum(each) > SLOW_TOGETHER}
         SLOW_LIST.write_text("".join(f"{name}\n" for name in sorted(known | slow)), encoding="utf-8")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def free_memory(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Give memory back after each file with tests of JAX, whose compiled operations reach 2 GB in a worker."""
-    yield
-    file = request.node.nodeid
-    if not any("jax" in item.nodeid and item.nodeid.startswith(file) for item in request.session.items):
-        return
-    if "jax" in sys.modules:
-        sys.modules["jax"].clear_caches()
-    gc.collect()
-    if sys.platform == "linux":
-        getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # of glibc
 
 
 @pytest.fixture(params=LIBRARIES)

@@ -82,10 +82,11 @@ def disc(library):
     [("float64", {}), ("float32", {}), ("float64", {"feasible": True}), ("float64", {"best_of": 3})],
 )
 def test_a_result_pickles_and_copies(library, dtype, options):
-    if library.name == "jax" and (dtype, options) != ("float32", {}):
-        pytest.skip("one case of JAX, which compiles every operation")
-    result = solve(disc(library), library.array([0.3, 0.4], dtype), **options)
-    assert result.success
+    jax = library.name == "jax"  # it compiles every operation: one case of it, and not to the end
+    if jax and (dtype, options) != ("float32", {}):
+        pytest.skip("one case of JAX is enough")
+    result = solve(disc(library), library.array([0.3, 0.4], dtype), stop=MaxSteps(2) if jax else None, **options)
+    assert result.success != jax
     assert_equal(pickle.loads(pickle.dumps(result)), result)
     assert_equal(copy.deepcopy(result), result)
     assert_equal(copy.copy(result), result)
