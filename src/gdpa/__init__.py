@@ -54,72 +54,15 @@ if TYPE_CHECKING:  # for type checkers and editors; `__getattr__` loads them
     from gdpa.paper import applications as applications
     from gdpa.paper import theory as theory
 
-__all__ = [
-    "solve",
-    "minimize",
-    "compare",
-    "Problem",
-    "Evaluation",
-    "from_functions",
-    "from_torch",
-    "from_module",
-    "from_jax",
-    "add_slacks",
-    "Result",
-    "Status",
-    "History",
-    "certify",
-    "check_derivatives",
-    "Certificate",
-    "Residuals",
-    "verify",
-    "Verification",
-    "Receipt",
-    "load_receipt",
-    "StopRule",
-    "KKTBelow",
-    "MaxSteps",
-    "MaxOracleCalls",
-    "MaxTime",
-    "FeasibleBelow",
-    "Progress",
-    "ProgressDisplay",
-    "Run",
-    "save_run",
-    "load_run",
-    "Checkpoints",
-    "StopRequest",
-    "Algorithm",
-    "Method",
-    "MethodCard",
-    "State",
-    "Probe",
-    "StepSize",
-    "Constant",
-    "Power",
-    "Theoretical",
-    "AugmentedLagrangian",
-    "Array",
-    "namespace",
-    "unit_vector",
-    "check_positive",
-    "check_at_least",
-    "check_inside",
-    "check_share",
-    "get_method",
-    "method_names",
-    "register",
-    "UnsupportedProblemError",
-    "FiniteDifferenceWarning",
-    "ConvexSet",
-    "REALS",
-    "Box",
-    "NonNegative",
-    "Ball",
-    "Simplex",
-    "Product",
-    "__version__",
-]
+__all__ = ["solve", "minimize", "compare", "Problem", "Evaluation", "from_functions", "from_torch", "from_module"]
+__all__ += ["from_jax", "add_slacks", "Result", "Status", "History", "certify", "check_derivatives", "Certificate"]
+__all__ += ["Residuals", "verify", "Verification", "Receipt", "load_receipt", "StopRule", "KKTBelow", "MaxSteps"]
+__all__ += ["MaxOracleCalls", "MaxTime", "FeasibleBelow", "Progress", "ProgressDisplay", "Run", "save_run", "load_run"]
+__all__ += ["Checkpoints", "StopRequest", "Algorithm", "Method", "MethodCard", "State", "Probe", "StepSize", "Constant"]
+__all__ += ["Power", "Theoretical", "AugmentedLagrangian", "Array", "namespace", "unit_vector", "check_positive"]
+__all__ += ["check_at_least", "check_inside", "check_share", "get_method", "method_names", "register"]
+__all__ += ["UnsupportedProblemError", "FiniteDifferenceWarning", "ConvexSet", "REALS", "Box", "NonNegative", "Ball"]
+__all__ += ["Simplex", "Product", "__version__"]
 __all__ += class_names()  # AdaptiveGDPA, GDPA, DampedGDPA and the others of `gdpa.methods`
 
 #: Parts of the library that are loaded on first use, with their modules.

@@ -200,6 +200,13 @@ def to_numpy(x: Array) -> Vector:
     return np.asarray(x)
 
 
+def to_float64(a: Array) -> Vector:
+    """Return ``a`` as an array of NumPy in double precision."""
+    if type(a) is np.ndarray and a.dtype == np.float64:
+        return a
+    return np.asarray(to_numpy(a), dtype=np.float64)
+
+
 def own_copy(x: Array) -> Array:
     """Return a copy of ``x`` outside any autograd graph, so that a later change of ``x`` does not reach it."""
     if array_api_compat.is_torch_array(x):

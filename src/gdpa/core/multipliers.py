@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_jax_array
 
-from gdpa.base.arrays import all_finite, from_numpy, namespace
+from gdpa.base.arrays import all_finite, from_numpy, namespace, to_float64
 from gdpa.base.sets import Box, ConvexSet, Reals
 from gdpa.base.typing import Array, Operand
 from gdpa.core.units import Units
-from gdpa.numerics.dense import Matrix, cholesky_divided, to_float64
+from gdpa.numerics.dense import Matrix, cholesky_divided
 from gdpa.numerics.qp import WORKING_SET, nonnegative_least_squares
 from gdpa.numerics.sparse.matrix import SparseMatrix
 from gdpa.numerics.sparse.model import sparse_least_squares

@@ -12,11 +12,21 @@ from typing import Any, NamedTuple
 import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import all_finite, from_numpy, machine_eps, namespace, peaks, row_sizes, row_sums, some, to_numpy
+from gdpa.base.arrays import (
+    all_finite,
+    from_numpy,
+    machine_eps,
+    namespace,
+    peaks,
+    row_sizes,
+    row_sums,
+    some,
+    to_float64,
+    to_numpy,
+)
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array, Operand
 from gdpa.core.problem import Evaluation, Problem, unit_vectors
-from gdpa.numerics.dense import to_float64
 
 #: A value of g_i below this many roundings of its terms is indistinguishable from zero.
 ROUNDINGS = 10.0

@@ -7,17 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.base.arrays import to_numpy
-from gdpa.base.typing import Array
-
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
-
-
-def to_float64(a: Array) -> Matrix:
-    """Return ``a`` as a NumPy array in double precision."""
-    if type(a) is np.ndarray and a.dtype == np.float64:
-        return a
-    return np.asarray(to_numpy(a), dtype=np.float64)
 
 
 @functools.cache

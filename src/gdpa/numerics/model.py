@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import all_finite, column_pieces, from_numpy, machine_eps, namespace, products
+from gdpa.base.arrays import all_finite, column_pieces, from_numpy, machine_eps, namespace, products, to_float64
 from gdpa.base.typing import Array
-from gdpa.numerics.dense import Matrix, cholesky_divided, lapack, solve_symmetric, to_float64
+from gdpa.numerics.dense import Matrix, cholesky_divided, lapack, solve_symmetric
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.qp import ROUNDS, WORKING_SET, nonnegative_qp
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import from_numpy, is_floating, machine_eps, max_norm, namespace
+from gdpa.base.arrays import from_numpy, is_floating, machine_eps, max_norm, namespace, to_float64
 from gdpa.base.sets import Box
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import FEW_ROWS, asymmetric_direction, roundings
-from gdpa.numerics.dense import Matrix, to_float64
+from gdpa.numerics.dense import Matrix
 from gdpa.numerics.differences import CLEAR, LEVELS, NOISE
 
 #: Relative errors of a derivative up to this are not reported.

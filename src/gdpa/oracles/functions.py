@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from gdpa.base.checks import real_numbers
 from gdpa.base.sets import REALS, Box, ConvexSet
 from gdpa.base.typing import Array, Vector
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.numerics.differences import FiniteDifferenceWarning, GroupedDifferences, derivative, precision
 from gdpa.numerics.sparse.matrix import DENSE_LIMIT, FEW_ROWS, is_sparse, read
 from gdpa.oracles.hessian import HessianDifferences
-from gdpa.oracles.returned import real_numbers
 
 
 def from_functions(

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gdpa.base.checks import read_pair
 from gdpa.base.sets import REALS, ConvexSet
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem
-from gdpa.oracles.returned import read_pair
 
 KINDS = (jax.Array, np.ndarray, np.generic)
 #: The arrays to return for f and g if there is none, or none yet.

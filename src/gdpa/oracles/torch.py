@@ -11,11 +11,11 @@ import torch
 from torch.func import functional_call
 
 from gdpa.base.arrays import to_numpy
+from gdpa.base.checks import read_pair
 from gdpa.base.sets import REALS, ConvexSet
 from gdpa.base.typing import Array
 from gdpa.core.problem import Evaluation, Problem, map_arrays
 from gdpa.core.units import asymmetric_direction
-from gdpa.oracles.returned import read_pair
 from gdpa.oracles.torch_capture import CapturedEvaluation, Rows, captured
 
 #: The tensors to return for f and g if there is none, or none yet.

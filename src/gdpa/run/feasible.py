@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import from_numpy, machine_eps, row_sizes
+from gdpa.base.arrays import from_numpy, machine_eps, row_sizes, to_float64
 from gdpa.base.sets import Box, Reals
 from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, certify
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import roundings
-from gdpa.numerics.dense import to_float64
 from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import model_step
 from gdpa.numerics.sparse.matrix import SparseMatrix, diagonal

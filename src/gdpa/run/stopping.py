@@ -90,27 +90,5 @@ class FeasibleBelow(_Limited):
         return Status.FEASIBLE if bool(met) else None
 
 
-class Polished:
-    """Stop at a certificate, or up to ``steps`` later unless the residuals are `GAIN` of the tolerance before."""
-
-    #: Three more digits, for a few evaluations.
-    GAIN = 1e-3
-
-    def __init__(self, tolerance: float, steps: int) -> None:
-        self._tolerance, self._goal, self._steps, self._end = tolerance, self.GAIN * tolerance, steps, -1
-
-    def __call__(self, progress: Progress) -> Status | None:
-        step = progress.step
-        if step == 0:  # another of several starts
-            self._end = -1
-        if self._end < 0:
-            if not progress.certified(self._tolerance):
-                return None
-            self._end = step + (self._steps if step else 0)
-            if progress.certificate is not None and progress.certificate.holds(self._goal):
-                return Status.CONVERGED
-        return Status.CONVERGED if step >= self._end or progress.kkt <= self._goal else None
-
-
 #: Rules that do not look at arrays of the run.
-LIMITS = (MaxSteps, MaxOracleCalls, MaxTime, KKTBelow, FeasibleBelow, Polished)
+LIMITS = (MaxSteps, MaxOracleCalls, MaxTime, KKTBelow, FeasibleBelow)

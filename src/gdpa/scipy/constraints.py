@@ -21,13 +21,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from gdpa.base.checks import real_numbers
 from gdpa.base.sets import REALS, Box, ConvexSet
 from gdpa.base.text import warn_user
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.numerics.differences import EPS_DOUBLE, SCHEMES, GroupedDifferences, derivative, precision
 from gdpa.numerics.sparse.matrix import FEW_COLUMNS, Pattern, SparseMatrix, is_sparse, read
-from gdpa.oracles.returned import real_numbers
 
 #: The most numbers that remembered points may hold.
 _MEMORY = 2**23
@@ -57,7 +57,7 @@ class Function:
     name: str
     fun: Callable[..., Any]
     jac: Any = "2-point"
-    args: tuple[Any, ...] = ()
+    args: Any = ()
     lower: Any = None
     upper: Any = None
     matrix: Any = None
@@ -73,6 +73,7 @@ class Function:
     _differences: GroupedDifferences | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self.args = self.args if isinstance(self.args, tuple) else (self.args,)  # SciPy takes a single one, too
         if not callable(self.fun):
             raise TypeError(f"{self.name} must be callable, got {self.fun!r}")
         if self.jac is not True and not callable(self.jac) and self.jac not in SCHEMES:
@@ -165,6 +166,12 @@ class Function:
         grouped = self._differences(values, y, value, self.jac, lower, upper, step, self.precision)
         grouped = grouped if free.all() else grouped.spread(np.flatnonzero(free), d)
         return grouped if d > FEW_COLUMNS else grouped.toarray()
+
+    def second(self, x: Vector, *v: Vector) -> Any:
+        """Return the Hessian at x that the user gave, of v'c or of the objective, as a sparse array of SciPy."""
+        assert self.hess is not None
+        name = "hess" if self.lower is None else f"the hess of {self.name}"
+        return read(self.hess(x.copy(), *v, *self.args), name, x.shape * 2).csr
 
     def _shape(self, raw: Any, d: int) -> Any:
         """Return a derivative of the user as a matrix, dense or sparse."""
@@ -308,14 +315,9 @@ def _read_dict(name: str, constraint: Mapping[str, Any]) -> Function:
         raise ValueError(
             f"{name} has no 'fun'; give the function whose value must be {'>' if kind == 'ineq' else ''}= 0"
         )
-    jac, args = constraint.get("jac") or "2-point", as_tuple(constraint.get("args", ()))
+    jac, args = constraint.get("jac") or "2-point", constraint.get("args", ())
     upper = np.inf if kind == "ineq" else 0.0
     return Function(f"{name}['fun']", constraint["fun"], jac, args, lower=0.0, upper=upper)
-
-
-def as_tuple(args: Any) -> tuple[Any, ...]:
-    """Return further arguments of a function as a tuple; SciPy takes a single one, too."""
-    return args if isinstance(args, tuple) else (args,)
 
 
 class Point:

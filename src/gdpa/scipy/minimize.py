@@ -18,20 +18,18 @@ from gdpa.base.text import suggest, warn_user
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Evaluation
 from gdpa.methods import as_algorithm, default_method, get_method
-from gdpa.methods.base import Algorithm, Probe
+from gdpa.methods.base import Algorithm
 from gdpa.numerics.sparse.matrix import FEW_COLUMNS, FEW_ROWS, SparseMatrix, is_sparse, read
 from gdpa.oracles.derivative_check import check_derivatives
 from gdpa.oracles.hessian import HessianDifferences
 from gdpa.run.feasible import restore
-from gdpa.run.progress import Progress
+from gdpa.run.progress import Progress, Run
 from gdpa.run.result import Result
 from gdpa.run.solve import solve
-from gdpa.run.stopping import MaxSteps, Polished, StopRule
 from gdpa.scipy.constraints import (
     Canonical,
     Function,
     OutOfCallsError,
-    as_tuple,
     read_bounds,
     read_constraints,
     warn_optimize,
@@ -40,8 +38,10 @@ from gdpa.scipy.constraints import (
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
-#: Without ``tol``, a run whose certificate holds makes up to this many further steps for more digits.
+#: Without ``tol``, a run whose certificate holds makes up to this many further steps for more digits ...
 POLISHING = 3
+#: ... unless the residuals are this share of the tolerance before: three more digits, for a few evaluations.
+GAIN = 1e-3
 #: The default relative KKT tolerance.
 TOLERANCE = 1e-6
 #: Arguments of `gdpa.solve` on where and when to save.
@@ -175,7 +175,7 @@ def minimize(
     domain = read_bounds(bounds, start.shape[0])
     constraint_functions = read_constraints(constraints, start.shape[0])
     limit = None if settings.maxfev is None else max(1, settings.maxfev)
-    objective = Function("fun", fun, jac or "2-point", as_tuple(args), size=1, limit=limit)
+    objective = Function("fun", fun, jac or "2-point", args, size=1, limit=limit)
     for function in (objective, *constraint_functions):
         if function.relative_step is None and function.matrix is None:
             function.relative_step, function.absolute_step = settings.finite_diff_rel_step, settings.eps
@@ -205,18 +205,8 @@ def _run(canonical: Canonical, algorithm: Any, settings: Options, observer: Any,
     """Solve, and return the result in SciPy's words."""
     from gdpa.scipy.report import describe, describe_point
 
-    objective, free, maxfev = canonical.functions[0], canonical.free, settings.maxfev
-    rules: list[StopRule] = [Polished(settings.tolerance, POLISHING if settings.polish else 0)]
-    rules.append(MaxSteps(settings.maxiter))
-    if maxfev is not None:
-        rules.append(lambda _: Status.MAX_ORACLE_CALLS if objective.nfev >= maxfev else None)
-    best: Probe | None = None  # its oracle call is held, so that its point is remembered
-    steps = 0
-
-    def remember(progress: Progress) -> None:
-        nonlocal best, steps
-        best, steps = progress.run.best, progress.run.state.step
-
+    free = canonical.free
+    ending = Ending(settings.tolerance, POLISHING if settings.polish else 0, settings.maxiter, canonical.functions[0])
     x_scale, multipliers0 = settings.x_scale, settings.multipliers0
     if np.ndim(x_scale):
         x_scale = np.broadcast_to(np.asarray(x_scale, dtype=float), free.shape)[free]
@@ -227,9 +217,9 @@ def _run(canonical: Canonical, algorithm: Any, settings: Options, observer: Any,
             canonical.problem,
             canonical.x0,
             algorithm,
-            stop=rules,
+            stop=ending,
             tolerance=settings.tolerance,
-            observers=(remember,) if observer is None else (remember, observer),
+            observers=() if observer is None else observer,
             multipliers0=multipliers0,
             x_scale=x_scale,
             best_of=settings.best_of,
@@ -239,11 +229,49 @@ def _run(canonical: Canonical, algorithm: Any, settings: Options, observer: Any,
             **settings.saving,
         )
     except OutOfCallsError:
-        x = canonical.x0 if best is None else best.x
+        run = ending.run
+        best = None if run is None else run.best
+        x, steps = canonical.x0 if best is None else best.x, 0 if run is None else run.step
         return describe_point(canonical, x, Status.MAX_ORACLE_CALLS, steps=steps)
     if settings.feasible and result.success and result.steps:  # a start that is certified stays as it is
         result = _restore(canonical, result, settings.tolerance)
     return describe(canonical, result)
+
+
+@dataclass
+class Ending:
+    """The stop rule of `minimize`: the limits on steps and calls, a certificate, and digits beyond it.
+
+    After the first certificate the run goes on for up to ``polishing`` steps, unless the residuals are `GAIN` of the
+    tolerance before.
+
+    Attributes:
+        objective: its limit of calls and the calls made.
+        run: the run; it holds the oracle call of its best point, so that the point is remembered.
+        end: the step to end at, -1 before the first certificate.
+    """
+
+    tolerance: float
+    polishing: int
+    maxiter: int
+    objective: Function
+    run: Run | None = None
+    end: int = -1
+
+    def __call__(self, progress: Progress) -> Status | None:
+        self.run = run = progress.run
+        step, goal, limit = run.state.step, GAIN * self.tolerance, self.objective.limit
+        certificate = None
+        if step == 0:  # another of several starts
+            self.end = -1
+        if self.end < 0 and progress.certified(self.tolerance):
+            self.end, certificate = step + (self.polishing if step else 0), progress.certificate
+        is_polished = run.kkt <= goal or (certificate is not None and certificate.holds(goal))
+        if self.end >= 0 and (step >= self.end or is_polished):
+            return Status.CONVERGED
+        if step >= self.maxiter:
+            return Status.MAX_STEPS
+        return Status.MAX_ORACLE_CALLS if limit is not None and self.objective.nfev >= limit else None
 
 
 def _restore(canonical: Canonical, result: Result, tolerance: float) -> Result:
@@ -277,41 +305,41 @@ def add_second_derivatives(canonical: Canonical, hess: Any, sparsity: Any) -> No
     The Hessian is exact if the objective and all nonlinear constraints have their ``hess``. For large problems it is
     found by differences of gradients if ``sparsity`` is given or the Jacobian of the constraints is sparse.
     """
-    free, args = canonical.free, canonical.functions[0].args
-    functions = [hess, *(function.hess for function in canonical.functions[1:] if function.matrix is None)]
-    if all(map(callable, functions)):
-        H = hess(canonical.fill(canonical.x0), *args)
+    objective = canonical.functions[0]
+    objective.hess = hess if callable(hess) else None
+    given = [function.hess is not None for function in canonical.functions if function.matrix is None]
+    if all(given):
+        H = hess(canonical.fill(canonical.x0), *objective.args)
         if is_sparse(H) or not hasattr(H, "matvec"):  # an array, not a linear operator
-            canonical.attach_hessian = partial(_attach_exact, canonical, hess)
+            canonical.attach_hessian = partial(_attach_exact, canonical)
             return
     large = canonical.x0.shape[0] > FEW_COLUMNS
-    if hess is not None or (not large and any(map(callable, functions))):
+    if hess is not None or (not large and any(given)):
         text = "gdpa.minimize uses Hessian information (hess) only if the objective and every nonlinear constraint"
         warn_user(f"{text} have a function hess that returns an array", RuntimeWarning)
     if large and (sparsity is not None or len(canonical.index) > FEW_ROWS):
         if sparsity is not None and not canonical.all_free:
+            free = np.flatnonzero(canonical.free)
             sparsity = read(sparsity, "hess_sparsity").csr[free][:, free]
         canonical.attach_hessian = HessianDifferences(canonical.problem.evaluate, canonical.domain, sparsity).attach
 
 
-def _attach_exact(canonical: Canonical, hess: Any, x: Vector, now: Evaluation) -> None:
+def _attach_exact(canonical: Canonical, x: Vector, now: Evaluation) -> None:
     """Give the oracle call the sum of the users' Hessians."""
-    full, (objective_function, *constraints) = canonical.fill(x), canonical.functions
+    full, (first, *constraints) = canonical.fill(x), canonical.functions
 
     def hessian(w: Vector, objective: float = 1.0) -> SparseMatrix:
-        shape = full.shape * 2
-        total = objective * read(hess(full.copy(), *objective_function.args), "hess", shape).csr
+        total = objective * first.second(full)
         for function, v in zip(constraints, canonical.split(w), strict=True):
             if function.matrix is None:
-                raw = function.hess(full.copy(), v, *function.args)
-                total = total + read(raw, f"the hess of {function.name}", shape).csr
+                total = total + function.second(full, v)
         free = np.flatnonzero(canonical.free)
         return read(total if canonical.all_free else total[free][:, free], "hess")
 
     now.second = hessian
 
 
-@dataclass(frozen=True)
+@dataclass
 class Options:
     """The options of a run, with defaults; `gdpa.minimize` describes those from ``maxiter`` on.
 
@@ -342,46 +370,50 @@ class Options:
 
 
 COMMON = tuple(entry.name for entry in fields(Options))[4:]
+KNOWN = (*COMMON, *SAVING, *ACCURACIES, *VIOLATIONS)
 
 
 def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) -> Options:
     """Return the options of a run from ``given`` and ``tol``; warn about unknown ones, as SciPy does."""
-    options = {OTHER_NAMES.get(name, name): value for name, value in given.items()}
     own = [entry.name for entry in fields(algorithm_class) if entry.init] if is_dataclass(algorithm_class) else []
-    known = {*COMMON, *SAVING, *ACCURACIES, *VIOLATIONS, *own}
-    unknown = sorted(options.keys() - known - {*SILENT})
+    read, names, unknown, goals, allowed = Options(), set(), [], [], []
+    for given_name, value in given.items():
+        name = OTHER_NAMES.get(given_name, given_name)
+        names.add(name)
+        if name in own:
+            read.parameters[name] = value
+        if name in SAVING:
+            read.saving[name] = value
+        elif name in COMMON and value is not None:
+            setattr(read, name, _read_option(name, value))
+        elif name in ACCURACIES and value is not None and is_number(value) and value > 0:
+            goals.append(float(value))
+        elif name in VIOLATIONS and value is not None and value > 0:
+            allowed.append(float(value))
+        elif name not in own and name not in KNOWN and name not in SILENT:
+            unknown.append(name)
     for name in unknown:
         if misspelled := suggest(name, ARGUMENTS, likeness=0.8):
             raise TypeError(f"minimize has no argument {name!r}{misspelled}")
     if unknown:
-        names = ", ".join(f"{name!r}{suggest(name, known)}" for name in unknown)
-        warn_optimize(f"gdpa.minimize ignores the unknown options {names}")
-    common: dict[str, Any] = {name: options[name] for name in COMMON if options.get(name) is not None}
-    for name in common.keys() & {"maxiter", "maxfev"}:  # a fraction is rounded down, infinity is no limit
-        check_limit(True, **{name: common[name]})
-        common[name] = sys.maxsize if math.isinf(common[name]) else int(common[name])
-    if "eps" in common:
-        common["eps"] = _read_positive("eps", common["eps"])
-    if not isinstance(common.get("disp", ""), str):
-        common["disp"] = bool(common["disp"])
-    return Options(
-        tolerance=_read_tolerance(options, tol),
-        polish=tol is None and "maxfev" not in common and options.keys().isdisjoint((*ACCURACIES, "checkpoint")),
-        parameters={name: options[name] for name in own if name in options},
-        saving={name: options[name] for name in SAVING if name in options},
-        **common,
-    )
-
-
-def _read_tolerance(options: dict[str, Any], tol: Any) -> float:
+        shown = ", ".join(f"{name!r}{suggest(name, (*KNOWN, *own))}" for name in sorted(unknown))
+        warn_optimize(f"gdpa.minimize ignores the unknown options {shown}")
     if tol is not None:
-        tolerance = _read_positive("tol", tol)
-    else:
-        asked: Any = map(options.get, ACCURACIES)
-        goals = [float(goal) for goal in asked if goal is not None and is_number(goal) and goal > 0]
-        tolerance = max(min(goals), float(np.finfo(float).eps)) if goals else TOLERANCE
-    allowed = [float(limit) for limit in map(options.get, VIOLATIONS) if limit is not None and limit > 0]
-    return min([tolerance, *allowed])
+        read.tolerance = _read_positive("tol", tol)
+    elif goals:
+        read.tolerance = max(min(goals), float(np.finfo(float).eps))
+    read.tolerance = min(read.tolerance, *allowed, math.inf)
+    read.polish = tol is None and read.maxfev is None and names.isdisjoint((*ACCURACIES, "checkpoint"))
+    return read
+
+
+def _read_option(name: str, value: Any) -> Any:
+    if name in ("maxiter", "maxfev"):  # a fraction is rounded down, infinity is no limit
+        check_limit(True, **{name: value})
+        return sys.maxsize if math.isinf(value) else int(value)
+    if name == "disp":
+        return value if isinstance(value, str) else bool(value)
+    return _read_positive("eps", value) if name == "eps" else value
 
 
 def _read_positive(name: str, value: Any) -> float:

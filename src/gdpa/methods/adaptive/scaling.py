@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import every, from_numpy, machine_eps, max_norm, namespace, row_sizes, top
+from gdpa.base.arrays import every, from_numpy, machine_eps, max_norm, namespace, row_sizes, to_float64, top
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -20,7 +20,7 @@ from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import length_at_zero
 from gdpa.methods.adaptive.rules import Rules
 from gdpa.methods.base import Probe
-from gdpa.numerics.dense import Matrix, to_float64
+from gdpa.numerics.dense import Matrix
 from gdpa.numerics.lbfgs import DENSE
 
 

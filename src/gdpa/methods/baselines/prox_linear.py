@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gdpa.base.arrays import from_numpy, namespace, norm
+from gdpa.base.arrays import from_numpy, namespace, norm, to_float64
 from gdpa.base.checks import check_positive_if_given, check_share
 from gdpa.base.schedules import StepSize
 from gdpa.base.sets import Reals
@@ -18,7 +18,6 @@ from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.methods.base import Probe, State
 from gdpa.methods.method import Method, MethodCard
-from gdpa.numerics.dense import to_float64
 from gdpa.numerics.qp import nonnegative_qp
 
 #: A matrix J J^T is taken as singular below this share of its largest entry; so much is added to its diagonal.
