@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,9 +22,9 @@ CLEAR = 100.0
 LEVELS = (1e-3, 1e-1, 1.0)
 #: Values that all have this many decimal digits or fewer were rounded; by chance a double has them once in 1e7.
 DIGITS = 8
-#: A central difference is made near a bound if the step need not be shortened by more than this.
-SHORTEST = 1e-3
 EPS_SINGLE, EPS_DOUBLE = float(np.finfo(np.float32).eps), float(np.finfo(float).eps)
+#: Coordinates that move together, the rows and columns of their entries of J, and where these are stored.
+Group: TypeAlias = tuple[Any, Any, Any, Any]
 
 
 class FiniteDifferenceWarning(UserWarning):
@@ -84,7 +84,8 @@ def derivative(
     """
     lower, upper = np.broadcast_to(lower, x.shape), np.broadcast_to(upper, x.shape)
     scheme, step, eps = scheme_and_steps(x, scheme, relative_step, precision)
-    jacobian, values = _sweep(function, x, at, scheme, lower, upper, step)
+    jacobian = np.zeros((at.shape[0], x.shape[0]), dtype=x.dtype)
+    values = _sweep(function, x, at, scheme, lower, upper, step, _columns(len(x)), jacobian)
     if scheme == "cs":
         dropped = ~jacobian.any(axis=1)  # the function may have dropped the imaginary part
         if dropped.any():
@@ -103,40 +104,54 @@ def derivative(
 
 
 def _sweep(
-    function: Callable[[Vector], Vector], x: Vector, at: Vector, scheme: str, lower: Any, upper: Any, step: Vector
-) -> tuple[Vector, Vector]:
-    """Return the Jacobian by differences with these steps, and all the values it was made of, one column each."""
-    least = 8 * np.finfo(x.dtype).eps * np.maximum(1.0, np.abs(x))  # less room than this is rounding
-    out = np.zeros((at.shape[0], x.shape[0]), dtype=x.dtype)
+    function: Callable[[Vector], Vector], x: Vector, at: Vector, scheme: str, lower: Any, upper: Any, step: Vector,
+    groups: Iterable[Group], out: Vector,
+) -> Vector:  # fmt: skip
+    """Write the derivatives by differences with these steps into ``out``; return the values they were made of.
+
+    A coordinate without room for a step keeps its zeros. A central difference that does not fit into the box becomes
+    one of second order to one side.
+    """
+    above, below = upper - x, x - lower
+    far = np.where(above >= below, above, -below)
+    movable = np.abs(far) > 8 * np.finfo(x.dtype).eps * np.maximum(1.0, np.abs(x))  # less room than this is rounding
+    is_central = (step <= above) & (step <= below)
+    if scheme == "3-point":
+        near = np.minimum(step, np.abs(far) / 2) * np.sign(far)
+        first, second = np.where(is_central, step, near), np.where(is_central, -step, 2 * near)
+    else:
+        first = np.where(step <= above, step, np.where(step <= below, -step, far))
     values: list[Vector] = []
 
-    def moved(i: int, distance: float) -> tuple[Vector, float]:
+    def move(chosen: Any, distance: Vector) -> tuple[Vector, Vector]:
         y = x.copy()
-        y[i] = min(max(x[i] + distance, lower[i]), upper[i])
+        y[chosen] = np.minimum(np.maximum(x[chosen] + distance[chosen], lower[chosen]), upper[chosen])
         values.append(function(y))
-        return values[-1], y[i] - x[i]  # the step as it was rounded
+        return values[-1], y - x  # the step as it was rounded
 
-    for i in range(x.shape[0]):
-        h, above, below = step[i], upper[i] - x[i], x[i] - lower[i]
-        if max(above, below) <= least[i]:
+    for chosen, rows, columns, place in groups:
+        if not movable[chosen].any():
             continue
         if scheme == "cs":
             y = x.astype(complex)
-            y[i] += 1j * h
-            out[:, i] = np.imag(function(y)) / h
-        elif scheme == "2-point":
-            value, h = moved(i, h if h <= above else -h if h <= below else above if above >= below else -below)
-            out[:, i] = (value - at) / h
-        elif h <= above and h <= below:
-            (right, near), (left, far) = moved(i, h), moved(i, -h)
-            out[:, i] = (right - left) / (near - far)
-        else:  # second order from one side
-            room = above if above >= below else -below
-            h = min(h, abs(room) / 2) * np.sign(room)
-            (one, near), (two, far) = moved(i, h), moved(i, 2 * h)
-            slope_near, slope_far = (one - at) / near, (two - at) / far
-            out[:, i] = (slope_near * far - slope_far * near) / (far - near)
-    return out, np.stack(values, axis=1) if values else np.zeros((at.shape[0], 0))
+            y[chosen] += 1j * step[chosen]
+            out[place] = np.imag(function(y))[rows] / step[columns]
+            continue
+        value, a = move(chosen, first)
+        other, b = (at, np.zeros_like(a)) if scheme == "2-point" else move(chosen, second)
+        with np.errstate(all="ignore"):
+            slope = (value - other)[rows] / (a - b)[columns]
+            if scheme == "3-point" and not is_central[columns].all():
+                one, two = (value - at)[rows] / a[columns], (other - at)[rows] / b[columns]
+                one_sided = (one * b[columns] - two * a[columns]) / (b - a)[columns]
+                slope = np.where(is_central[columns], slope, one_sided)
+            out[place] = np.where(movable[columns], slope, 0.0)
+    return np.stack(values, axis=1) if values else np.zeros((at.shape[0], 0))
+
+
+def _columns(d: int) -> Iterator[Group]:
+    """Yield every column of a dense Jacobian as a group."""
+    return ((i, slice(None), i, (slice(None), i)) for i in range(d))
 
 
 def _look_again(
@@ -170,7 +185,8 @@ def _look_again(
             hidden = clear & (change * first / level <= NOISE * noise)
         doubtful &= ~clear
         if hidden.any():
-            wider = _sweep(function, x, at, "3-point", *box, level * size)[0]
+            wider = np.zeros_like(jacobian)
+            _sweep(function, x, at, "3-point", *box, level * size, _columns(len(x)), wider)
             faint |= hidden & (np.abs(wider) * level * size <= noise[:, None]).all(axis=1)
             jacobian[hidden] = wider[hidden]
     if single.any():
@@ -227,48 +243,18 @@ class GroupedDifferences:
         self.pattern = pattern
         self.group_of = np.asarray(group_columns(pattern.csr(), order=np.arange(pattern.shape[1])))
         self.num_groups = int(self.group_of.max(initial=-1)) + 1
+        self._groups: list[Group] = []
+        for group in range(self.num_groups):
+            mine = np.flatnonzero(self.group_of[pattern.indices] == group)
+            self._groups.append((self.group_of == group, pattern.rows[mine], pattern.indices[mine], mine))
 
     def __call__(
-        self,
-        function: Callable[[Vector], Vector],
-        x: Vector,
-        at: Vector,
-        scheme: str = "2-point",
-        lower: Any = -np.inf,
-        upper: Any = np.inf,
-        relative_step: Any = None,
-        precision: float = 0.0,
-        step: Any = None,
-    ) -> SparseMatrix:
-        """Return the Jacobian at ``x``; with the arguments of `derivative`.
-
-        ``step`` are absolute steps instead of the usual ones. At a bound "3-point" is a difference to one side.
-        """
-        pattern = self.pattern
+        self, function: Callable[[Vector], Vector], x: Vector, at: Vector, scheme: str = "2-point",
+        lower: Any = -np.inf, upper: Any = np.inf, relative_step: Any = None, precision: float = 0.0, step: Any = None,
+    ) -> SparseMatrix:  # fmt: skip
+        """Return the Jacobian at ``x``; with the arguments of `derivative`, or absolute steps ``step``."""
         lower, upper = np.broadcast_to(lower, x.shape), np.broadcast_to(upper, x.shape)
         scheme, usual, _ = scheme_and_steps(x, scheme, relative_step, precision)
-        step = usual if step is None else step
-        near, far = np.minimum(upper - x, x - lower), np.maximum(upper - x, x - lower)
-        if scheme == "3-point":  # a shorter step to both sides is better than one to one side
-            step = np.where(near >= SHORTEST * step, np.minimum(step, near), step)
-        step = np.minimum(step, far)
-        forth = np.where(x + step <= upper, step, -step)
-        back = np.where((x + step <= upper) & (x - step >= lower), -step, 0.0)
-        data = np.zeros(len(pattern.indices))
-        for group in range(self.num_groups):
-            chosen = self.group_of == group
-            mine = chosen[pattern.indices]
-            rows, columns = pattern.rows[mine], pattern.indices[mine]
-            if scheme == "cs":
-                change = np.imag(function(x + 1j * np.where(chosen, step, 0.0)))
-                data[mine] = change[rows] / step[columns]
-                continue
-            there = np.clip(x + np.where(chosen, forth, 0.0), lower, upper)
-            value, start, here = function(there), x, at
-            if scheme == "3-point":
-                start = np.clip(x + np.where(chosen, back, 0.0), lower, upper)
-                here = function(start)
-            moved = (there - start)[columns]
-            change = (value - here)[rows]
-            data[mine] = np.divide(change, moved, out=np.zeros_like(change), where=moved != 0)
-        return SparseMatrix(pattern, data)
+        data = np.zeros(len(self.pattern.indices))
+        _sweep(function, x, at, scheme, lower, upper, usual if step is None else step, self._groups, data)
+        return SparseMatrix(self.pattern, data)

@@ -18,7 +18,7 @@ from gdpa.base.arrays import row_sizes
 from gdpa.base.sets import Box, ConvexSet
 from gdpa.base.typing import Pullback, Vector
 from gdpa.core.problem import Evaluation
-from gdpa.numerics.differences import SHORTEST, GroupedDifferences
+from gdpa.numerics.differences import GroupedDifferences
 from gdpa.numerics.sparse.matrix import SparseMatrix, products, read, transposed, union
 
 #: With more groups of columns than this, a Hessian by differences costs more than it saves.
@@ -58,7 +58,6 @@ class HessianDifferences:
                 self._begin(x, now, pullback, objective)
             if not self._failed:
                 H = self._at(x, pullback, w, objective)
-                H = H if self._scheme == "2-point" else self._held(H, x)
             now.hessian_passes = self._calls - before if H is None else max(1, self._calls - before)
             return H
 
@@ -93,42 +92,14 @@ class HessianDifferences:
     def _at(self, x: Vector, pullback: Pullback, w: Vector, objective: float) -> SparseMatrix:
         """Return the Hessian by differences inside the box, made symmetric."""
         assert self._differences is not None
-        lower, upper = self._bounds(x)
+        lower, upper = self._domain.bounds(x) if isinstance(self._domain, Box) else (-np.inf, np.inf)
         gradient, here = partial(self._gradient, w, objective), pullback(w, objective)
         H = self._differences(gradient, x, here, self._scheme, lower, upper, step=_steps(x))
-        _, places = transposed(H.pattern)
-        if self._scheme == "2-point":
-            return SparseMatrix(H.pattern, (H.data + H.data[places]) / 2)
-        known = ~self._one_sided(x)[H.pattern.indices]
-        both, one = (H.data + H.data[places]) / 2, np.where(known, H.data, H.data[places])
-        return SparseMatrix(H.pattern, np.where(known == known[places], both, one))
-
-    def _held(self, H: SparseMatrix, x: Vector) -> SparseMatrix:
-        """Return H with each diagonal entry at a bound at least as large as the rest of its row.
-
-        A central difference becomes one-sided there, and its error may make H indefinite.
-        """
-        one_sided = self._one_sided(x)
-        if not one_sided.any():
-            return H
-        pattern, data = H.pattern, H.data.copy()
-        own = pattern.rows == pattern.indices
-        others = np.bincount(pattern.rows, np.where(own, 0.0, np.abs(data)), len(x))
-        held = own & one_sided[pattern.indices]
-        data[held] = np.maximum(data[held], others[pattern.indices[held]])
-        return SparseMatrix(pattern, data)
+        return SparseMatrix(H.pattern, (H.data + H.data[transposed(H.pattern)[1]]) / 2)
 
     def _gradient(self, w: Vector, objective: float, y: Vector) -> Vector:
         self._calls += 1
         return np.asarray(self._evaluate(y).pullback(w, objective))
-
-    def _bounds(self, x: Vector) -> tuple[Any, Any]:
-        return self._domain.bounds(x) if isinstance(self._domain, Box) else (-np.inf, np.inf)
-
-    def _one_sided(self, x: Vector) -> Vector:
-        """Return which coordinates are too near to a bound for a central difference."""
-        lower, upper = self._bounds(x)
-        return np.asarray(np.minimum(upper - x, x - lower) < SHORTEST * _steps(x))
 
     def _error(self, H: SparseMatrix, x: Vector, pullback: Pullback, w: Vector, objective: float) -> float:
         """Return the share of the change of the gradient along a random direction that H does not predict."""

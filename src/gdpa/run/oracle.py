@@ -26,7 +26,6 @@ from gdpa.numerics.sparse.matrix import (
     union,
 )
 
-#: A StopIteration of the problem is an error, not an observer's wish to end the run.
 STOPPED = "the problem's own code raised StopIteration; only observers, stop rules and callbacks may raise it"
 
 
@@ -108,15 +107,19 @@ class CountingOracle:
         self._account.forwards += passes - 1
         self._account.backwards += passes
 
-    def _evaluate(self, x: Array) -> Evaluation:
-        self._account.forwards += 1
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the problem's code; its StopIteration is an error, not an observer's wish to end the run."""
         try:
-            now = self._inner.evaluate(x)
+            return function(*args)
         except StopIteration as error:
             raise RuntimeError(STOPPED) from error
+
+    def _evaluate(self, x: Array) -> Evaluation:
+        self._account.forwards += 1
+        now = self._call(self._inner.evaluate, x)
         if not isinstance(now, Evaluation):
             raise TypeError(f"evaluate must return an Evaluation, got {type(now).__name__} {now!r}")
-        f, g = now.objective, now.constraints
+        f, g, d = now.objective, now.constraints, x.shape[-1]
         if getattr(g, "shape", None) != (*x.shape[:-1], self._length) or getattr(f, "shape", None) != x.shape[:-1]:
             self._check_values(x, f, g)
         if now.account is self:  # the problem remembers its calls
@@ -124,24 +127,19 @@ class CountingOracle:
         if now.account is not None:  # it belongs to another run, which counts it, too
             whole, second = now.jacobian if now.whole is not None else None, now.hessian if now.has_hessian else None
             now = Evaluation(f, g, now.pullback, whole, now.passes, second, 1, now.is_sparse)
-        d = x.shape[-1]
-        now.account = self
+        now.account, now.sparse = self, now.sparse and d > FEW_COLUMNS
         now.pullback = partial(self._pull, now.pullback, x.shape)
+        if now.second is not None and g.shape[-1] == 0:
+            now.whole = partial(filled, np.zeros((0, d)))
+        elif now.whole is not None:
+            now.whole = partial(self._whole, now.whole, now.passes, (*g.shape, d), now.second is not None)
         if now.second is not None:
             now.second = partial(self._hessian, now.second, d)
-            if g.shape[-1] == 0:
-                now.whole = partial(filled, np.zeros((0, d)))
-        if now.whole is not None and (now.second is None or g.shape[-1]):
-            now.whole = partial(self._whole, now.whole, now.passes, (*g.shape, d), now.second is not None)
-        now.sparse = now.sparse and d > FEW_COLUMNS
         return now
 
     def _pull(self, pullback: Pullback, shape: tuple[int, ...], w: Array, objective: float | Array = 1.0) -> Array:
         self._account.backwards += 1
-        try:
-            gradient = pullback(w, objective)
-        except StopIteration as error:
-            raise RuntimeError(STOPPED) from error
+        gradient = self._call(pullback, w, objective)
         if gradient.shape != shape:
             raise ValueError(
                 f"the pullback returned shape {tuple(gradient.shape)} for x of shape {tuple(shape)}; "
@@ -151,10 +149,7 @@ class CountingOracle:
 
     def _whole(self, whole: Callable[[], Array], passes: int, shape: tuple[int, ...], has_hessian: bool) -> Array:
         self._account.backwards += passes
-        try:
-            J = whole()
-        except StopIteration as error:
-            raise RuntimeError(STOPPED) from error
+        J = self._call(whole)
         if type(J) is not np.ndarray and is_sparse(J):
             J = read(J, "the jacobian")
         if J.shape != shape:
@@ -175,10 +170,7 @@ class CountingOracle:
 
     def _hessian(self, hessian: Callable[..., Any], d: int, w: Array, objective: float = 1.0) -> SparseMatrix | None:
         """Return H in a pattern that grows if it must: sums of sparse arrays have no entries that cancel."""
-        try:
-            found = hessian(w, objective)
-        except StopIteration as error:
-            raise RuntimeError(STOPPED) from error
+        found = self._call(hessian, w, objective)
         if found is None:
             return None
         H, seen = read(found, "the hessian", (d, d)), self._hessian_pattern
@@ -189,10 +181,8 @@ class CountingOracle:
     def _check_values(self, x: Array, f: Array, g: Array) -> None:
         for name, value in (("objective", f), ("constraints", g)):
             if not is_floating(value):
-                raise TypeError(
-                    f"the {name} must be a floating-point array of the library of x ({namespace(x).__name__}), "
-                    f"got {type(value).__name__} {value!r}"
-                )
+                kind = f"a floating-point array of the library of x ({namespace(x).__name__})"
+                raise TypeError(f"the {name} must be {kind}, got {type(value).__name__} {value!r}")
         if f.shape != x.shape[:-1]:
             raise ValueError(
                 f"the objective has shape {tuple(f.shape)}, expected {tuple(x.shape[:-1])}: one number per problem"
