@@ -42,10 +42,7 @@ def check_positive(**values: Any) -> None:
 
 
 def check_positive_if_given(**values: Any) -> None:
-    """Raise ValueError unless every value that is not None is a positive finite number.
-
-    >>> check_positive_if_given(eta=None)
-    """
+    """Raise ValueError unless every value that is not None is a positive finite number."""
     check_positive(**{name: value for name, value in values.items() if value is not None})
 
 

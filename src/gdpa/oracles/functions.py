@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -80,6 +79,10 @@ def from_functions(
             raise ValueError(f"objective must return one number, got shape {f.shape}")
         return f.reshape(1)
 
+    def differences(name: str, function: Callable[[Vector], Vector], x: Vector, at: Vector) -> Vector:
+        in_precision_of_x = lambda y: function(y).astype(x.dtype)  # noqa: E731
+        return derivative(in_precision_of_x, x, at.astype(x.dtype), precision=precision(at), name=name)
+
     grouped = None
     if jacobian_sparsity is not None and jacobian is None:
         grouped = GroupedDifferences(read(jacobian_sparsity, "jacobian_sparsity").pattern)
@@ -87,19 +90,25 @@ def from_functions(
 
     def evaluate(x: Vector) -> Evaluation:
         f, g = number(x), values(x)
+        grad: Vector | None = None
+        J: Any = None
 
-        @cache
-        def grad_f() -> Any:
-            raw = gradient(x) if gradient is not None else _differences("objective", number, x, f)[0]
-            return _shaped("gradient", raw, x.shape, x.dtype)
+        def grad_f() -> Vector:
+            nonlocal grad
+            if grad is None:
+                raw = gradient(x) if gradient is not None else differences("objective", number, x, f)[0]
+                grad = _shaped("gradient", raw, x.shape, x.dtype)
+            return grad
 
-        @cache
         def jacobian_of_g() -> Any:
+            nonlocal J
+            if J is not None:
+                return J
             shape = (g.shape[0], x.shape[0])
             if jacobian is not None:
                 raw = jacobian(x)
             elif grouped is None:
-                raw = _differences("constraints", values, x, g)
+                raw = differences("constraints", values, x, g)
             elif grouped.pattern.shape == shape:
                 lower, upper = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
                 raw = grouped(values, x, g, "2-point", lower, upper, precision=precision(g))
@@ -109,9 +118,9 @@ def from_functions(
                     "one row for each constraint, one column for each component of x"
                 )
             found["sparse"] = sparse = type(raw) is not np.ndarray and is_sparse(raw) and x.dtype == np.float64
-            if sparse:
-                return read(raw, "jacobian", shape)
-            return _shaped("jacobian", raw.toarray() if hasattr(raw, "toarray") else raw, shape, x.dtype)
+            dense = raw.toarray() if hasattr(raw, "toarray") and not sparse else raw
+            J = read(raw, "jacobian", shape) if sparse else _shaped("jacobian", dense, shape, x.dtype)
+            return J
 
         def pullback(w: Array, objective: Any = 1.0) -> Array:
             # np.any costs more than the product itself on short vectors; count_nonzero does not. The product also
@@ -138,13 +147,6 @@ def from_functions(
     if hessian is None and not (constraints is None and hessian_sparsity is None):
         by_differences = HessianDifferences(evaluate, domain, hessian_sparsity)
     return Problem(evaluate, num_equalities=num_equalities, domain=domain, names=names)
-
-
-def _differences(name: str, function: Callable[[Vector], Vector], x: Vector, at: Vector) -> Vector:
-    def in_precision_of_x(y: Vector) -> Vector:
-        return function(y).astype(x.dtype)
-
-    return derivative(in_precision_of_x, x, at.astype(x.dtype), precision=precision(at), name=name)
 
 
 def _shaped(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Vector:

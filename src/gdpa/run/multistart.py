@@ -80,15 +80,12 @@ def solve_from_several(
     for start in starts(problem, x0, count, seed, scale):
         try:
             found.append(solve(oracle.problem, start, observers=watch, **options))
-        except KeyboardInterrupt:  # between the loops of two runs
+        except (Exception, KeyboardInterrupt) as error:
             if not found:
                 raise
-            break
-        except Exception as error:
-            if not found:
-                raise
-            partial = getattr(error, "partial_result", None)
-            if isinstance(partial, Result):
+            if isinstance(error, KeyboardInterrupt):  # between the loops of two runs
+                break
+            if isinstance(partial := getattr(error, "partial_result", None), Result):
                 found.append(partial)
             else:
                 failed.append(Attempt(Status.FAILED, False, math.nan, start))

@@ -7,12 +7,12 @@ A method that works on many small vectors launches a hundred kernels in a step, 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import array_api_compat
 
 from gdpa.base.sets import Box, Reals
-from gdpa.core.problem import Problem, map_arrays
+from gdpa.core.problem import map_arrays
 from gdpa.methods.method import Method
 from gdpa.run.progress import History, Run
 from gdpa.run.result import Result
@@ -23,35 +23,24 @@ from gdpa.run.stopping import LIMITS
 MOST_VARIABLES = 20_000
 
 
-class Placement(NamedTuple):
-    """A run on the host of the user's problem ``given`` on a device; ``problem`` is for points on the host."""
-
-    problem: Problem
-    given: Any
-    device: str
-
-    def to_device(self, result: Result) -> Result:
-        """Return the result with its arrays where x0 was; ``result.run`` stays on the host."""
-        points = map_arrays(
-            replace(result, run=None, history=History()), lambda array: self.given.to_device(array, self.device)
-        )
-        return replace(points, run=result.run, history=result.history)
-
-
-def choose_placement(
+def choose_device(
     problem: Any, x0: Any, run: Run | None, algorithm: Any, observers: tuple[Any, ...], rules: Any
-) -> Placement | None:
-    """Return the placement of a run on the host, or None if it computes where x0 is.
+) -> str | None:
+    """Return the device of the problem if the run is on the host; None if it computes where x0 is.
 
     A run is on the host if x0 is on CUDA and has few variables, and the method's algebra is small. Observers and rules
     of the user expect arrays of the kind of x0. A run is continued where it was.
     """
-    device: str | None = None
     if run is not None:
-        device = run.device
-    elif not observers and all(isinstance(rule, LIMITS) for rule in rules or ()):
-        device = str(x0.device) if _is_faster_on_host(problem, x0, algorithm) else None
-    return None if device is None else Placement(problem.on_host(device), problem, device)
+        return run.device
+    own_rules = observers or not all(isinstance(rule, LIMITS) for rule in rules or ())
+    return None if own_rules or not _is_faster_on_host(problem, x0, algorithm) else str(x0.device)
+
+
+def move_to_device(result: Result, problem: Any, device: str) -> Result:
+    """Return the result with its arrays where x0 was; ``result.run`` stays on the host."""
+    points = map_arrays(replace(result, run=None, history=History()), lambda array: problem.to_device(array, device))
+    return replace(points, run=result.run, history=result.history)
 
 
 def _is_faster_on_host(problem: Any, x0: Any, algorithm: Any) -> bool:

@@ -34,7 +34,7 @@ from gdpa.run.loop import conclude, find_not_finite, finish, run_loop, trust
 from gdpa.run.multistart import solve_from_several
 from gdpa.run.observers import read_disp
 from gdpa.run.oracle import CountingOracle, job_of
-from gdpa.run.placement import choose_placement
+from gdpa.run.placement import choose_device, move_to_device
 from gdpa.run.progress import NO_TROUBLE, Progress, Run
 from gdpa.run.result import Result
 from gdpa.run.saving import Saver, newest_run
@@ -169,14 +169,14 @@ def solve(
             _check_same_start(run, check_start(problem, x0))
             x0 = None
     problem = problem if x_scale is None else replace(problem, x_scale=x_scale)
-    place = None
-    if hasattr(problem, "on_host"):
-        place = choose_placement(problem, x0, run, method, observers, rules)
-    oracle = CountingOracle(problem if place is None else place.problem)
+    given: Any = problem
+    device = choose_device(problem, x0, run, method, observers, rules) if hasattr(problem, "on_host") else None
+    oracle = CountingOracle(problem if device is None else given.on_host(device))
     if run is None:
-        if place is not None:
+        if device is not None:
             x0, multipliers0 = (None if array is None else to_numpy(array) for array in (x0, multipliers0))
-        run = replace(_begin(oracle, x0, method, multipliers0, after), device=None if place is None else place.device)
+        run = _begin(oracle, x0, method, multipliers0, after)
+        run.device = device
     else:
         if x0 is not None or (multipliers0 is not None and not resume):
             raise ValueError("give x0 or run, not both: a run brings its own point and multipliers")
@@ -206,7 +206,7 @@ def solve(
                 error = error or failed
             if ending.status is Status.INTERRUPTED and saver.path is not None:
                 result = replace(result, message=f"{result.message} The run is saved in {saver.path}.")
-    result = result if place is None else place.to_device(result)
+    result = result if device is None else move_to_device(result, given, device)
     finish(watchers)
     if error is not None:
         error.partial_result = result  # type: ignore[attr-defined]
@@ -257,13 +257,8 @@ def _read_after(after: Any, x0: Any, algorithm: Any, others: list[str]) -> tuple
 
 def _carried(problem: Problem, x: Array, algorithm: Any, after: Result) -> State:
     """Return the first state at x with the knowledge of another run, or raise if its problem has another shape."""
-    d, m, p = after.run.shape
-    known, like = problem.num_constraints, after.state.x
-    if (x.shape[-1], m if known is None else known, problem.num_equalities) != (d, m, p):
-        raise ValueError(
-            f"after belongs to a problem with {d} variables and {m} constraints, {p} of them equalities; this one has "
-            f"{x.shape[-1]}, {known} and {problem.num_equalities}: solve it without after"
-        )
+    like = after.state.x
+    _check_shape("after", after.run, problem, x.shape[-1])
     if type(x) is not type(like) or x.shape != like.shape or x.dtype != like.dtype:
         raise TypeError(
             f"after has points of {type(like).__name__} {like.dtype} and shape {tuple(like.shape)}, x0 is "
@@ -285,11 +280,7 @@ def _continue(oracle: CountingOracle, run: Run, algorithm: Any) -> Run:
         )
     state, problem = run.state, oracle.problem
     problem.domain.check_dimension(state.x.shape[-1])
-    if (problem.num_constraints or run.shape[1], problem.num_equalities) != run.shape[1:]:
-        raise ValueError(
-            f"run belongs to a problem with {run.shape[1]} constraints, {run.shape[2]} of them equalities; "
-            f"this one has {problem.num_constraints} and {problem.num_equalities}"
-        )
+    _check_shape("run", run, problem, run.shape[0])
     if run.values is None:
         return run
     oracle.measuring.forwards, oracle.measuring.backwards = run.measuring
@@ -302,6 +293,17 @@ def _continue(oracle: CountingOracle, run: Run, algorithm: Any) -> Run:
     _check_same_problem(run.values, now)
     measuring = oracle.measuring.forwards, oracle.measuring.backwards
     return replace(run, state=replace(state, evaluation=now), measuring=measuring)
+
+
+def _check_shape(name: str, run: Run, problem: Problem, dimension: int) -> None:
+    """Raise unless a problem in ``dimension`` variables has the numbers of variables and constraints of a run."""
+    d, m, p = run.shape
+    known = problem.num_constraints
+    if (dimension, m if known is None else known, problem.num_equalities) != (d, m, p):
+        raise ValueError(
+            f"{name} belongs to a problem with {d} variables and {m} constraints, {p} of them equalities; this one has "
+            f"{dimension}, {known} and {problem.num_equalities}: solve it without {name}"
+        )
 
 
 def _check_same_problem(values: tuple[Array, Array], now: Evaluation) -> None:

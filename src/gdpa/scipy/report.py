@@ -14,7 +14,7 @@ from gdpa.base.text import warn_user
 from gdpa.base.typing import Vector
 from gdpa.run.progress import Progress
 from gdpa.run.result import Result
-from gdpa.scipy.constraints import Canonical
+from gdpa.scipy.constraints import Canonical, Point
 
 #: ``status`` of the result. As in SLSQP, 0 is success, 9 the limit on steps and 99 the end by a callback.
 STATUS_CODES = {
@@ -83,7 +83,7 @@ def describe_point(
     As in SciPy, finite differences leave the derivatives with respect to fixed variables unknown. ``v`` and
     ``bound_v`` are the multipliers of each constraint and of the bounds of the free variables, None if unknown.
     """
-    (objective, *constraints), free, point = canonical.functions, canonical.free, canonical.point(x)
+    constraints, free, point = canonical.functions[1:], canonical.free, canonical.point(x)
     v = [np.full(value.shape, np.nan) for value in point.values[1:]] if v is None else v
     gradient, all_bound_v = np.full(free.shape, np.nan), np.full(free.shape, np.nan)
     if bound_v is not None:
@@ -96,31 +96,33 @@ def describe_point(
             for i, w in enumerate(v, start=1):
                 total = total + w @ point.slope(i, full=True)
             all_bound_v[~free] = -total[~free]
-    violation, bounded = canonical.violation(point), canonical.bounded
     make: Callable[..., Any] = MinimizeResult
+    bounded, known = canonical.bounded, _measure(canonical, point, steps)
     return make(
+        **known,
         x=point.full.copy(),
-        fun=float(point.values[0][0]),
         jac=gradient,
         grad=gradient,
         success=status is Status.CONVERGED,
         status=STATUS_CODES[status],
         message=message or status.value,
-        nit=steps,
-        niter=steps,
-        nfev=objective.nfev,
-        njev=objective.njev,
         nhev=0,
         constr=[value.copy() for value in point.values[1:]] + [point.full.copy()] * bounded,
         constr_nfev=[function.nfev for function in constraints] + [0] * bounded,
         constr_njev=[function.njev for function in constraints] + [0] * bounded,
-        constr_violation=violation,
-        maxcv=violation,
+        maxcv=known["constr_violation"],
         optimality=np.nan,
         v=v + [all_bound_v] * bounded,
         multipliers=np.full(len(canonical.index), np.nan),
         result=None,
     )
+
+
+def _measure(canonical: Canonical, point: Point, steps: int) -> dict[str, Any]:
+    """Return the entries that results and callbacks share."""
+    objective = canonical.functions[0]
+    calls = {"nit": steps, "niter": steps, "nfev": objective.nfev, "njev": objective.njev}
+    return {"fun": float(point.values[0][0]), "constr_violation": canonical.violation(point), **calls}
 
 
 def show(found: Any) -> None:
@@ -140,9 +142,8 @@ def make_observer(callback: Callable[..., Any], canonical: Canonical) -> Callabl
         parameters = []
     by_name = [parameter.name for parameter in parameters] == ["intermediate_result"]
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [p for p in parameters if p.kind in positional and p.default is inspect.Parameter.empty]
-    objective = canonical.functions[0]
     make: Callable[..., Any] = OptimizeResult
+    needed = [p for p in parameters if p.kind in positional and p.default is inspect.Parameter.empty]
 
     def observe(progress: Progress) -> None:
         x = canonical.domain.project(progress.state.x)
@@ -150,17 +151,8 @@ def make_observer(callback: Callable[..., Any], canonical: Canonical) -> Callabl
         if not by_name and len(needed) < 2:
             callback(full)
             return
-        point = canonical.point(x)
-        state = make(
-            x=full,
-            fun=float(point.values[0][0]),
-            nit=progress.step,
-            niter=progress.step,
-            nfev=objective.nfev,
-            njev=objective.njev,
-            constr_violation=canonical.violation(point),
-            v=canonical.split(progress.state.multipliers),
-        )
+        known = _measure(canonical, canonical.point(x), progress.step)
+        state = make(x=full, v=canonical.split(progress.state.multipliers), **known)
         if by_name:
             callback(intermediate_result=state)
         elif callback(full.copy(), state) is True:
