@@ -95,12 +95,10 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         if self._listens:
             self._outer, StopRequest._innermost = StopRequest._innermost, self
-            noted_outside = () if self._outer is None else self._outer._all_numbers()
             for number in self._numbers:
-                if number in noted_outside:
-                    continue
                 before = signal.getsignal(number)
-                if callable(before) or before is signal.SIG_DFL:
+                is_free = self._outer is None or not self._outer.listens_to(number)
+                if is_free and (callable(before) or before is signal.SIG_DFL):
                     self._before[number] = before
                     signal.signal(number, self._note)
         return self
@@ -117,8 +115,9 @@ class StopRequest:
             ):
                 signal.raise_signal(self._noted)
 
-    def _all_numbers(self) -> tuple[int, ...]:
-        return (*self._before, *(() if self._outer is None else self._outer._all_numbers()))
+    def listens_to(self, number: int) -> bool:
+        """Return whether this request, or one around it, notes the signal ``number``."""
+        return number in self._before or (self._outer is not None and self._outer.listens_to(number))
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a forked child has the handler of its parent, but no loop that would ask
@@ -143,7 +142,7 @@ def finishing_the_step(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def noted(*args: P.args, **kwargs: P.kwargs) -> T:
         active = StopRequest.active()
-        if active is not None and signal.SIGINT in active._all_numbers():
+        if active is not None and active.listens_to(signal.SIGINT):
             return function(*args, **kwargs)
         result: T | None = None
         try:

@@ -307,23 +307,21 @@ def map_arrays(value: T, leaf: Callable[[Any], Any], owned: bool = True) -> T:
             changed[id(whole)] = getattr(kind, "_make", kind)(items)
         else:
             named: Any = dict(zip(names, items, strict=True))
-            changed[id(whole)] = named if kind is dict else _fields(kind)[1](whole, **named)
+            if kind is not dict and not _fields(kind)[1]:
+                named = dataclasses.replace(whole, **named)
+            elif kind is not dict:  # the same in a tenth of the time
+                values, named = named, object.__new__(kind)
+                vars(named).update(values)
+            changed[id(whole)] = named
     return cast(T, changed.get(id(value), value))
 
 
 @functools.cache
-def _fields(kind: type[Any]) -> tuple[tuple[str, ...], Callable[..., Any]]:
-    """Return the names of a dataclass and the function that replaces their values."""
+def _fields(kind: type[Any]) -> tuple[tuple[str, ...], bool]:
+    """Return the names of a dataclass, and whether these are all it has: no checks, no slots, no further fields."""
     names = tuple(field.name for field in dataclasses.fields(kind) if field.init)
     plain = not hasattr(kind, "__post_init__") and all("__slots__" not in vars(base) for base in kind.__mro__)
-    return names, _made_of if plain and len(names) == len(dataclasses.fields(kind)) else dataclasses.replace
-
-
-def _made_of(value: Any, /, **values: Any) -> Any:
-    """Return a dataclass without checks and slots from all its values: `dataclasses.replace` in a tenth of its time."""
-    copy = object.__new__(type(value))
-    vars(copy).update(values)
-    return copy
+    return names, plain and len(names) == len(dataclasses.fields(kind))
 
 
 def _stand_alone(value: Any) -> Any:

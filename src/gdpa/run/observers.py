@@ -10,7 +10,6 @@ from typing import Any, TextIO
 
 from gdpa.base.arrays import largest, max_norm
 from gdpa.base.checks import is_number
-from gdpa.run.oracle import job_of
 from gdpa.run.progress import Progress
 
 
@@ -53,7 +52,7 @@ class IterationLines:
         self._x = probe.x
         numbers = (residuals.feasibility, residuals.stationarity, _penalty(progress), max_norm(probe.x - before))
         shown = " ".join(f"{'-':>12}" if value is None else f"{largest(value):12.2e}" for value in numbers)
-        counts = f"{progress.forwards:8} {progress.backwards:9}  {job_of(progress.problem).note()}".rstrip()
+        counts = f"{progress.forwards:8} {progress.backwards:9}  {progress.oracle.job.note()}".rstrip()
         print(f"{progress.step:6} {largest(probe.objective):15.7e} {shown} {counts}", file=self._stream, flush=True)
 
     def finish(self) -> None:
@@ -99,7 +98,7 @@ class ProgressDisplay:
         self._last = (
             f"step {progress.step:>8}  forwards {progress.forwards:>8}  "
             f"relative KKT {progress.kkt:9.2e}  {self._bar(progress)}  {progress.seconds:8.1f} s"
-            f"  {job_of(progress.problem).note()}".rstrip()
+            f"  {progress.oracle.job.note()}".rstrip()
         )
         if now >= self._next:
             self._next = now + self._interval

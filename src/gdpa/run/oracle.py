@@ -55,11 +55,6 @@ class Alone:
         return ""
 
 
-def job_of(problem: Any) -> Job:
-    """Return the job of a problem."""
-    return getattr(problem, "job", None) or Alone()
-
-
 @stored
 @dataclass
 class Counts:
@@ -80,7 +75,7 @@ class CountingOracle:
         self.method, self.measuring = Counts(), Counts()
         self._account, self.is_measuring, self._depth = self.method, False, 0
         self._inner = problem
-        self.job = job_of(problem)
+        self.job: Job = getattr(problem, "job", None) or Alone()
         self._length = problem.num_constraints
         self._decided: bool | None = None  # whether a sparse Jacobian stays sparse
         self._pattern: Pattern | None = None

@@ -33,7 +33,7 @@ from gdpa.run.feasible import SHARE, restored
 from gdpa.run.loop import conclude, find_not_finite, finish, run_loop, trust
 from gdpa.run.multistart import solve_from_several
 from gdpa.run.observers import read_disp
-from gdpa.run.oracle import CountingOracle, job_of
+from gdpa.run.oracle import CountingOracle
 from gdpa.run.placement import choose_device, move_to_device
 from gdpa.run.progress import NO_TROUBLE, Progress, Run
 from gdpa.run.result import Result
@@ -147,7 +147,7 @@ def solve(
     observers = (observers,) if callable(observers) else tuple(observers)
     if not all(map(callable, observers)):
         raise TypeError(f"observers must be functions of the Progress of a run, got {observers!r}")
-    displays = read_disp(disp) if disp and job_of(problem).rank == 0 else ()
+    displays = read_disp(disp) if disp and getattr(getattr(problem, "job", None), "rank", 0) == 0 else ()
     rules = _read_rules(stop)
     if tolerance is not None:
         check_limit(tolerance=tolerance)

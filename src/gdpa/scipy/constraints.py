@@ -234,18 +234,20 @@ def read_constraints(constraints: Any, dimension: int) -> list[Function]:
     """Return one function for each SciPy constraint: ``NonlinearConstraint``, ``LinearConstraint`` or a dict."""
     if constraints is None:
         return []
-    if isinstance(constraints, Mapping) or hasattr(constraints, "keep_feasible") or callable(constraints):
-        return [_read("constraints", constraints, dimension)]
-    try:
-        listed = list(constraints)
-    except TypeError:
-        raise TypeError(f"constraints must be a SciPy constraint or a list of them, got {constraints!r}") from None
-    return [_read(f"constraints[{i}]", constraint, dimension) for i, constraint in enumerate(listed)]
+    named: dict[str, Any] = {"constraints": constraints}
+    if not (isinstance(constraints, Mapping) or hasattr(constraints, "keep_feasible") or callable(constraints)):
+        try:
+            named = {f"constraints[{i}]": constraint for i, constraint in enumerate(constraints)}
+        except TypeError:
+            raise TypeError(f"constraints must be a SciPy constraint or a list of them, got {constraints!r}") from None
+    found = []
+    for name, constraint in named.items():
+        is_dict = isinstance(constraint, Mapping)
+        found.append(_read_dict(name, constraint) if is_dict else _read_object(name, constraint, dimension))
+    return found
 
 
-def _read(name: str, constraint: Any, dimension: int) -> Function:
-    if isinstance(constraint, Mapping):
-        return _read_dict(name, constraint)
+def _read_object(name: str, constraint: Any, dimension: int) -> Function:
     from scipy.optimize import BFGS, LinearConstraint, NonlinearConstraint
 
     if not isinstance(constraint, (NonlinearConstraint, LinearConstraint)):
@@ -324,7 +326,7 @@ class Point:
     """The value and the derivative of every function at one x, each computed once."""
 
     def __init__(self, canonical: Canonical, x: Vector) -> None:
-        self.full, self._canonical = canonical.fill(x), canonical
+        self.full, self._canonical = (x if canonical.all_free else canonical.fill(x)), canonical
         self.values: list[Vector] = []
         self._slopes: list[Any] = []
         for function in canonical.functions:
@@ -394,7 +396,7 @@ class Canonical:
         self._held: WeakValueDictionary[bytes, Point] = WeakValueDictionary()
         self._recent: deque[Point] = deque(maxlen=4)
         self.start = self.point(x0)
-        sizes = [value.shape[0] for value in self.start.values[1:]]
+        sizes = list(map(len, self.start.values[1:]))
         self._recent = deque(maxlen=int(min(64, max(4, _MEMORY // ((1 + sum(sizes)) * (1 + x0.shape[0]))))))
         self._ends = list(accumulate(sizes, initial=0))
         self.lower, self.upper = np.zeros(sum(sizes)), np.zeros(sum(sizes))
@@ -462,7 +464,7 @@ class Canonical:
         return now
 
     def _jacobian(self, point: Point) -> Any:
-        slopes = [point.slope(i) for i in range(1, len(self.functions))]
+        slopes = list(map(point.slope, range(1, len(self.functions))))
         if SparseMatrix in map(type, slopes):
             from scipy.sparse import vstack
 

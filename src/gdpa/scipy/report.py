@@ -107,7 +107,7 @@ def describe_point(
         status=STATUS_CODES[status],
         message=message or status.value,
         nhev=0,
-        constr=[value.copy() for value in point.values[1:]] + [point.full.copy()] * bounded,
+        constr=list(map(np.copy, point.values[1:])) + [point.full.copy()] * bounded,
         constr_nfev=[function.nfev for function in constraints] + [0] * bounded,
         constr_njev=[function.njev for function in constraints] + [0] * bounded,
         maxcv=known["constr_violation"],
