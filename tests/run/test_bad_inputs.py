@@ -240,7 +240,7 @@ TABLE = [
     BadInput(
         "run of a problem with another number of constraints",
         ValueError,
-        "run belongs to a problem with 1 constraints, 0 of them equalities; this one has 2 and 0",
+        "run belongs to a problem with 2 variables and 1 constraints, 0 of them equalities; this one has 2, 2 and 0",
         x0=None,
         problem=lambda: Problem(problem().evaluate, num_constraints=2),
         options=lambda: {"run": some_run(), "algorithm": None},
@@ -248,7 +248,7 @@ TABLE = [
     BadInput(
         "run of a problem with another kind of constraints",
         ValueError,
-        "run belongs to a problem with 1 constraints, 0 of them equalities; this one has 1 and 1",
+        "run belongs to a problem with 2 variables and 1 constraints, 0 of them equalities; this one has 2, 1 and 1",
         x0=None,
         problem=lambda: Problem(problem().evaluate, num_constraints=1, num_equalities=1),
         options=lambda: {"run": some_run(), "algorithm": None},

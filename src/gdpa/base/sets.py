@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -79,11 +80,8 @@ class Box(ConvexSet):
         if np.isnan(lower).any() or np.isnan(upper).any():
             raise ValueError(f"bounds must not be NaN, got lower={self.lower!r}, upper={self.upper!r}")
         if (lower > upper).any():
-            i = int(np.argmax(np.atleast_1d(lower > upper)))
-            raise ValueError(
-                f"lower bound {np.atleast_1d(lower)[i]} exceeds upper bound {np.atleast_1d(upper)[i]} at index {i}; "
-                "swap them or relax one"
-            )
+            i, low, high = int(np.argmax(lower > upper)), lower.ravel(), upper.ravel()
+            raise ValueError(f"lower bound {low[i]} exceeds upper bound {high[i]} at index {i}; swap them or relax one")
         if (np.isposinf(lower) | np.isneginf(upper)).any():
             raise ValueError("a lower bound of +inf or an upper bound of -inf leaves no point; relax it")
         object.__setattr__(self, "lower", lower.copy())
@@ -202,7 +200,7 @@ class Simplex(ConvexSet):
         return namespace(x).reshape(x, (*x.shape[:-1], self.rows, x.shape[-1] // self.rows))
 
     def project(self, x: Array) -> Array:
-        return self._spread(self._rows(x)).reshape(x.shape)
+        return _project_on_sum(self._rows(x), True, self.total).reshape(x.shape)
 
     def tangent(self, x: Array, v: Array) -> Array:
         # T = {t : sum t = 0, t_i >= 0 where x_i = 0}
@@ -211,18 +209,14 @@ class Simplex(ConvexSet):
     def snap(self, x: Array, tolerance: float) -> Array:
         xp, rows = namespace(x), self._rows(self.project(x))
         out = xp.min(rows, axis=-1)[..., None] - self.total - 1  # its projection is 0
-        return self._spread(xp.where(rows > tolerance * self.total, rows, out)).reshape(x.shape)
-
-    def _spread(self, rows: Array) -> Array:
-        xp = namespace(rows)
-        return _project_on_sum(rows, xp.ones_like(rows, dtype=xp.bool), self.total)
+        return _project_on_sum(xp.where(rows > tolerance * self.total, rows, out), True, self.total).reshape(x.shape)
 
     def check_dimension(self, dimension: int) -> None:
         if dimension % self.rows:
             raise ValueError(f"a simplex of {self.rows} rows cannot hold {dimension} coordinates; rows must divide it")
 
 
-def _project_on_sum(v: Array, signed: Array, total: float) -> Array:
+def _project_on_sum(v: Array, signed: Array | bool, total: float) -> Array:
     """Project on ``{t : sum t = total, t_i >= 0 where signed_i}``: t = v - s, clipped at 0 on the signed entries.
 
     s -> sum(t) is decreasing and piecewise linear: of the sorted signed entries the k largest stay, for some k, as in
@@ -230,6 +224,7 @@ def _project_on_sum(v: Array, signed: Array, total: float) -> Array:
     """
     xp = namespace(v)
     zero, one = xp.zeros_like(v), xp.ones_like(v)
+    signed = signed & (one > 0)
     free_sum = xp.sum(xp.where(signed, zero, v), axis=-1)[..., None] - total
     free_count = xp.sum(xp.where(signed, zero, one), axis=-1)[..., None]
     u = xp.flip(xp.sort(xp.where(signed, v, xp.min(v, axis=-1)[..., None] - 1), axis=-1), axis=-1)  # signed ones first
@@ -266,21 +261,19 @@ class Product(ConvexSet):
     def shortens(self) -> bool:
         return any(block.shortens for _, block in self.blocks)
 
-    def _map(self, function: Callable[..., Array], *arrays: Array) -> Array:
-        parts, start = [], 0
-        for size, block in self.blocks:
-            parts.append(function(block, *(a[..., start : start + size] for a in arrays)))
-            start += size
-        return namespace(arrays[0]).concat(parts, axis=-1)
+    def _parts(self) -> Iterator[tuple[ConvexSet, slice]]:
+        ends = accumulate((size for size, _ in self.blocks), initial=0)
+        return ((block, slice(*ends)) for (_, block), ends in zip(self.blocks, pairwise(ends), strict=True))
 
     def project(self, x: Array) -> Array:
-        return self._map(lambda block, x: block.project(x), x)
+        return namespace(x).concat([block.project(x[..., part]) for block, part in self._parts()], axis=-1)
 
     def tangent(self, x: Array, v: Array) -> Array:
-        return self._map(lambda block, x, v: block.tangent(x, v), x, v)
+        parts = [block.tangent(x[..., part], v[..., part]) for block, part in self._parts()]
+        return namespace(x).concat(parts, axis=-1)
 
     def snap(self, x: Array, tolerance: float) -> Array:
-        return self._map(lambda block, x: block.snap(x, tolerance), x)
+        return namespace(x).concat([block.snap(x[..., part], tolerance) for block, part in self._parts()], axis=-1)
 
     def check_dimension(self, dimension: int) -> None:
         total = sum(size for size, _ in self.blocks)

@@ -67,17 +67,16 @@ class DerivativeReport:
         return not self.wrong
 
     def __str__(self) -> str:
-        known = self.entries - len(self.unclear)
+        known, more = self.entries - len(self.unclear), len(self.wrong) - SHOWN
         lines = [f"Derivatives: {len(self.wrong)} of {known} entries contradict the differences of the values."]
         if self.ok:
             lines = [f"Derivatives: all {known} entries agree with the differences of the values."]
         lines += [f"  {entry}" for entry in self.wrong[:SHOWN]]
-        if len(self.wrong) > SHOWN:
-            lines.append(f"  ... and {len(self.wrong) - SHOWN} more, see .wrong")
+        lines += [f"  ... and {more} more, see .wrong"] if more > 0 else []
         if self.unclear:
             shown = ", ".join(f"d {name} / d x[{j}]" for name, j in self.unclear[:3])
-            more = f" and {len(self.unclear) - 3} more" if len(self.unclear) > 3 else ""
-            lines.append(f"  Not to be judged by differences, which are noise there: {shown}{more}.")
+            rest = f" and {len(self.unclear) - 3} more" if len(self.unclear) > 3 else ""
+            lines.append(f"  Not to be judged by differences, which are noise there: {shown}{rest}.")
         return "\n".join(lines)
 
 

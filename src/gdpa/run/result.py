@@ -221,7 +221,7 @@ def most_violated(certificate: Certificate, tolerance: float, count: int = 3) ->
 
 
 def text_table(rows: Sequence[Row]) -> list[str]:
-    r"""Return the lines of the table, the rows in their own order unless there are more than `MOST_ROWS`."""
+    """Return the lines of the table, the rows in their own order unless there are more than `MOST_ROWS`."""
     cells, more = _cells(rows)
     wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []

@@ -308,14 +308,10 @@ def _check_shape(name: str, run: Run, problem: Problem, dimension: int) -> None:
 
 def _check_same_problem(values: tuple[Array, Array], now: Evaluation) -> None:
     """Raise unless f and g at the saved point are the saved ones, up to half the digits."""
-    for name, saved, found in zip(("f", "g"), values, (now.objective, now.constraints), strict=True):
-        xp = namespace(found)
-        same = saved.shape == found.shape
-        if same and saved.shape != (*saved.shape[:-1], 0):
-            allowed = float(xp.finfo(found.dtype).eps) ** 0.5 * (1 + xp.abs(saved))
-            close = (xp.abs(saved - found) <= allowed) | (saved == found) | ((saved != saved) & (found != found))
-            same = bool(xp.all(close))
-        if not same:
+    found_values = map(to_numpy, (now.objective, now.constraints))
+    for name, saved, found in zip("fg", map(to_numpy, values), found_values, strict=True):
+        allowed = float(np.finfo(found.dtype).eps) ** 0.5
+        if saved.shape != found.shape or not np.allclose(saved, found, rtol=allowed, atol=allowed, equal_nan=True):
             raise ValueError(
                 f"run belongs to another problem: at its point {name} was {saved} and is {found} here; "
                 "continue it with the problem it was started with"
@@ -336,10 +332,8 @@ def _check_same_start(run: Run, x0: Array) -> None:
     """Raise if a saved run began elsewhere than at ``x0``."""
     saved, given = to_numpy(run.start.x), to_numpy(x0)
     if saved.shape != given.shape or not np.allclose(saved, given, rtol=machine_eps(x0) ** 0.5, atol=0.0):
-        raise ValueError(
-            f"x0 is {given}, and the saved run started at {saved}; leave x0 out to continue that run, "
-            "or give another checkpoint to start a new one"
-        )
+        remedy = "leave x0 out to continue that run, or give another checkpoint to start a new one"
+        raise ValueError(f"x0 is {given}, and the saved run started at {saved}; {remedy}")
 
 
 def check_start(problem: Problem, x0: Array | None) -> Array:
