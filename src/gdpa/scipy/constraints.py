@@ -206,23 +206,18 @@ def read_bounds(bounds: Any, dimension: int) -> ConvexSet:
             )
         lower = np.array([_side(low, -np.inf) for low, _ in pairs])
         upper = np.array([_side(high, np.inf) for _, high in pairs])
+    problem = f"bounds do not fit the {dimension} variables of x0"
     try:
-        if lower.shape not in ((), (1,), (dimension,)) or upper.shape not in ((), (1,), (dimension,)):
-            raise ValueError(
-                "The number of bounds is not compatible with the length of `x0`. "
-                f"Got {lower.size} lower and {upper.size} upper bounds"
-            )
         lower, upper = np.broadcast_to(lower, (dimension,)), np.broadcast_to(upper, (dimension,))
-        if np.any(upper < lower):
-            raise ValueError(
-                "An upper bound is less than the corresponding lower bound. "
-                f"Swap or relax them at index {int(np.argmax(upper < lower))}"
-            )
-        if np.isneginf(lower).all() and np.isposinf(upper).all():
-            return REALS
-        return Box(lower, upper)
-    except ValueError as error:
-        raise ValueError(f"bounds do not fit the {dimension} variables of x0: {error}") from None
+    except ValueError:
+        reason = "The number of bounds is not compatible with the length of `x0`."  # in SciPy's words, as below
+        raise ValueError(f"{problem}: {reason} Got {lower.size} lower and {upper.size} upper bounds") from None
+    if np.any(upper < lower):
+        reason = "An upper bound is less than the corresponding lower bound."
+        raise ValueError(f"{problem}: {reason} Swap or relax them at index {int(np.argmax(upper < lower))}")
+    if np.isneginf(lower).all() and np.isposinf(upper).all():
+        return REALS
+    return Box(lower, upper)
 
 
 def _side(value: Any, default: float) -> float:
@@ -254,9 +249,8 @@ def _read_object(name: str, constraint: Any, dimension: int) -> Function:
         remedy = "bounds on x go to the argument bounds"
         if callable(constraint):
             remedy = "write {'type': 'ineq', 'fun': your function} for fun(x) >= 0, or 'eq' for fun(x) = 0"
-        raise TypeError(
-            f"{name} must be a NonlinearConstraint, a LinearConstraint or a dict, got {constraint!r}; {remedy}"
-        )
+        kinds = "a NonlinearConstraint, a LinearConstraint or a dict"
+        raise TypeError(f"{name} must be {kinds}, got {constraint!r}; {remedy}")
     ignored = ["keep_feasible"] if np.any(constraint.keep_feasible) else []
     sides: dict[str, Any] = {"lower": constraint.lb, "upper": constraint.ub}
     if isinstance(constraint, LinearConstraint):
@@ -313,12 +307,10 @@ def _read_dict(name: str, constraint: Mapping[str, Any]) -> Function:
     kind = str(constraint.get("type", "")).lower()
     if kind not in ("ineq", "eq"):
         raise ValueError(f"{name}['type'] must be 'ineq' (fun >= 0) or 'eq' (fun = 0), got {constraint.get('type')!r}")
+    sign, upper = (">=", np.inf) if kind == "ineq" else ("=", 0.0)
     if "fun" not in constraint:
-        raise ValueError(
-            f"{name} has no 'fun'; give the function whose value must be {'>' if kind == 'ineq' else ''}= 0"
-        )
+        raise ValueError(f"{name} has no 'fun'; give the function whose value must be {sign} 0")
     jac, args = constraint.get("jac") or "2-point", constraint.get("args", ())
-    upper = np.inf if kind == "ineq" else 0.0
     return Function(f"{name}['fun']", constraint["fun"], jac, args, lower=0.0, upper=upper)
 
 

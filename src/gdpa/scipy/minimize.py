@@ -44,8 +44,8 @@ POLISHING = 3
 GAIN = 1e-3
 #: The default relative KKT tolerance.
 TOLERANCE = 1e-6
-#: Arguments of `gdpa.solve` on where and when to save.
-SAVING = ("checkpoint", "every", "keep", "resume")
+#: Options that `gdpa.solve` takes as they are.
+PASSED_ON = ("best_of", "seed", "checkpoint", "every", "keep", "resume")
 #: Other names for an option, and accuracies: the smallest one given is the tolerance if ``tol`` is not given.
 OTHER_NAMES = {"maxfun": "maxfev", "verbose": "disp"}
 ACCURACIES = ("ftol", "gtol", "xtol")
@@ -222,11 +222,9 @@ def _run(canonical: Canonical, algorithm: Any, settings: Options, observer: Any,
             observers=() if observer is None else observer,
             multipliers0=multipliers0,
             x_scale=x_scale,
-            best_of=settings.best_of,
-            seed=settings.seed,
             disp=settings.disp,
             after=after,
-            **settings.saving,
+            **settings.passed_on,
         )
     except OutOfCallsError:
         run = ending.run
@@ -348,13 +346,13 @@ class Options:
         polish: whether a run may go on for more digits than the tolerance asks for: no accuracy and no limit was given,
             and the run is not saved (how far it has been polished is not).
         parameters: of the method.
-        saving: where and when to save the run, as `gdpa.solve` takes it.
+        passed_on: options that `gdpa.solve` takes as they are.
     """
 
     tolerance: float = TOLERANCE
     polish: bool = True
     parameters: dict[str, Any] = field(default_factory=dict)
-    saving: dict[str, Any] = field(default_factory=dict)
+    passed_on: dict[str, Any] = field(default_factory=dict)
     maxiter: int = 10_000
     maxfev: int | None = None
     disp: bool | str = False
@@ -363,14 +361,12 @@ class Options:
     feasible: bool = True
     eps: float | None = None
     finite_diff_rel_step: Any = None
-    best_of: int = 1
-    seed: Any = 0
     multipliers0: Any = None
     hess_sparsity: Any = None
 
 
 COMMON = tuple(entry.name for entry in fields(Options))[4:]
-KNOWN = (*COMMON, *SAVING, *ACCURACIES, *VIOLATIONS)
+KNOWN = (*COMMON, *PASSED_ON, *ACCURACIES, *VIOLATIONS)
 
 
 def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) -> Options:
@@ -382,19 +378,20 @@ def read_options(algorithm_class: type[Any], given: dict[str, Any], tol: Any) ->
         names.add(name)
         if name in own:
             read.parameters[name] = value
-        if name in SAVING:
-            read.saving[name] = value
-        elif name in COMMON and value is not None:
-            setattr(read, name, _read_option(name, value))
-        elif name in ACCURACIES and value is not None and is_number(value) and value > 0:
-            goals.append(float(value))
-        elif name in VIOLATIONS and value is not None and value > 0:
-            allowed.append(float(value))
-        elif name not in own and name not in KNOWN and name not in SILENT:
+        elif name not in KNOWN and name not in SILENT:
             unknown.append(name)
-    for name in unknown:
-        if misspelled := suggest(name, ARGUMENTS, likeness=0.8):
-            raise TypeError(f"minimize has no argument {name!r}{misspelled}")
+            if misspelled := suggest(name, ARGUMENTS, likeness=0.8):
+                raise TypeError(f"minimize has no argument {name!r}{misspelled}")
+        if value is None:
+            continue
+        if name in PASSED_ON:
+            read.passed_on[name] = value
+        elif name in COMMON:
+            setattr(read, name, _read_option(name, value))
+        elif name in ACCURACIES and is_number(value) and value > 0:
+            goals.append(float(value))
+        elif name in VIOLATIONS and value > 0:
+            allowed.append(float(value))
     if unknown:
         shown = ", ".join(f"{name!r}{suggest(name, (*KNOWN, *own))}" for name in sorted(unknown))
         warn_optimize(f"gdpa.minimize ignores the unknown options {shown}")
