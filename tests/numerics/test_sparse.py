@@ -114,6 +114,13 @@ def test_grouped_differences_find_the_jacobian_inside_the_bounds(scheme):
     assert len(calls) - 1 == {"2-point": 2, "3-point": 4, "cs": 2}[scheme]
 
 
+def test_a_central_difference_at_a_bound_is_exact_for_squares():
+    x = np.array([1.0, -2.0, 0.0, 5.0])
+    for lower, upper in ((x, np.inf), (-np.inf, x), (x - 1e-9, x + 1.0)):
+        J = GroupedDifferences(read(np.eye(4)).pattern)(np.square, x, np.square(x), "3-point", lower, upper)
+        assert np.abs(J.data - 2 * x).max() < 1e-8
+
+
 def rosenbrock(n, **more):
     """Return the chained Rosenbrock function, whose Hessian is tridiagonal, and that Hessian."""
 
