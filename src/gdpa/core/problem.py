@@ -15,7 +15,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast
 
 import array_api_compat
 import numpy as np
@@ -221,7 +221,6 @@ def constraint_name(names: tuple[str, ...] | None, index: int) -> str:
     return make_printable(names[index]) if names is not None else f"g[{index}]"
 
 
-@runtime_checkable
 class WithStart(Protocol):
     """A problem with its own start, such as `gdpa.from_module` and `gdpa.problems.get` return."""
 
@@ -229,6 +228,17 @@ class WithStart(Protocol):
     def problem(self) -> Problem: ...
     @property
     def x0(self) -> Array: ...
+
+
+def as_problem(value: Any) -> Problem:
+    """Return a problem from a `Problem` or an object that has one as its attribute ``problem``."""
+    inner = value if isinstance(value, Problem) else getattr(value, "problem", None)
+    if not isinstance(inner, Problem):
+        raise TypeError(
+            f"problem must be a Problem, or have one as its attribute problem, got {type(value).__name__}; "
+            "create one with gdpa.from_functions, from_torch, from_module or from_jax"
+        )
+    return inner
 
 
 def row_by_row(problem: Problem) -> Problem:

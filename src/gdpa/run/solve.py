@@ -25,7 +25,7 @@ from gdpa.base.checks import check_count, check_limit, is_count
 from gdpa.base.signals import finishing_the_step
 from gdpa.base.status import Status
 from gdpa.base.typing import Array
-from gdpa.core.problem import Evaluation, Problem, WithStart, detach
+from gdpa.core.problem import Evaluation, Problem, WithStart, as_problem, detach
 from gdpa.core.units import reference_at
 from gdpa.methods import as_algorithm, default_method
 from gdpa.methods.base import Algorithm, State
@@ -136,13 +136,9 @@ def solve(
         others = {"run": run, "multipliers0": multipliers0, "resume": resume or None}
         others["best_of"] = None if best_of == 1 else best_of
         x0, algorithm = _read_after(after, x0, algorithm, [name for name, v in others.items() if v is not None])
-    if not isinstance(problem, Problem) and isinstance(problem, WithStart):
-        x0, problem = (problem.x0 if x0 is None and run is None else x0), problem.problem
     if not isinstance(problem, Problem):
-        raise TypeError(
-            f"problem must be a Problem, got {type(problem).__name__}; "
-            "create one with gdpa.from_functions, from_torch, from_module or from_jax"
-        )
+        x0 = getattr(problem, "x0", None) if x0 is None and run is None else x0
+        problem = as_problem(problem)
     method = as_algorithm("algorithm", default_method() if algorithm is None else algorithm)
     observers = (observers,) if callable(observers) else tuple(observers)
     if not all(map(callable, observers)):

@@ -15,7 +15,7 @@ from gdpa.base.arrays import largest, max_norm, namespace, positive_part, to_num
 from gdpa.base.checks import is_number
 from gdpa.base.text import make_printable, number, vector
 from gdpa.core.certificate import Certificate, certificate_from, is_whole
-from gdpa.core.problem import Evaluation, Problem
+from gdpa.core.problem import Evaluation, Problem, as_problem
 from gdpa.core.units import ROUNDINGS, lengths_of, nearby, units_at
 from gdpa.files.receipt import Receipt, load_receipt
 from gdpa.run.result import constraint_rows, text_table
@@ -151,14 +151,6 @@ def _brief(names: tuple[str, ...] | None) -> str:
     if names is None:
         return "nothing"
     return ", ".join(map(make_printable, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def as_problem(value: Any) -> Problem:
-    """Return a problem from a `Problem` or an object that has one as its attribute ``problem``."""
-    inner = value if isinstance(value, Problem) else getattr(value, "problem", None)
-    if not isinstance(inner, Problem):
-        raise TypeError(f"problem must be a Problem, or have one as its attribute problem, got {type(value).__name__}")
-    return inner
 
 
 def import_problem(name: str) -> Problem:
