@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gdpa import Box
 from gdpa.numerics.differences import derivative
 
 
@@ -31,7 +32,7 @@ def test_stays_in_the_box(scheme, lower, upper):
         return np.sin(x)
 
     x = np.array([0.3])
-    slope = derivative(function, x, np.sin(x), scheme, lower, upper)
+    slope = derivative(function, x, np.sin(x), scheme, Box(lower, upper))
     assert all(lower <= v <= upper for v in visited)
     if upper - lower < 1e-15:
         assert slope.item() == 0.0

@@ -172,7 +172,7 @@ def test_the_second_look_stays_in_the_box_and_survives_the_edge_of_the_domain():
         visited.append(x[0])
         return np.array([1e9 + np.sqrt(x[0])])
 
-    derivative(f, np.array([0.5]), np.array([1e9 + 0.5**0.5]), lower=0.4, upper=0.6)
+    derivative(f, np.array([0.5]), np.array([1e9 + 0.5**0.5]), domain=gdpa.Box(0.4, 0.6))
     assert 0.4 <= min(visited) <= max(visited) <= 0.6
 
     def undefined(x):

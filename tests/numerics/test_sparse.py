@@ -109,7 +109,7 @@ def test_grouped_differences_find_the_jacobian_inside_the_bounds(scheme):
     i = np.arange(n - 1)
     truth[i, i], truth[i, i + 1] = 2 * x[:-1] * x[1:], x[:-1] ** 2
     pattern = read(csr_array((np.ones(2 * n - 2), (np.r_[i, i], np.r_[i, i + 1])), shape=(n - 1, n))).pattern
-    J = GroupedDifferences(pattern)(function, x, function(x), scheme, lower, upper)
+    J = GroupedDifferences(pattern)(function, x, function(x), scheme, Box(lower, upper))
     np.testing.assert_allclose(J.toarray(), truth, atol=1e-6)
     assert len(calls) - 1 == {"2-point": 2, "3-point": 4, "cs": 2}[scheme]
 
@@ -117,7 +117,7 @@ def test_grouped_differences_find_the_jacobian_inside_the_bounds(scheme):
 def test_a_central_difference_at_a_bound_is_exact_for_squares():
     x = np.array([1.0, -2.0, 0.0, 5.0])
     for lower, upper in ((x, np.inf), (-np.inf, x), (x - 1e-9, x + 1.0)):
-        J = GroupedDifferences(read(np.eye(4)).pattern)(np.square, x, np.square(x), "3-point", lower, upper)
+        J = GroupedDifferences(read(np.eye(4)).pattern)(np.square, x, np.square(x), "3-point", Box(lower, upper))
         assert np.abs(J.data - 2 * x).max() < 1e-8
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gdpa.base.arrays import machine_eps
+from gdpa.base.sets import REALS, Box, ConvexSet
 from gdpa.base.text import warn_user
 from gdpa.base.typing import Vector
 from gdpa.numerics.sparse.matrix import Pattern, SparseMatrix
@@ -53,8 +54,7 @@ def derivative(
     x: Vector,
     at: Vector,
     scheme: str = "2-point",
-    lower: Any = -np.inf,
-    upper: Any = np.inf,
+    domain: ConvexSet = REALS,
     relative_step: Any = None,
     precision: float = 0.0,
     name: str = "the function",
@@ -63,11 +63,11 @@ def derivative(
 
     Args:
         function: x -> vector.
-        x: the point, inside the bounds.
+        x: the point, in the domain.
         at: ``function(x)``, already known.
         scheme: "2-point" costs d evaluations and keeps about half the digits; "3-point" costs 2d and keeps two thirds;
             "cs" (complex step) costs d and keeps all of them, for functions that accept complex x.
-        lower, upper: steps turn round at a bound. A coordinate whose bounds leave no room gets a zero derivative.
+        domain: steps turn round at the bounds of a box. A coordinate whose bounds leave no room gets a zero derivative.
         relative_step: the step over |x|; default: sqrt(eps) max(1, |x|), for "3-point" the cube root of eps.
         precision: the eps of the values, see `precision`, if larger than the eps of x. "2-point" becomes "3-point"
             then, because a step of sqrt(eps) would bias the derivative.
@@ -82,14 +82,13 @@ def derivative(
     >>> derivative(square, np.array([3.0]), np.array([9.0]), "cs").tolist()
     [[6.0]]
     """
-    lower, upper = np.broadcast_to(lower, x.shape), np.broadcast_to(upper, x.shape)
     scheme, step, eps = scheme_and_steps(x, scheme, relative_step, precision)
     jacobian = np.zeros((at.shape[0], x.shape[0]), dtype=x.dtype)
-    values = _sweep(function, x, at, scheme, lower, upper, step, _columns(len(x)), jacobian)
+    values = _sweep(function, x, at, scheme, domain, step, _columns(len(x)), jacobian)
     if scheme == "cs":
         dropped = ~jacobian.any(axis=1)  # the function may have dropped the imaginary part
         if dropped.any():
-            real = derivative(function, x, at, "3-point", lower, upper, relative_step, precision, name)
+            real = derivative(function, x, at, "3-point", domain, relative_step, precision, name)
             jacobian[dropped] = real[dropped]
         return jacobian
     with np.errstate(all="ignore"):
@@ -99,12 +98,12 @@ def derivative(
         doubtful |= (_rounded(samples, eps) | (_is_single(samples) & (eps < EPS_SINGLE))) & (change > 0)
     if doubtful.any() and values.size:
         widest = float((step / np.maximum(1.0, np.abs(x))).max())
-        _look_again(function, x, samples, jacobian, doubtful, (lower, upper), widest, eps, name)
+        _look_again(function, x, samples, jacobian, doubtful, domain, widest, eps, name)
     return jacobian
 
 
 def _sweep(
-    function: Callable[[Vector], Vector], x: Vector, at: Vector, scheme: str, lower: Any, upper: Any, step: Vector,
+    function: Callable[[Vector], Vector], x: Vector, at: Vector, scheme: str, domain: ConvexSet, step: Vector,
     groups: Iterable[Group], out: Vector,
 ) -> Vector:  # fmt: skip
     """Write the derivatives by differences with these steps into ``out``; return the values they were made of.
@@ -112,6 +111,7 @@ def _sweep(
     A coordinate without room for a step keeps its zeros. A central difference that does not fit into the box becomes
     one of second order to one side.
     """
+    lower, upper = _bounds(domain, x)
     above, below = upper - x, x - lower
     far = np.where(above >= below, above, -below)
     movable = np.abs(far) > 8 * np.finfo(x.dtype).eps * np.maximum(1.0, np.abs(x))  # less room than this is rounding
@@ -149,6 +149,11 @@ def _sweep(
     return np.stack(values, axis=1) if values else np.zeros((at.shape[0], 0))
 
 
+def _bounds(domain: ConvexSet, x: Vector) -> tuple[Vector, Vector]:
+    lower, upper = domain.bounds(x) if isinstance(domain, Box) else (-np.inf, np.inf)
+    return np.broadcast_to(lower, x.shape), np.broadcast_to(upper, x.shape)
+
+
 def _columns(d: int) -> Iterator[Group]:
     """Yield every column of a dense Jacobian as a group."""
     return ((i, slice(None), i, (slice(None), i)) for i in range(d))
@@ -156,7 +161,7 @@ def _columns(d: int) -> Iterator[Group]:
 
 def _look_again(
     function: Callable[[Vector], Vector], x: Vector, samples: Vector, jacobian: Vector, doubtful: Vector,
-    box: tuple[Vector, Vector], first: float, eps: float, name: str,
+    domain: ConvexSet, first: float, eps: float, name: str,
 ) -> None:  # fmt: skip
     """Decide about the doubtful rows by values farther away, and write the known entries into ``jacobian``."""
     at, size = samples[:, 0], np.maximum(1.0, np.abs(x))
@@ -168,7 +173,7 @@ def _look_again(
         if level <= 2 * first:
             continue
         try:
-            value = function(np.clip(x + level * direction, *box).astype(x.dtype))
+            value = function(np.clip(x + level * direction, *_bounds(domain, x)).astype(x.dtype))
         except (ArithmeticError, ValueError):  # the function is not defined there
             break
         samples = np.concatenate([samples, np.asarray(value, dtype=float)[:, None]], axis=1)
@@ -186,11 +191,11 @@ def _look_again(
         doubtful &= ~clear
         if hidden.any():
             wider = np.zeros_like(jacobian)
-            _sweep(function, x, at, "3-point", *box, level * size, _columns(len(x)), wider)
+            _sweep(function, x, at, "3-point", domain, level * size, _columns(len(x)), wider)
             faint |= hidden & (np.abs(wider) * level * size <= noise[:, None]).all(axis=1)
             jacobian[hidden] = wider[hidden]
     if single.any():
-        jacobian[single] = derivative(function, x, at, "3-point", *box, precision=EPS_SINGLE, name=name)[single]
+        jacobian[single] = derivative(function, x, at, "3-point", domain, precision=EPS_SINGLE, name=name)[single]
     blind = coarse | faint | (doubtful & dim)
     if blind.any():
         jacobian[blind] = np.nan
@@ -250,11 +255,10 @@ class GroupedDifferences:
 
     def __call__(
         self, function: Callable[[Vector], Vector], x: Vector, at: Vector, scheme: str = "2-point",
-        lower: Any = -np.inf, upper: Any = np.inf, relative_step: Any = None, precision: float = 0.0, step: Any = None,
+        domain: ConvexSet = REALS, relative_step: Any = None, precision: float = 0.0, step: Any = None,
     ) -> SparseMatrix:  # fmt: skip
         """Return the Jacobian at ``x``; with the arguments of `derivative`, or absolute steps ``step``."""
-        lower, upper = np.broadcast_to(lower, x.shape), np.broadcast_to(upper, x.shape)
         scheme, usual, _ = scheme_and_steps(x, scheme, relative_step, precision)
         data = np.zeros(len(self.pattern.indices))
-        _sweep(function, x, at, scheme, lower, upper, usual if step is None else step, self._groups, data)
+        _sweep(function, x, at, scheme, domain, usual if step is None else step, self._groups, data)
         return SparseMatrix(self.pattern, data)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdpa.base.checks import real_numbers
-from gdpa.base.sets import REALS, Box, ConvexSet
+from gdpa.base.sets import REALS, ConvexSet
 from gdpa.base.typing import Array, Vector
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.numerics.differences import FiniteDifferenceWarning, GroupedDifferences, derivative, precision
@@ -110,8 +110,7 @@ def from_functions(
             elif grouped is None:
                 raw = differences("constraints", values, x, g)
             elif grouped.pattern.shape == shape:
-                lower, upper = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
-                raw = grouped(values, x, g, "2-point", lower, upper, precision=precision(g))
+                raw = grouped(values, x, g, "2-point", domain, precision=precision(g))
             else:
                 raise ValueError(
                     f"jacobian_sparsity must have shape {shape}, got {grouped.pattern.shape}: "

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gdpa.base.arrays import row_sizes
-from gdpa.base.sets import Box, ConvexSet
+from gdpa.base.sets import ConvexSet
 from gdpa.base.typing import Pullback, Vector
 from gdpa.core.problem import Evaluation
 from gdpa.numerics.differences import GroupedDifferences
@@ -92,9 +92,8 @@ class HessianDifferences:
     def _at(self, x: Vector, pullback: Pullback, w: Vector, objective: float) -> SparseMatrix:
         """Return the Hessian by differences inside the box, made symmetric."""
         assert self._differences is not None
-        lower, upper = self._domain.bounds(x) if isinstance(self._domain, Box) else (-np.inf, np.inf)
         gradient, here = partial(self._gradient, w, objective), pullback(w, objective)
-        H = self._differences(gradient, x, here, self._scheme, lower, upper, step=_steps(x))
+        H = self._differences(gradient, x, here, self._scheme, self._domain, step=_steps(x))
         return SparseMatrix(H.pattern, (H.data + H.data[transposed(H.pattern)[1]]) / 2)
 
     def _gradient(self, w: Vector, objective: float, y: Vector) -> Vector:

@@ -138,7 +138,6 @@ class Function:
         d = x.shape[0]
         if callable(self.jac):
             return self._shape(self.jac(x.copy(), *self.args), d)
-        lower, upper = (domain.lower, domain.upper) if isinstance(domain, Box) else (-np.inf, np.inf)
         step, y = self.relative_step, x[free]
         if np.ndim(step):
             step = np.broadcast_to(step, x.shape)[free]
@@ -153,7 +152,7 @@ class Function:
 
         if self.sparsity is None:
             J: Vector = np.full((len(value), d), np.nan)
-            J[:, free] = derivative(values, y, value, self.jac, lower, upper, step, self.precision, self.name)
+            J[:, free] = derivative(values, y, value, self.jac, domain, step, self.precision, self.name)
             return J
         if self._differences is None:
             if self.sparsity.shape != (len(value), d):
@@ -163,7 +162,7 @@ class Function:
                 )
             ones = np.ones(len(self.sparsity.indices))
             self._differences = GroupedDifferences(SparseMatrix(self.sparsity, ones).restricted(free).pattern)
-        grouped = self._differences(values, y, value, self.jac, lower, upper, step, self.precision)
+        grouped = self._differences(values, y, value, self.jac, domain, step, self.precision)
         grouped = grouped if free.all() else grouped.spread(np.flatnonzero(free), d)
         return grouped if d > FEW_COLUMNS else grouped.toarray()
 
@@ -456,7 +455,7 @@ class Canonical:
         return now
 
     def _jacobian(self, point: Point) -> Any:
-        slopes = list(map(point.slope, range(1, len(self.functions))))
+        slopes = [point.slope(i) for i in range(1, len(self.functions))]  # map would swallow a StopIteration
         if SparseMatrix in map(type, slopes):
             from scipy.sparse import vstack
 
