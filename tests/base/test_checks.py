@@ -183,5 +183,5 @@ def test_solve_takes_a_module_problem():
 
 
 def test_solve_refuses_what_is_no_problem():
-    with pytest.raises(TypeError, match="attribute problem, got function; create one with"):
+    with pytest.raises(TypeError, match="problem must be a Problem, got function; create one with"):
         gdpa.solve(f, np.ones(2))

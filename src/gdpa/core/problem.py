@@ -235,8 +235,8 @@ def as_problem(value: Any) -> Problem:
     inner = value if isinstance(value, Problem) else getattr(value, "problem", None)
     if not isinstance(inner, Problem):
         raise TypeError(
-            f"problem must be a Problem, or have one as its attribute problem, got {type(value).__name__}; "
-            "create one with gdpa.from_functions, from_torch, from_module or from_jax"
+            f"problem must be a Problem, got {type(value).__name__}; create one with gdpa.from_functions, from_torch, "
+            "from_module or from_jax, or give an object that has one as its attribute problem"
         )
     return inner
 
