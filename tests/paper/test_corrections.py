@@ -13,7 +13,7 @@ from gdpa.methods import registry
 from gdpa.paper import get
 from gdpa.paper.base import Settings
 from gdpa.paper.cli import app
-from gdpa.paper.clock import Clock
+from gdpa.paper.contestants import Clock
 from gdpa.paper.figures import Chart, Panel, Series, draw
 from gdpa.paper.records import Folder
 from gdpa.paper.studies import cmdp

@@ -6,7 +6,7 @@ An experiment has the shape of `gdpa.paper.base.Experiment`, as a module or as a
 
 from __future__ import annotations
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import cast
 
 from gdpa.paper.base import Experiment, UsageError
@@ -46,7 +46,4 @@ def resolve(name: str) -> str:
 
 def get(name: str) -> Experiment:
     """Return the experiment called ``name``."""
-    name = resolve(name)
-    module, _, attribute = EXPERIMENTS[name].partition(":")
-    found = import_module(module)
-    return cast(Experiment, getattr(found, attribute) if attribute else found)
+    return cast(Experiment, resolve_name(EXPERIMENTS[resolve(name)]))

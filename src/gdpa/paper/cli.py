@@ -1,4 +1,4 @@
-"""The command line: parses and dispatches, nothing else.
+"""The command line: parses, dispatches and displays, nothing else.
 
 Exit codes: 0 done; 1 some units of work failed, or a receipt does not hold; 2 bad usage or input; 3 the output folder
 cannot be used; 4 data not reachable; 130 interrupted from the keyboard; 143 ended by SIGTERM.
@@ -16,11 +16,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from gdpa import paper as experiments
 from gdpa.paper.base import PRESETS, DataError, ExperimentError, Settings, Unit, UsageError
 from gdpa.paper.provenance import versions
 from gdpa.paper.records import Folder
+from gdpa.paper.runner import Event, Listener, Terminated, interruptible, run_units
 from gdpa.version import __version__
 
 app = typer.Typer(
@@ -40,8 +42,6 @@ INTERRUPTED, TERMINATED = 130, 143
 @contextmanager
 def _exit_codes(kept: str = "") -> Iterator[None]:
     """Turn an error that the user can fix into one line and an exit code; ``kept`` names the files left."""
-    from gdpa.paper.runner import Terminated, interruptible
-
     try:
         with interruptible():
             yield
@@ -161,12 +161,9 @@ def _plan(name: str, settings: Settings, only: str | None) -> list[Unit]:
 
 def _run(name: str, folder: Folder, units: Sequence[Unit], jobs: int, fresh: bool) -> int:
     """Run units of one experiment and return its exit code."""
-    from gdpa.paper.display import display
-    from gdpa.paper.runner import run_units
-
     folder.begin(name, units)
     try:
-        with display(name, len(units), console) as listen:
+        with _display(name, len(units)) as listen:
             failed = run_units(folder, units, listen, jobs=jobs, fresh=fresh)
     except DataError as error:  # the other experiments may do without these data
         _complain(str(error))
@@ -174,6 +171,38 @@ def _run(name: str, folder: Folder, units: Sequence[Unit], jobs: int, fresh: boo
     if failed:
         _complain(f"{len(failed)} of {len(units)} units of {name} failed; the others are recorded")
     return 1 if failed else 0
+
+
+@contextmanager
+def _display(title: str, total: int) -> Iterator[Listener]:
+    """Give a listener that shows live bars on a terminal, and else a line for each finished unit."""
+    bars = (BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), *bars, TextColumn("{task.fields[note]}"))
+    tasks: dict[str, TaskID] = {}
+    skipped = 0
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as live:
+        whole = live.add_task(title, total=total, note="")
+
+        def listen(event: Event) -> None:
+            nonlocal skipped
+            unit = event.unit
+            named = f"{unit.method}, {unit.setting}, seed {unit.seed}"
+            if event.kind == "started":
+                tasks[unit.name] = live.add_task(f"  {named}", total=1.0, note="")
+            elif event.kind == "progress":
+                live.update(tasks[unit.name], completed=event.fraction, note=event.note)
+            else:
+                live.advance(whole)
+                if unit.name in tasks:
+                    live.remove_task(tasks.pop(unit.name))
+                outcome = f"{event.seconds:.1f} s" if event.kind == "finished" else f"FAILED: {event.note}"
+                skipped += event.kind == "skipped"
+                if event.kind != "skipped":
+                    _say(f"{title}: {live.tasks[whole].completed:.0f}/{total} {named}: {outcome}")
+
+        yield listen
+    if skipped:
+        _say(f"{title}: {skipped} of {total} units were already recorded")
 
 
 def _command(names: Iterable[str], out: Path, settings: Settings, only: str | None) -> str:

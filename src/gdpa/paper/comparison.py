@@ -21,8 +21,7 @@ from gdpa.core.problem import Problem
 from gdpa.methods.base import State
 from gdpa.methods.baselines.switching import IQRCState
 from gdpa.paper.base import Log, Section, Settings, Unit, Verdict
-from gdpa.paper.clock import Clock, warm_up
-from gdpa.paper.contestants import METHODS, SEARCH, UNTUNED, build, certify_from, grid, printed, search
+from gdpa.paper.contestants import METHODS, SEARCH, UNTUNED, Clock, build, certify_from, grid, printed, search, warm_up
 from gdpa.paper.data.images import Images, load
 from gdpa.paper.records import Record
 from gdpa.paper.sections import charts, tables

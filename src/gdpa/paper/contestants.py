@@ -1,24 +1,28 @@
-"""The methods of the paper's figures: their constants as JSON, their grids, and how a grid is searched."""
+"""The methods of the paper's figures: their constants as JSON, their grids and the search of one, and their clock."""
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
+from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, certificate_at
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import ReferencePoint
 from gdpa.methods import get_method
+from gdpa.methods.base import State
 from gdpa.methods.nested import Accelerated, FixedMomentum
 from gdpa.paper.base import UsageError
 from gdpa.paper.records import Record
 from gdpa.run.solve import solve
-from gdpa.run.stopping import MaxOracleCalls
+from gdpa.run.stopping import MaxOracleCalls, MaxSteps, StopRule
 
 Constants = Mapping[str, Any]
 
@@ -35,6 +39,9 @@ METHODS = {
 UNTUNED = "AdaptiveGDPA"
 #: The setting of the units that search a grid, one per method for all seeds.
 SEARCH = "grid search"
+
+#: Steps of the warm-up, enough to import and allocate everything that a method uses.
+WARM_UP = 3
 
 _INNER = {"Accelerated": Accelerated, "FixedMomentum": FixedMomentum}
 
@@ -143,3 +150,41 @@ def search(
         worst = float(judge(x, result.multipliers_last, problem.evaluate(x)).relative.worst)
         tried.append({"constants": dict(constants), "kkt": worst if worst == worst else None})
     return sorted(tried, key=lambda one: float("inf") if one["kkt"] is None else one["kkt"])
+
+
+class Clock:
+    """Counts the processor time of one method, over all threads of the process, in ``seconds``.
+
+    Wall-clock time depends on the other work of the machine, so a budget in wall-clock seconds would decide differently
+    on a busy machine. Processor time is charged to `init` and `update` of a method and to nothing else.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def watch(self, method: Any) -> Any:
+        """Return a copy of the method whose ``init`` and ``update`` are on the clock."""
+
+        def counting(compute: Callable[..., State]) -> Callable[..., State]:
+            def counted(*arguments: Any) -> State:
+                start = time.process_time()
+                try:
+                    return compute(*arguments)
+                finally:
+                    self.seconds += time.process_time() - start
+
+            return counted
+
+        watched = copy.copy(method)
+        for name in ("init", "update"):
+            object.__setattr__(watched, name, counting(getattr(method, name)))  # a frozen dataclass
+        return watched
+
+    def stop_at(self, budget: float | None) -> StopRule:
+        """Return a stop rule for ``budget`` seconds on this clock (None: no end)."""
+        return lambda progress: Status.MAX_TIME if budget is not None and self.seconds >= budget else None
+
+
+def warm_up(method: Any, problem: Problem, x0: Any) -> None:
+    """Run a few steps on a small problem, so that imports and first allocations are on nobody's clock."""
+    solve(problem, x0, method, stop=MaxSteps(WARM_UP), record=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,13 +31,10 @@ class BudgetNet(ByClass):
     keeps the gradients of the classes apart, see `gdpa.paper.applications.by_class`.
 
     Args:
-        images: of shape (n, ...); bytes are scaled to [0, 1].
-        labels, classes: of shape (n,), and those that take part; a label is also the place of its output unit.
-        prioritized: the one in the objective; every other one gets a budget.
+        images, labels, classes: the data and the classes that take part; a label is also the place of its output unit.
         budgets: b_j: one number for all, one each in the order of ``classes``, or a batch of shape (..., m).
-        hidden: widths of the hidden layers; () makes the network linear.
-        reduction: losses averaged ("mean") or summed ("sum") over the samples of a class.
-        images_per_class: how many of each class, the first ones; None takes all.
+        hidden, outputs: widths of the hidden layers, where () makes the network linear, and of the last one.
+        **data: as in `gdpa.paper.applications.by_class.ByClass`.
 
     References:
         The second experiment of section 5 of Lu, ICML 2022. The paper names the widths and the sigmoid; that the loss
@@ -61,17 +58,12 @@ class BudgetNet(ByClass):
         labels: Array,
         *,
         classes: Sequence[int] = (1, 2, 3, 4, 5, 6),
-        prioritized: int = 1,
         budgets: float | Sequence[float] | Tensor = 1.0,
         hidden: Sequence[int] = (30,),
         outputs: int = 10,
-        reduction: Literal["mean", "sum"] = "mean",
-        images_per_class: int | None = None,
-        dtype: torch.dtype = torch.float64,
-        device: str | torch.device = "cpu",
+        **data: Any,
     ) -> None:
-        data: dict[str, Any] = {"images_per_class": images_per_class, "dtype": dtype, "device": device}
-        super().__init__(images, labels, classes, prioritized, budgets, reduction, **data)
+        super().__init__(images, labels, classes, budgets, **data)
         #: Units per layer, inputs and outputs included: (784, 30, 10) in the paper.
         self.widths = (int(self.samples.shape[1]), *hidden, outputs)
         if not all(is_count(w, 1) for w in self.widths):

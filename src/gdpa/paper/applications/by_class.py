@@ -28,13 +28,18 @@ Tensor = torch.Tensor
 class ByClass(ABC):
     """``min L_p(x) + penalty(x)`` subject to ``L_j(x) <= r_j`` for every other class j.
 
+    Args:
+        images: of shape (n, ...); bytes are scaled to [0, 1], floating-point numbers are taken as they are.
+        labels, classes: of shape (n,), and those that take part.
+        thresholds: r_j: one number for all, one each in the order of ``classes``, or a batch of shape (..., m).
+        prioritized: the label p of the objective.
+        reduction: losses averaged ("mean") or summed ("sum") over the samples of a class.
+        noise, seed: standard deviation and seed of the Gaussian noise added to every pixel, drawn once.
+        images_per_class, dtype, device: as in `select`.
+
     Attributes:
         samples: the data, of shape (n, dimension), class after class in the order of ``classes``.
         counts: samples per class.
-        classes: the labels.
-        prioritized: the label p of the objective.
-        thresholds: r_j, of shape (m,) or (..., m), in the order of ``classes`` without p.
-        reduction: "mean" or "sum" over the samples of a class.
     """
 
     #: The name of the thresholds in errors.
@@ -45,9 +50,10 @@ class ByClass(ABC):
         images: Array,
         labels: Array,
         classes: Sequence[int],
-        prioritized: int,
         thresholds: float | Sequence[float] | Tensor,
-        reduction: Literal["mean", "sum"],
+        *,
+        prioritized: int = 1,
+        reduction: Literal["mean", "sum"] = "mean",
         noise: float = 0.0,
         seed: int = 0,
         **options: Any,

@@ -37,17 +37,13 @@ class NeymanPearson(ByClass):
     of shape (..., m) with them).
 
     Args:
-        images: of shape (n, ...); bytes are scaled to [0, 1], floating-point numbers are taken as they are.
-        labels, classes: of shape (n,), and those that take part.
-        prioritized: p.
+        images, labels, classes: the data and the classes that take part.
         thresholds: r_j: one number for all, one each in the order of ``classes``, or a batch of shape (..., m).
         regularizer: lambda.
         norm: "squared" as above, or "plain": (lambda/2) sum_i ||x_(i)||, as the paper prints it, with
             ||x|| smoothed to sqrt(||x||^2 + smoothing^2): the printed one has no gradient at 0.
         smoothing: see ``norm``.
-        reduction: losses averaged ("mean") or summed ("sum") over the samples of a class.
-        noise, seed: standard deviation and seed of the Gaussian noise added to every pixel, drawn once.
-        images_per_class: how many of each class, the first ones; None takes all.
+        noise, **data: as in `gdpa.paper.applications.by_class.ByClass`.
 
     References:
         The problem of section 5 of Lu, ICML 2022, after Ma, Lin, Yang, ICML 2020, where losses are averaged and W lies
@@ -71,20 +67,14 @@ class NeymanPearson(ByClass):
         labels: Array,
         *,
         classes: Sequence[int] = (1, 2, 3, 4),
-        prioritized: int = 1,
         thresholds: float | Sequence[float] | Tensor = 0.1,
         regularizer: float = 1.0,
         norm: Literal["squared", "plain"] = "squared",
         smoothing: float = 1e-6,
-        reduction: Literal["mean", "sum"] = "mean",
         noise: float = 1.0,
-        seed: int = 0,
-        images_per_class: int | None = None,
-        dtype: torch.dtype = torch.float64,
-        device: str | torch.device = "cpu",
+        **data: Any,
     ) -> None:
-        data: dict[str, Any] = {"images_per_class": images_per_class, "dtype": dtype, "device": device}
-        super().__init__(images, labels, classes, prioritized, thresholds, reduction, noise, seed, **data)
+        super().__init__(images, labels, classes, thresholds, noise=noise, **data)
         self.regularizer, self.norm, self.smoothing = regularizer, norm, smoothing
         if norm not in ("squared", "plain"):
             raise ValueError(f"norm must be 'squared' or 'plain', got {norm!r}")

@@ -9,17 +9,9 @@ import numpy as np
 
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.methods.base import State
-from gdpa.paper.applications.cmdp import (
-    NaturalPolicyGradient,
-    TabularCMDP,
-    as_problem,
-    paper_instance,
-    solve_linear_program,
-    start_of,
-)
+from gdpa.paper.applications import cmdp as tabular
 from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
-from gdpa.paper.clock import Clock, warm_up
-from gdpa.paper.contestants import build
+from gdpa.paper.contestants import Clock, build, warm_up
 from gdpa.paper.figures import Chart, Panel, Series
 from gdpa.paper.records import Record
 from gdpa.run.progress import Progress
@@ -61,27 +53,26 @@ def units(settings: Settings) -> list[Unit]:
     ]
 
 
-def _method(unit: Unit, cmdp: TabularCMDP) -> Any:
-    config = unit.config
-    if unit.method == NATURAL:
-        eta2 = 2 * (1 - cmdp.discount) / float(np.sqrt(config["steps"]))
-        return NaturalPolicyGradient(cmdp, eta1=2 * float(np.log(cmdp.num_actions)), eta2=eta2)
-    return build(config.get("method", unit.method), config.get("constants", {}))
-
-
 def run(unit: Unit, log: Log) -> Mapping[str, Any]:
     """Run one method and return its last point beside the linear program's optimum."""
-    config = unit.config
-    b = config["b"]
-    cmdp = paper_instance(b=0.0 if b is None else b)
-    optimum = solve_linear_program(cmdp, constrained=b is not None)
-    parametrization = config.get("parametrization", "softmax")
-    problem, method, clock = as_problem(cmdp, parametrization), _method(unit, cmdp), Clock()
-    x0 = start_of(cmdp, parametrization, unit.seed)
+    config, steps, b = unit.config, unit.config["steps"], unit.config["b"]
+    cmdp = tabular.paper_instance(b=0.0 if b is None else b)
+    optimum = tabular.solve_linear_program(cmdp, constrained=b is not None)
+    parametrization, tolerance = config.get("parametrization", "softmax"), config.get("tolerance", 1e-4)
+    problem, x0 = tabular.as_problem(cmdp, parametrization), tabular.start_of(cmdp, parametrization, unit.seed)
+    method: Any
+    if unit.method == NATURAL:
+        eta2 = 2 * (1 - cmdp.discount) / float(np.sqrt(steps))
+        method = tabular.NaturalPolicyGradient(cmdp, eta1=2 * float(np.log(cmdp.num_actions)), eta2=eta2)
+    else:
+        method = build(config.get("method", unit.method), config.get("constants", {}))
     warm_up(method, problem, x0)
+    clock = Clock()
     last: dict[str, float] = {}
 
     def note(state: State) -> None:
+        if state.step == last.get("step"):
+            return
         now = state.evaluation or problem.evaluate(state.x)
         last.update(
             step=state.step,
@@ -91,24 +82,19 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
             multiplier=float(state.multipliers[0]),
         )
         log.row(**last)
-        log.progress(state.step / config["steps"], f"step {state.step}")
+        log.progress(state.step / steps, f"step {state.step}")
 
     def measure(progress: Progress) -> None:
         if progress.step <= DENSE or progress.step % 10 == 0:
             note(progress.state)
 
-    stop: list[StopRule] = [MaxSteps(config["steps"]), clock.stop_at(config["budget"])]
-    if unit.method == ADAPTIVE:
-        stop.insert(0, KKTBelow(config["tolerance"]))
-    tolerance = config.get("tolerance", 1e-4)
+    stop: list[StopRule] = [KKTBelow(tolerance)] if unit.method == ADAPTIVE else []
+    stop += [MaxSteps(steps), clock.stop_at(config["budget"])]
     result = solve(problem, x0, clock.watch(method), stop=stop, tolerance=tolerance, observers=[measure], record=0)
-    if last.get("step") != result.steps:
-        note(result.state)
+    note(result.state)
     if unit.method == PAPER:
-        beta = method.beta(result.steps)
-        last["predicted"] = float(
-            AugmentedLagrangian(result.multipliers_last, beta, method.tau).residual_violation()[0]
-        )
+        law = AugmentedLagrangian(result.multipliers_last, method.beta(result.steps), method.tau)
+        last["predicted"] = float(law.residual_violation()[0])
     return {
         **last,
         "status": result.status.name,
@@ -141,7 +127,7 @@ def section(records: Sequence[Record]) -> Section:
     )
 
 
-def gap(record: Record) -> float:
+def _gap(record: Record) -> float:
     """Return (optimum - reward) / optimum of the last iterate; negative if it violates the constraint."""
     return float((record.summary["optimum"] - record.summary["reward"]) / record.summary["optimum"])
 
@@ -154,7 +140,7 @@ def _table_row(record: Record) -> list[Any]:
     s, b = record.summary, record.unit.config["b"]
     return [
         record.unit.method, "none" if b is None else b, record.unit.seed, s["step"], s["reward"], s["optimum"],
-        f"{gap(record):.1e}", s["utility"], None if b is None else f"{b - s['utility']:.1e}", s["multiplier"],
+        f"{_gap(record):.1e}", s["utility"], None if b is None else f"{_missed(record):.1e}", s["multiplier"],
         s["optimal_multiplier"], s["seconds"],
     ]  # fmt: skip
 
@@ -187,55 +173,53 @@ def _rewards_chart(records: Sequence[Record], shown: Sequence[str]) -> Chart:
 
 def _distance_chart(records: Sequence[Record]) -> Chart:
     """Return relative distance from the optimum and violation of every method, one column of panels per threshold."""
-    methods = list(dict.fromkeys(record.unit.method for record in records if record.unit.config["b"] is not None))
-    thresholds = sorted({record.unit.config["b"] for record in records if record.unit.config["b"] is not None})
-    rows: tuple[list[Panel], list[Panel]] = ([], [])
-    for b in thresholds:
+    limited = [record for record in records if record.unit.config["b"] is not None]
+    methods = list(dict.fromkeys(record.unit.method for record in limited))
+    above, below = [], []
+    for b in sorted({record.unit.config["b"] for record in limited}):
         gaps, violations = [], []
-        for record in records:
-            if record.unit.config["b"] != b or record.unit.seed != 0 or not record.columns:
-                continue
-            r, optimum = record.columns["step"], record.summary["optimum"]
-            color, label = methods.index(record.unit.method), record.unit.method
-            gap = np.abs(record.columns["reward"] - optimum) / abs(optimum)
-            gaps.append(Series(label, r, gap, "line", color))
-            violations.append(Series(label, r, np.maximum(b - record.columns["utility"], 0.0), "line", color))
-        rows[0].append(Panel(f"b = {b:g}", "iteration r", "|reward - optimum| / optimum", gaps))
-        rows[1].append(Panel(f"b = {b:g}", "iteration r", "violation [b - utility]_+", violations))
+        for record in limited:
+            if record.unit.config["b"] == b and record.unit.seed == 0 and record.columns:
+                r, optimum, label = record.columns["step"], record.summary["optimum"], record.unit.method
+                gap, missed = np.abs(record.columns["reward"] - optimum) / abs(optimum), b - record.columns["utility"]
+                gaps.append(Series(label, r, gap, "line", methods.index(label)))
+                violations.append(Series(label, r, np.maximum(missed, 0.0), "line", methods.index(label)))
+        above.append(Panel(f"b = {b:g}", "iteration r", "|reward - optimum| / optimum", gaps))
+        below.append(Panel(f"b = {b:g}", "iteration r", "violation [b - utility]_+", violations))
     return Chart(
         "cmdp-distance",
         "Distance from the linear program's optimum and violation of the threshold",
         "Iterations at which the constraint holds have no point in the lower row. GDPA settles on the line "
         "tau lambda / beta_r; the natural primal-dual method swings around the threshold.",
-        (*rows[0], *rows[1]),
-        columns=max(1, len(thresholds)),
+        (*above, *below),
+        columns=max(1, len(above)),
     )
 
 
 def _verdicts(records: Sequence[Record]) -> list[Verdict]:
-    runs = {m: [r for r in records if r.unit.method == m] for m in (PAPER, ADAPTIVE, PLAIN)}
+    paper, adaptive, plain = ([r for r in records if r.unit.method == method] for method in (PAPER, ADAPTIVE, PLAIN))
     verdicts = []
-    if paper := runs[PAPER]:
-        gaps, misses = [abs(gap(r)) for r in paper], [abs(_missed(r)) for r in paper]
+    if paper:
+        gap, missed = max(abs(_gap(r)) for r in paper), max(abs(_missed(r)) for r in paper)
         words = (
-            f"Largest gap of the reward {max(gaps):.2%}, largest distance of the utility from b {max(misses):.3f}, "
+            f"Largest gap of the reward {gap:.2%}, largest distance of the utility from b {missed:.3f}, "
             f"over {len(paper)} runs (asked: {GAP:.1%} and {CLOSE})."
         )
         claim = "GDPA with the paper's constants reaches the optimum for every threshold."
-        verdicts.append(Verdict(claim, max(gaps) <= GAP and max(misses) <= CLOSE, words))
+        verdicts.append(Verdict(claim, gap <= GAP and missed <= CLOSE, words))
         ratios = [_missed(r) / r.summary["predicted"] for r in paper if r.summary["predicted"] > 0]
         close = bool(ratios) and max(abs(ratio - 1) for ratio in ratios) <= LAW
         words = "Measured over predicted: " + ", ".join(f"{ratio:.3f}" for ratio in ratios) + "."
         verdicts.append(Verdict("The threshold is left missed by tau lambda / beta_r.", close, words, ours=True))
-    if adaptive := runs[ADAPTIVE]:
-        worst = max(max(abs(gap(r)), abs(_missed(r))) for r in adaptive)
+    if adaptive:
+        worst = max(max(abs(_gap(r)), abs(_missed(r))) for r in adaptive)
         words = (
             f"Largest gap or violation {worst:.1e} over {len(adaptive)} runs, after at most "
             f"{max(record.summary['step'] for record in adaptive)} steps."
         )
         claim = f"Ours: AdaptiveGDPA over the policies themselves reaches the optimum to {EXACT:.0e}."
         verdicts.append(Verdict(claim, worst <= EXACT, words, ours=True))
-    if utilities := [record.summary["utility"] for record in runs[PLAIN]]:
+    if utilities := [record.summary["utility"] for record in plain]:
         words = f"Its utility ends at {', '.join(f'{u:.3f}' for u in utilities)}."
         claim = "Plain policy gradient misses all three thresholds."
         verdicts.append(Verdict(claim, max(utilities) < min(THRESHOLDS), words))

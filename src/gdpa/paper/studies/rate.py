@@ -18,7 +18,7 @@ from gdpa.methods.gdpa import GDPA
 from gdpa.oracles import library as problems
 from gdpa.oracles.library import TestProblem
 from gdpa.paper.base import Log, Section, Settings, Table, Unit, Verdict
-from gdpa.paper.clock import Clock
+from gdpa.paper.contestants import Clock
 from gdpa.paper.figures import Chart, Panel, Series, look
 from gdpa.paper.records import Record
 from gdpa.run.progress import Progress
