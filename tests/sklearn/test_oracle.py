@@ -1,11 +1,13 @@
 """The oracle of the estimators against torch's autograd, central differences and hand-computed values."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
 
-from gdpa.sklearn.oracle import Network, RateProblem, SoftDecision, cell_means, logistic, pairwise_sigmoid
+from gdpa.sklearn.oracle import Network, RateProblem, cell_means, logistic, pairwise_sigmoid, soft_decision
 
 REGULARIZER = 0.1
 
@@ -28,7 +30,7 @@ def pairwise_problem(rng, hidden=(), container=np.asarray, **engine):
 def decision_problem(rng, hidden=(), **engine):
     X, labels, weights = data(rng, cells=4)  # cell = 2 * group + target
     network, samples = Network((3, *hidden, 1)), (X, labels % 2, weights, labels)
-    means = cell_means(network, (logistic, SoftDecision(0.3)), samples, REGULARIZER, **engine)
+    means = cell_means(network, (logistic, partial(soft_decision, temperature=0.3)), samples, REGULARIZER, **engine)
     objective = np.array([0.1, 0.2, 0.3, 0.4])
     return (
         network,
@@ -129,6 +131,6 @@ def test_cells_hold_weighted_means_by_hand():
 
 def test_saturated_losses_stay_finite():
     scores = np.array([[1e4, -1e4], [-1e4, 1e4]])
-    for loss in (pairwise_sigmoid, logistic, SoftDecision(0.1)):
+    for loss in (pairwise_sigmoid, logistic, partial(soft_decision, temperature=0.1)):
         for part in loss(scores, np.array([0, 0])):
             assert np.isfinite(part).all()

@@ -77,31 +77,24 @@ class Chart:
     columns: int = 3
 
 
-def visible(panel: Panel, series: Series) -> tuple[Vector, Vector, list[Vector]]:
-    """Return x, y and the edges of the band, without points that have no place on a logarithmic axis.
+def place(values: Numbers, log: bool) -> Vector:
+    """Return the values with NaN in place of those that a logarithmic axis has no place for.
 
-    >>> x, y, _ = visible(Panel("", "", "", ()), Series("a", [0, 1, 2], [1, 0, 3]))
-    >>> x.tolist(), y.tolist()
-    ([1.0, 2.0], [nan, 3.0])
+    >>> place([1, 0, 3], log=True).tolist()
+    [1.0, nan, 3.0]
     """
-    x = np.asarray(series.x, dtype=float)
-    keep = x > 0 if panel.log_x else np.ones(len(x), dtype=bool)
-
-    def column(values: Numbers) -> Vector:
-        array = np.asarray(values, dtype=float)[keep]
-        return np.where(array > 0, array, np.nan) if panel.log_y else array
-
-    return x[keep], column(series.y), [column(edge) for edge in (series.low, series.high) if edge is not None]
+    array = np.asarray(values, dtype=float)
+    return np.where(array > 0, array, np.nan) if log else array
 
 
 def save(chart: Chart, folder: Path) -> list[Path]:
     """Write the chart as ``NAME.png`` and ``NAME.svg`` and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     figure = draw(chart)
-    paths = [folder / f"{chart.name}.{kind}" for kind in ("png", "svg")]
-    for path, content in zip(paths, (_file(figure, chart.name, "png"), _file(figure, chart.name, "svg")), strict=True):
+    contents = {folder / f"{chart.name}.{kind}": _file(figure, chart.name, kind) for kind in ("png", "svg")}
+    for path, content in contents.items():
         write_whole(path, content)
-    return paths
+    return list(contents)
 
 
 def to_svg(chart: Chart) -> str:
@@ -164,7 +157,8 @@ def _draw_panel(axes: Any, panel: Panel, handles: dict[str, Any], name: Callable
     axes.grid(True, which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     for series in panel.series:
-        (x, y, edges), color = visible(panel, series), COLORS[series.color % len(COLORS)]
+        x, y, color = place(series.x, panel.log_x), place(series.y, panel.log_y), COLORS[series.color % len(COLORS)]
+        edges = [place(edge, panel.log_y) for edge in (series.low, series.high) if edge is not None]
         line = {"linestyle": STYLES[series.style], "linewidth": 1.4, "color": color, "zorder": 2}
         if series.style == "points":
             line |= {"marker": "o", "markersize": 3.8, "markerfacecolor": "white", "markeredgewidth": 1.1, "zorder": 3}

@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from gdpa.paper import EXPERIMENTS, get
-from gdpa.paper.base import OutputError, Section, Table, UsageError
+from gdpa.paper.base import OutputError, Section, UsageError
 from gdpa.paper.figures import Chart, save, to_svg, without_declaration
 from gdpa.paper.provenance import commit_named, versions_named
 from gdpa.paper.records import Folder, Record
@@ -27,30 +27,20 @@ WORDS = {True: "Holds", False: "Does not hold", None: "Not clear-cut"}
 KINDS = {True: "holds", False: "fails", None: ""}
 
 
-@dataclass(frozen=True)
-class Part:
-    """An experiment in the report: its section, the last command, and how many of its units have no record yet."""
+class Part(NamedTuple):
+    """An experiment in the report, with the last command and how many of its units have no record yet.
+
+    ``pictures`` holds each chart that has panels, with its SVG and the names of its files.
+    """
 
     name: str
     title: str
     section: Section
+    pictures: Sequence[tuple[Chart, Markup, list[str]]]
     command: str
     missing: int
     total: int
     origin: str
-    #: Each chart that has panels, with its SVG and the names of its files.
-    pictures: Sequence[tuple[Chart, Markup, list[str]]]
-
-    @property
-    def tables(self) -> list[Table]:
-        """The tables that have rows."""
-        return [table for table in self.section.tables if table.rows]
-
-    @property
-    def contents(self) -> list[str]:
-        """The headings, in their order."""
-        found = [chart.title for chart, _, _ in self.pictures] + [table.caption for table in self.tables]
-        return found + (["Verdict"] if self.section.verdicts else [])
 
 
 def write_report(folder: Folder) -> Path:
@@ -67,8 +57,8 @@ def write_report(folder: Folder) -> Path:
     parts = [_part(folder, name) for name in present]
     verdicts = [(part, verdict) for part in parts for verdict in part.section.verdicts]
     claims = {
-        "The paper's claims": [(part, verdict) for part, verdict in verdicts if not verdict.ours],
-        "Claims of this library": [(part, verdict) for part, verdict in verdicts if verdict.ours],
+        title: [(part, verdict) for part, verdict in verdicts if verdict.ours is ours]
+        for title, ours in (("The paper's claims", False), ("Claims of this library", True))
     }
     pages = Environment(loader=PackageLoader("gdpa.paper", ""), autoescape=True, undefined=StrictUndefined)
     pages.globals.update(words=WORDS, kinds=KINDS, anchor=anchor, show=show)
@@ -83,12 +73,11 @@ def anchor(experiment: str, title: str) -> str:
 
 def _part(folder: Folder, name: str) -> Part:
     """Return an experiment's part of the report, and write its figures and its summary."""
-    run, records = folder.run(name), folder.read(name)
-    section, origin, total = get(name).section(records), _origin(records), len(run["units"])
+    run, records, experiment = folder.run(name), folder.read(name), get(name)
+    section, origin, total = experiment.section(records), _origin(records), len(run["units"])
     folder.write_text(Path(name) / "summary.md", to_markdown(section, run["command"], origin))
     pictures = [(chart, *_picture(folder, name, chart)) for chart in section.charts if chart.panels]
-    missing = total - len(records)
-    return Part(name, get(name).title, section, run["command"], missing, total, origin, pictures)
+    return Part(name, experiment.title, section, pictures, run["command"], total - len(records), total, origin)
 
 
 def _picture(folder: Folder, name: str, chart: Chart) -> tuple[Markup, list[str]]:
@@ -164,15 +153,15 @@ def code(text: str) -> str:
 def to_markdown(section: Section, command: str, origin: str) -> str:
     """Return the section's words, tables and verdicts, with the command that makes them."""
     blocks = [escape_markdown(section.introduction), f"Command: {code(command)}. {escape_markdown(origin)}".rstrip()]
+
+    def line(row: Sequence[Any]) -> str:
+        cells = [escape_markdown(show(cell)).replace("|", "\\|") for cell in row]
+        return f"| {' | '.join(cells)} |"
+
     for table in section.tables:
         if table.rows:
-            cells = [
-                [escape_markdown(show(cell)).replace("|", "\\|") for cell in row] for row in (table.head, *table.rows)
-            ]
-            head, *rows = [f"| {' | '.join(row)} |" for row in cells]
-            lines = "\n".join([head, "|" + "---|" * len(table.head), *rows])
-            blocks += [f"**{escape_markdown(table.caption)}**", lines]
+            lines = [line(table.head), "|" + "---|" * len(table.head), *map(line, table.rows)]
+            blocks += [f"**{escape_markdown(table.caption)}**", "\n".join(lines)]
     for verdict in section.verdicts:
-        claim = escape_markdown(f"{WORDS[verdict.holds]}: {verdict.claim}")
-        blocks.append(f"**{claim}** {escape_markdown(verdict.words)}")
+        blocks.append(escape_markdown(f"**{WORDS[verdict.holds]}: {verdict.claim}** {verdict.words}"))
     return "\n\n".join(blocks) + "\n"

@@ -8,9 +8,8 @@ from gdpa.base.extras import needed_by
 with needed_by("gdpa.sklearn"):
     import sklearn as _sklearn  # noqa: F401
 
-from gdpa.sklearn.constrained import ConstrainedClassifier
-from gdpa.sklearn.estimator import Frontier, FrontierPoint, UnmetLimitWarning
-from gdpa.sklearn.limits import (
+from gdpa.sklearn.constrained import (
+    ConstrainedClassifier,
     Limit,
     demographic_parity,
     equal_opportunity,
@@ -18,6 +17,7 @@ from gdpa.sklearn.limits import (
     false_positive_rate_at_most,
     recall_at_least,
 )
+from gdpa.sklearn.estimator import Frontier, FrontierPoint, UnmetLimitWarning
 from gdpa.sklearn.neyman_pearson import NeymanPearsonClassifier
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -13,19 +13,110 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length
 
-from gdpa.base.checks import check_positive
+from gdpa.base.checks import check_positive, is_number
 from gdpa.base.status import Status
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Problem
 from gdpa.run.result import Result
 from gdpa.sklearn.calibration import ROUNDING
 from gdpa.sklearn.estimator import Fitted, Frontier, LimitedClassifier
-from gdpa.sklearn.limits import Limit, rows_of
-from gdpa.sklearn.oracle import Matrix, Network, RateProblem, SoftDecision, logistic
+from gdpa.sklearn.oracle import Matrix, Network, RateProblem, logistic, soft_decision
 
 #: How often the smooth problem is solved, corrected by the decisions each time.
 #: An excess over a bound is close, or far, below and above these shares of the bound.
 ROUNDS, CLOSE, FAR = 10, 0.05, 0.5
+#: The rates that a limit can bound: name -> the targets over whose samples the share of positive decisions is taken.
+RATES = {"selection rate": (0, 1), "recall": (1,), "false positive rate": (0,)}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit on rates of positive decisions; make one by the functions of this module.
+
+    Attributes:
+        rates: names in `RATES`.
+        sense: "at most" or "at least" the bound, or "parity": each group's rate within the bound of the rate of all.
+        bound: strictly between 0 and 1.
+        groups: "all" (the data as a whole), "each" (one limit per group), or the labels of some groups.
+    """
+
+    rates: tuple[str, ...]
+    sense: Literal["at most", "at least", "parity"]
+    bound: float
+    groups: str | tuple[Any, ...] = "all"
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.bound) and 0 < self.bound < 1):
+            raise ValueError(f"the bound of a limit must lie strictly between 0 and 1, got {self.bound!r}")
+        if isinstance(self.groups, str) and self.groups not in ("all", "each"):
+            raise ValueError(f"groups must be 'all', 'each' or a list of labels, got {self.groups!r}")
+
+
+def demographic_parity(bound: float) -> Limit:
+    """Every group's selection rate P(positive | group) is within ``bound`` of the selection rate of all."""
+    return Limit(("selection rate",), "parity", bound, "each")
+
+
+def equalized_odds(bound: float) -> Limit:
+    """Every group's recall and every group's false positive rate are within ``bound`` of the rates of all."""
+    return Limit(("recall", "false positive rate"), "parity", bound, "each")
+
+
+def equal_opportunity(bound: float) -> Limit:
+    """Every group's recall is within ``bound`` of the recall of all."""
+    return Limit(("recall",), "parity", bound, "each")
+
+
+def recall_at_least(bound: float, groups: str | Sequence[Any] = "all") -> Limit:
+    """The recall P(positive | y = 1) is at least ``bound``, over all the data, in "each" group, or in those named."""
+    return Limit(("recall",), "at least", bound, groups if isinstance(groups, str) else tuple(groups))
+
+
+def false_positive_rate_at_most(bound: float, groups: str | Sequence[Any] = "all") -> Limit:
+    """The false positive rate P(positive | y = 0) is at most ``bound``, over all data, in "each" group or some."""
+    return Limit(("false positive rate",), "at most", bound, groups if isinstance(groups, str) else tuple(groups))
+
+
+def rows_of(
+    limits: Sequence[Limit], labels: Sequence[Any], group: Vector, target: Vector, masses: Vector
+) -> dict[str, Any]:
+    """Return names, C and bounds of ``limits``; ``labels`` are of groups, ``masses`` of cells (group, target)."""
+    found: dict[str, tuple[Vector, float]] = {}
+
+    def rate(name: str, place: int | None) -> Vector:
+        inside = np.isin(target, RATES[name]) & ((group == place) if place is not None else True)
+        if not inside.any():
+            who = "the data" if place is None else f"the group {labels[place]!r}"
+            raise ValueError(f"{who} has no samples of class {RATES[name][0]}, so its {name} has no meaning")
+        row: Vector = np.where(inside, masses, 0.0)
+        return np.asarray(row / row.sum())
+
+    for limit in limits:
+        for name in limit.rates:
+            for place in _places(limit, labels):
+                row, who = rate(name, place), "all" if place is None else str(labels[place])
+                if limit.sense == "parity":
+                    row = row - rate(name, None)
+                    found[f"{name} of {who} - all <= {limit.bound:g}"] = row, limit.bound
+                    found[f"all - {name} of {who} <= {limit.bound:g}"] = -row, limit.bound
+                elif limit.sense == "at least":
+                    found[f"{name} of {who} >= {limit.bound:g}"] = -row, -limit.bound
+                else:
+                    found[f"{name} of {who} <= {limit.bound:g}"] = row, limit.bound
+    matrix = np.array([row for row, _ in found.values()]).reshape(len(found), len(masses))
+    bounds = np.array([bound for _, bound in found.values()])
+    return {"names": tuple(found), "combination": matrix, "bounds": bounds}
+
+
+def _places(limit: Limit, labels: Sequence[Any]) -> list[int | None]:
+    if limit.groups == "all":
+        return [None]
+    if limit.groups == "each":
+        return list(range(len(labels)))
+    missing = [label for label in limit.groups if label not in labels]
+    if missing:
+        raise ValueError(f"a limit names the groups {missing}, which are not in groups; there are {list(labels)}")
+    return [list(labels).index(label) for label in limit.groups]
 
 
 @dataclass(eq=False, repr=False)
@@ -165,7 +256,7 @@ class ConstrainedClassifier(LimitedClassifier):
         self.groups_, masses = names.tolist(), np.bincount(cell, weights) / weights.sum()
         rows = partial(rows_of, labels=self.groups_, group=pairs // 2, target=pairs % 2, masses=masses)
         network, samples = self._network(1), (X, targets, weights, cell)
-        means = self._means(network, (logistic, SoftDecision(float(self.temperature))), samples)
+        means = self._means(network, (logistic, partial(soft_decision, temperature=float(self.temperature))), samples)
         return _Task(network, samples, means, masses, rows)
 
     def _fit_at(self, task: _Task, rows: dict[str, Any], x0: Any = None) -> Fitted:
@@ -187,7 +278,8 @@ class ConstrainedClassifier(LimitedClassifier):
             if np.any(excess > FAR * np.abs(bounds)):  # small weights met the smooth limits alone: follow closer
                 correction = margin = np.zeros(len(bounds))
                 temperature /= 2
-                now = replace(now, means=self._means(task.network, (logistic, SoftDecision(temperature)), task.samples))
+                decision = partial(soft_decision, temperature=temperature)
+                now = replace(now, means=self._means(task.network, (logistic, decision), task.samples))
             else:
                 correction = (correction + gap) / 2 if correction.any() else gap
                 margin = margin + np.where(excess < CLOSE * np.abs(bounds), np.maximum(excess, 0.0), 0.0)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Evaluation, Problem
@@ -90,15 +91,10 @@ class Network:
         return rows
 
 
-def sigmoid(z: Vector) -> Vector:
-    """Return 1 / (1 + exp(-z)) without overflow."""
-    return (1 + np.tanh(z / 2)) / 2
-
-
 def pairwise_sigmoid(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
     """The loss of Neyman-Pearson classification: sum_(i != j) sigmoid(s_i - s_j) for a sample of class j."""
     every = np.arange(len(scores))
-    terms = sigmoid(scores - scores[every, targets][:, None])
+    terms = expit(scores - scores[every, targets][:, None])
     terms[every, targets] = 0.0
     slopes = terms * (1 - terms)
     slopes[every, targets] = -slopes.sum(axis=1)
@@ -109,18 +105,13 @@ def logistic(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
     """The logistic loss log(1 + exp(-s)) for target 1 and log(1 + exp(s)) for target 0, of one score s."""
     sign = 1 - 2 * targets
     margin = scores[:, 0] * sign
-    return np.logaddexp(0, margin), (sign * sigmoid(margin))[:, None]
+    return np.logaddexp(0, margin), (sign * expit(margin))[:, None]
 
 
-@dataclass(frozen=True)
-class SoftDecision:
+def soft_decision(scores: Vector, targets: Vector, temperature: float) -> tuple[Vector, Vector]:
     """The smooth stand-in sigmoid(s / temperature) of the decision 1[s > 0], of one score s."""
-
-    temperature: float
-
-    def __call__(self, scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
-        value = sigmoid(scores[:, 0] / self.temperature)
-        return value, (value * (1 - value) / self.temperature)[:, None]
+    value = expit(scores[:, 0] / temperature)
+    return value, (value * (1 - value) / temperature)[:, None]
 
 
 class RateShard:

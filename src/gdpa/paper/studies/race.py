@@ -270,18 +270,14 @@ def _tables(records: Sequence[Record], runs: Sequence[Record]) -> list[Table]:
         tables.setdefault(setting, []).append((order, row))
     costs = [f"{cost} to {level:g}" for level in LEVELS for cost in ("passes", "seconds")]
     added = {TOY: ["exponent"], CMDP: ["gap at the end"]}
-    drawn = [
-        Table(
-            f"{setting}: passes and seconds to an error",
-            ("method", *costs, "smallest error", *added.get(setting.partition(", ")[2], []), "constants"),
-            [row for _, row in sorted(rows, key=lambda pair: pair[0])],
-        )
-        for setting, rows in tables.items()
-    ]
-    refused = [record for record in records if "refusal" in record.summary]
-    reasons = {(r.unit.method, r.unit.config["problem"]): r.summary["refusal"] for r in refused}
-    rows = [[*key, reason] for key, reason in reasons.items()]
-    return [*drawn, Table("Methods that do not take a problem", ("method", "problem", "reason"), rows)]
+    drawn = []
+    for setting, rows in tables.items():
+        head = ("method", *costs, "smallest error", *added.get(setting.partition(", ")[2], []), "constants")
+        ranked = [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+        drawn.append(Table(f"{setting}: passes and seconds to an error", head, ranked))
+    refusals = [(r.unit.method, r.unit.config["problem"], r.summary.get("refusal")) for r in records]
+    refused = [row for row in dict.fromkeys(refusals) if row[-1] is not None]
+    return [*drawn, Table("Methods that do not take a problem", ("method", "problem", "reason"), refused)]
 
 
 def _verdicts(runs: Sequence[Record]) -> list[Verdict]:

@@ -50,16 +50,13 @@ RESIDUALS = ("stationarity", "feasibility", "slackness")
 GUIDE = 6
 
 
-def active(problem: TestProblem) -> list[int]:
-    """Return the inequality constraints with a positive multiplier at the recorded solution."""
-    if problem.multipliers is None:
-        return []
-    inequalities = len(problem.multipliers) - problem.problem.num_equalities
-    return [i for i in range(inequalities) if problem.multipliers[i] > ACTIVE]
+def _active(problem: TestProblem) -> Any:
+    """Return the places of the constraints with a positive multiplier at the recorded solution; none if it has none."""
+    return np.flatnonzero(problem.multipliers > ACTIVE) if problem.multipliers is not None else np.zeros(0, int)
 
 
 def units(settings: Settings) -> list[Unit]:
-    """One unit per problem with an active inequality, tau and seed; seed 0 starts where the source says."""
+    """One unit per problem with an active inequality alone, tau and seed; seed 0 starts where the source says."""
     chosen = [problems.get(name) for name in problems.names("solvable")]
     steps = STEPS if settings.steps is None else settings.steps
     shared = {"steps": steps, "pilot_steps": min(PILOT_STEPS, steps), "budget": settings.budget}
@@ -67,7 +64,7 @@ def units(settings: Settings) -> list[Unit]:
     return [
         Unit(NAME, f"GDPA tau={tau}", problem.name, seed, {"tau": tau, **shared, **grid})
         for problem in chosen
-        if problem.problem.num_equalities == 0 and active(problem)
+        if problem.problem.num_equalities == 0 and len(_active(problem))
         for tau in TAUS
         for seed in range(settings.seeds)
     ]
@@ -77,14 +74,14 @@ def run(unit: Unit, log: Log) -> Mapping[str, Any]:
     """Choose the step sizes, run, and return the choice with the final numbers."""
     config, problem = unit.config, problems.get(unit.setting)
     x0 = problem.x0 + 0.1 * np.random.default_rng(unit.seed).standard_normal(problem.x0.shape) * (unit.seed > 0)
-    rows = active(problem)
-    expected = problem.multipliers[rows]  # type: ignore[index]
+    rows = _active(problem)
+    expected = np.asarray(problem.multipliers)[rows]
 
     pilots: list[dict[str, float]] = []
-    grid = [(alpha, beta) for beta in config["betas"] for alpha in config["alphas"]]
-    for index, (alpha, beta) in enumerate(grid):
+    grid = [{"alpha": alpha, "beta": beta} for beta in config["betas"] for alpha in config["alphas"]]
+    for index, pair in enumerate(grid):
         log.progress(0.3 * index / len(grid), "choosing alpha_0 and beta_0")
-        pilots.append({"alpha": alpha, "beta": beta, "kkt": _pilot(problem, x0, alpha, beta, config)})
+        pilots.append({**pair, "kkt": _pilot(problem, x0, GDPA(**pair, tau=config["tau"]), config["pilot_steps"])})
     best = min(pilots, key=lambda pilot: pilot["kkt"])
 
     algorithm, clock = GDPA(alpha=best["alpha"], beta=best["beta"], tau=config["tau"]), Clock()
@@ -128,7 +125,7 @@ def _solve(problem: TestProblem, x0: Any, method: Any, steps: int, stop: Any, wa
         return solve(problem.problem, x0, method, stop=stop, observers=[watch], record=0, check_every=every)
 
 
-def _pilot(problem: TestProblem, x0: Any, alpha: float, beta: float, config: Mapping[str, Any]) -> float:
+def _pilot(problem: TestProblem, x0: Any, method: GDPA, steps: int) -> float:
     """Return the largest relative KKT residual in the last fifth of a short run, infinity if it diverges.
 
     The largest, because a step too long makes the run circle round the solution rather than diverge.
@@ -136,10 +133,9 @@ def _pilot(problem: TestProblem, x0: Any, alpha: float, beta: float, config: Map
     seen: list[float] = []
 
     def watch(progress: Progress) -> None:
-        if progress.step > 0.8 * config["pilot_steps"]:
+        if progress.step > 0.8 * steps:
             seen.append(progress.kkt)
 
-    steps, method = config["pilot_steps"], GDPA(alpha=alpha, beta=beta, tau=config["tau"])
     result = _solve(problem, x0, method, steps, MaxSteps(steps), watch)
     return max(seen) if result.steps == steps and np.isfinite(seen).all() else float("inf")
 
@@ -188,16 +184,16 @@ def section(records: Sequence[Record]) -> Section:
 
 def _violation_chart(records: Sequence[Record]) -> Chart:
     """Return one panel per problem: a line per tau for the prediction, points for the measurements."""
+
+    def curves(record: Record) -> list[Series]:
+        r, tau = record.columns, record.unit.config["tau"]
+        kinds = (("predicted", "line"), ("measured", "points"))
+        return [Series(f"{kind}, tau = {tau}", r["step"], r[kind], style, TAUS.index(tau)) for kind, style in kinds]
+
     panels = []
     for name in dict.fromkeys(record.unit.setting for record in records):
-        series = []
-        for record in records:
-            tau = record.unit.config["tau"]
-            if record.unit.setting != name or not record.columns:
-                continue
-            r, color = record.columns["step"], TAUS.index(tau)
-            series.append(Series(f"predicted, tau = {tau}", r, record.columns["predicted"], "line", color))
-            series.append(Series(f"measured, tau = {tau}", r, record.columns["measured"], "points", color))
+        drawn = [record for record in records if record.unit.setting == name and record.columns]
+        series = [curve for record in drawn for curve in curves(record)]
         panels.append(Panel(name, "step r", "violation of active constraints", series))
     return Chart(
         "rate-violation",
@@ -215,8 +211,8 @@ def _residuals_chart(records: Sequence[Record]) -> Chart:
     settings = list(dict.fromkeys(record.unit.setting for record in records))
     panels = []
     for tau in dict.fromkeys(record.unit.config["tau"] for record in records):
+        chosen = [r for r in records if r.unit.config["tau"] == tau and r.columns]
         for name in RESIDUALS:
-            chosen = [r for r in records if r.unit.config["tau"] == tau and r.columns]
             series = [
                 Series(r.unit.setting, r.columns["step"], r.columns[name], *look(settings.index(r.unit.setting), GUIDE))
                 for r in chosen
