@@ -194,10 +194,7 @@ class ConstrainedClassifier(LimitedClassifier):
             sample_weight: weights of the samples, in the loss and in every rate.
         """
         task = self._task(X, y, groups, sample_weight)
-        found = self._fit_at(task, task.rows(self._limits()))
-        self.excesses_ = dict(zip(found.names, found.facts.tolist(), strict=True))
-        self._keep(task.network, found)
-        return self
+        return self._keep(task.network, self._fit_at(task, task.rows(self._limits())))
 
     def frontier(
         self, X: Any, y: Any, bounds: Iterable[float], groups: Any = None, *, which: int = 0, sample_weight: Any = None
@@ -290,7 +287,8 @@ class ConstrainedClassifier(LimitedClassifier):
         result, steps = self._train(rates, x0, judge, ROUNDS if len(bounds) else 1)
         decided, error = task.decide(result.x)
         excess = combination @ decided - bounds
-        return Fitted(result, steps, error, excess > ROUNDING, rows["names"], excess)
+        own = {"excesses_": dict(zip(rows["names"], excess.tolist(), strict=True))}
+        return Fitted(result, steps, error, excess > ROUNDING, rows["names"], own)
 
     def _decide(self, scores: Vector) -> Vector:
         return scores[:, 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -86,14 +86,14 @@ class Frontier:
 
 
 class Fitted(NamedTuple):
-    """A model trained under limits of some ``names``; ``facts`` are the estimator's, the rest as in `FrontierPoint`."""
+    """A model trained under limits of some ``names``: ``own`` are its attributes, the rest as in `FrontierPoint`."""
 
     result: Result
     steps: int
     error: float
     unmet: Vector
     names: Sequence[Any]
-    facts: Any
+    own: dict[str, Any]
     slope: float = 0.0
 
 
@@ -169,9 +169,11 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.frontier_ = Frontier(tuple(sorted(points)), *labels)
         return self.frontier_
 
-    def _keep(self, network: Network, found: Fitted) -> None:
-        """Set the attributes that describe the solution, and warn of unmet limits."""
+    def _keep(self, network: Network, found: Fitted) -> Self:
+        """Set the attributes that describe the solution, warn of unmet limits, and return the estimator."""
         result, names = found.result, found.names
+        for name, value in found.own.items():
+            setattr(self, name, value)
         self.coefs_, self.intercepts_ = map(list, zip(*network.layers(result.x), strict=True))
         self.certificate_, self.n_iter_ = result.certificate, max(found.steps, 1)
         self.multipliers_ = dict(zip(names, result.multipliers.tolist(), strict=True))
@@ -185,6 +187,7 @@ class LimitedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         elif not result.success:
             warnings.warn(result.message, ConvergenceWarning, stacklevel=3)
+        return self
 
     @property
     def coef_(self) -> Vector:

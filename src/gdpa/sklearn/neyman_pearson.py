@@ -109,13 +109,7 @@ class NeymanPearsonClassifier(LimitedClassifier):
             sample_weight: weights of the samples within the mean of their class; only ratios within a class count.
         """
         task = self._task(X, y, sample_weight)
-        found = self._fit_at(task, task.limits)
-        labels = self.classes_.tolist()
-        self.priority_ = labels[task.priority]
-        self.thresholds_ = dict(zip(found.names, task.limits.tolist(), strict=True))
-        self.cuts_, self.class_errors_ = (dict(zip(labels, each.tolist(), strict=True)) for each in found.facts)
-        self._keep(task.network, found)
-        return self
+        return self._keep(task.network, self._fit_at(task, task.limits))
 
     def _decide(self, scores: Vector) -> Vector:
         labels = self.classes_.tolist()
@@ -168,21 +162,20 @@ class NeymanPearsonClassifier(LimitedClassifier):
         labels = self.classes_.tolist()
         if self.priority is not None and self.priority not in labels:
             raise ValueError(f"priority must be one of the classes {labels} of y, got {self.priority!r}")
-        p = len(labels) - 1 if self.priority is None else labels.index(self.priority)
-        constrained = [label for label in labels if label != labels[p]]
+        priority = labels[-1] if self.priority is None else self.priority
+        constrained = [label for label in labels if label != priority]
         given = self.thresholds
         named = dict(given) if isinstance(given, Mapping) else dict.fromkeys(constrained, given)
         for label, value in named.items():
             if label not in labels:
                 raise ValueError(f"thresholds names the class {label!r}, which is not in y; its classes are {labels}")
-            if label == labels[p]:
+            if label == priority:
                 raise ValueError(f"thresholds names the prioritized class {label!r}; it is minimized, not limited")
             check_inside(0, 1, **{f"the threshold of class {label!r}": value})
-        missing = [label for label in constrained if label not in named]
-        if missing:
+        if missing := [label for label in constrained if label not in named]:
             raise ValueError(f"thresholds must name every class but the prioritized one; {missing} are missing")
-        others, limits = zip(*((labels.index(label), float(named[label])) for label in constrained), strict=True)
-        return p, np.array(others), np.array(limits)
+        others = np.flatnonzero(np.isin(self.classes_, constrained))
+        return labels.index(priority), others, np.array([float(named[label]) for label in constrained])
 
     def _held_out(self, others: Vector, limits: Vector, targets: Vector, weights: Vector, rng: Any) -> Vector:
         """Mark the samples that calibration holds out of the training."""
@@ -227,7 +220,8 @@ class NeymanPearsonClassifier(LimitedClassifier):
             return over, replace(now, bounds=now.bounds * shrink)
 
         labels, unit = self.classes_.tolist(), np.eye(len(self.classes_))
-        names = tuple(f"class {labels[j]}" for j in others)
+        constrained = [labels[j] for j in others]
+        names = tuple(f"class {label}" for label in constrained)
         rates = RateProblem(task.means, unit[task.priority], unit[others], limits, names)
         rounds = ROUNDS if self.limit_on == "error" else 1
         result, steps = self._train(rates, task.start if x0 is None else x0, judge, rounds)
@@ -247,8 +241,13 @@ class NeymanPearsonClassifier(LimitedClassifier):
             unmet = result.constraints > self.tol
         else:
             unmet = unsure if self.calibration else errors[others] > limits + ROUNDING
-        constrained = [labels[j] for j in others]
-        return Fitted(result, steps, float(errors[task.priority]), unmet, constrained, (cuts, errors))
+        own = {
+            "priority_": labels[task.priority],
+            "thresholds_": dict(zip(constrained, limits.tolist(), strict=True)),
+            "cuts_": dict(zip(labels, cuts.tolist(), strict=True)),
+            "class_errors_": dict(zip(labels, errors.tolist(), strict=True)),
+        }
+        return Fitted(result, steps, float(errors[task.priority]), unmet, constrained, own)
 
 
 class _Task(NamedTuple):

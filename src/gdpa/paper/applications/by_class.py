@@ -143,7 +143,7 @@ class ByClass(ABC):
         def gradients() -> tuple[Tensor, Tensor]:
             """The gradient of every L_j, of shape (..., k, d), and of the penalty."""
             regular = gradient_of(penalty) if penalty.requires_grad else torch.zeros_like(point)
-            return torch.stack([gradient_of(loss) for loss in each], dim=-2), regular
+            return torch.stack([*map(gradient_of, each)], dim=-2), regular
 
         def pullback(w: Tensor, objective: float | Tensor = 1.0) -> Tensor:
             rows, regular = gradients()

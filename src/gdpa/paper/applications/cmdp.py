@@ -87,25 +87,24 @@ class TabularCMDP:
         rho = np.full(S, 1 / S) if self.start is None else self.start
         u = _finite("utilities", self.utilities)
         m = len(u) if u.ndim else 0
-        arrays = {"transitions": P}
         for name, value, axes, shape in (
+            ("transitions", P, "(states, actions, states)", (S, A, S)),
             ("rewards", self.rewards, "(states, actions)", (S, A)),
             ("utilities", u, "(m, states, actions)", (m, S, A)),
             ("thresholds", self.thresholds, "(m,)", (m,)),
             ("start", rho, "(states,)", (S,)),
         ):
-            arrays[name] = _finite(name, value)
-            if arrays[name].shape != shape:
+            array = _finite(name, value)
+            if array.shape != shape:
                 hint = "; write a single utility as utility[None]" if name == "utilities" else ""
-                raise ValueError(f"{name} must have shape {axes} = {shape}, got {arrays[name].shape}{hint}")
-        for name in ("transitions", "start"):
-            _check_distributions(name, arrays[name])
+                raise ValueError(f"{name} must have shape {axes} = {shape}, got {array.shape}{hint}")
+            if name in ("transitions", "start"):
+                _check_distributions(name, array)
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
         check_share(discount=self.discount)  # at 1 the sum of rewards need not converge
         if self.names is not None and len(self.names) != m:
             raise ValueError(f"names has {len(self.names)} entries for {m} utilities; give one name each")
-        for name, value in arrays.items():
-            value.setflags(write=False)
-            object.__setattr__(self, name, value)
 
     @classmethod
     def from_gymnasium(
@@ -288,13 +287,11 @@ def random_instance(
     [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]
     """
     generator = np.random.RandomState(seed)
-    P = generator.uniform(size=(num_states * num_actions, num_states))
-    P /= P.sum(axis=1, keepdims=True)
+    P = generator.uniform(size=(num_states, num_actions, num_states))
+    P /= P.sum(axis=-1, keepdims=True)
     rewards = generator.uniform(size=(num_states, num_actions))
     utilities = generator.uniform(size=(len(thresholds), num_states, num_actions))
-    return TabularCMDP(
-        P.reshape(num_states, num_actions, num_states), rewards, utilities, thresholds, discount=discount
-    )
+    return TabularCMDP(P, rewards, utilities, thresholds, discount)
 
 
 class InfeasibleThresholdError(ValueError):
@@ -366,8 +363,8 @@ def check_thresholds(cmdp: TabularCMDP, thresholds: Any) -> None:
     """Raise `InfeasibleThresholdError` unless every row of ``thresholds`` (..., m) can be met by one policy."""
     m = cmdp.num_constraints
     rows = np.asarray(thresholds, dtype=float).reshape(-1, m)
-    for i in range(m):
-        best, asked = max_utility(cmdp, i), float(rows[:, i].max())
+    for i, asked in enumerate(rows.max(axis=0, initial=-math.inf)):
+        best = max_utility(cmdp, i)
         if asked > best + FEASIBILITY_TOLERANCE * (1 + abs(best)):
             name = cmdp.names[i] if cmdp.names is not None else f"utility {i}"
             raise InfeasibleThresholdError(
@@ -386,11 +383,11 @@ def _maximize(cmdp: TabularCMDP, signal: Vector, thresholds: Vector | None) -> t
     S, A = cmdp.num_states, cmdp.num_actions
     scale = 1 / (1 - cmdp.discount)
     balance = np.repeat(np.eye(S), A, axis=1) - cmdp.discount * cmdp.transitions.reshape(S * A, S).T
-    m = 0 if thresholds is None else cmdp.num_constraints
+    limited = thresholds is not None and cmdp.num_constraints > 0
     answer = linprog(
         -scale * signal.reshape(-1),
-        A_ub=-scale * cmdp.utilities.reshape(m, -1) if m else None,
-        b_ub=-thresholds if m and thresholds is not None else None,
+        A_ub=-scale * cmdp.utilities.reshape(-1, S * A) if limited else None,
+        b_ub=-np.asarray(thresholds) if limited else None,
         A_eq=cast(Any, csr_array(balance)),  # the stubs know dense matrices only
         b_eq=(1 - cmdp.discount) * cmdp.start,
         bounds=(0, None),
@@ -400,7 +397,7 @@ def _maximize(cmdp: TabularCMDP, signal: Vector, thresholds: Vector | None) -> t
         return None
     if answer.status != 0:
         raise RuntimeError(f"HiGHS could not solve the linear program: {answer.message}")
-    multipliers = -np.asarray(answer.ineqlin.marginals, dtype=float) if m else np.zeros(cmdp.num_constraints)
+    multipliers = -np.asarray(answer.ineqlin.marginals, dtype=float) if limited else np.zeros(cmdp.num_constraints)
     return np.maximum(np.asarray(answer.x), 0).reshape(S, A), multipliers
 
 

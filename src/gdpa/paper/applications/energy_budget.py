@@ -86,26 +86,24 @@ class Chain:
         found: list[Hidden] = []
         last, width = -1, 0  # the weighted layer before, and its channels
         for place, layer in enumerate(self.network):
-            if isinstance(layer, NORMALIZING):
-                if last >= 0 and layer.num_features != width:
-                    raise ValueError(
-                        f"layer {place} normalizes {layer.num_features} features, the layer before has {width} "
-                        "channels; put it before the Flatten"
-                    )
-            elif isinstance(layer, WEIGHTED):
-                if isinstance(layer, nn.Conv2d) and layer.groups != 1:
-                    raise ValueError(f"layer {place} has {layer.groups} groups; channels of grouped layers are not cut")
-                inputs = int(layer.weight.shape[1])
-                if last >= 0:
-                    if inputs % width:
-                        raise ValueError(f"layer {place} has {inputs} inputs for {width} channels before it")
-                    found.append(Hidden(width, last, place))
-                last, width = place, int(layer.weight.shape[0])
-            elif not isinstance(layer, CHANNELWISE):
+            if not isinstance(layer, (*WEIGHTED, *NORMALIZING, *CHANNELWISE)):
                 raise TypeError(
                     f"layer {place} is a {type(layer).__name__}, whose channels cannot be cut; supported are Linear, "
                     "Conv2d, BatchNorm, activations, pooling, Dropout and Flatten"
                 )
+            if getattr(layer, "groups", 1) != 1:
+                raise ValueError(f"layer {place} has {layer.groups} groups; channels of grouped layers are not cut")
+            if isinstance(layer, NORMALIZING) and last >= 0 and layer.num_features != width:
+                raise ValueError(
+                    f"layer {place} normalizes {layer.num_features} features, the layer before has {width} "
+                    "channels; put it before the Flatten"
+                )
+            if isinstance(layer, WEIGHTED):
+                outputs, inputs = layer.weight.shape[:2]
+                if last >= 0 and inputs % width:
+                    raise ValueError(f"layer {place} has {inputs} inputs for {width} channels before it")
+                found += [Hidden(width, last, place)] if last >= 0 else []
+                last, width = place, outputs
         return found
 
     def squared_norms(self) -> list[torch.Tensor]:
@@ -198,7 +196,7 @@ def count_layers(network: nn.Module, example: torch.Tensor) -> list[LayerCost]:
 
     hooks = [layer.register_forward_hook(count) for layer in layers]
     try:
-        with _evaluating(network):
+        with evaluating(network):
             network(example)
     finally:
         for handle in hooks:
@@ -207,7 +205,7 @@ def count_layers(network: nn.Module, example: torch.Tensor) -> list[LayerCost]:
 
 
 @contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
+def evaluating(network: nn.Module) -> Iterator[None]:
     """Switch to evaluation without gradients inside the block."""
     training = network.training
     network.eval()
@@ -265,7 +263,7 @@ class MeasuredEnergy:
     warm_up: int = 10
 
     def __call__(self, network: nn.Module) -> float:
-        with _evaluating(network):
+        with evaluating(network):
             for _ in range(self.warm_up):
                 network(self.example)
             before = self.counter()
@@ -389,8 +387,7 @@ def sample_widths(full: Sequence[int], count: int, seed: int = 0) -> list[tuple[
     (4, 8)
     """
     rng = np.random.default_rng(seed)
-    drawn = [tuple(int(rng.integers(1, size + 1)) for size in full) for _ in range(count - 1)]
-    return [tuple(int(size) for size in full), *drawn]
+    return [tuple(full), *(tuple(int(rng.integers(1, size + 1)) for size in full) for _ in range(count - 1))]
 
 
 def _products(widths: Array, full: tuple[int, ...]) -> Any:

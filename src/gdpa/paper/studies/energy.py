@@ -26,6 +26,7 @@ from gdpa.paper.applications.energy_budget import (
     EnergyBudget,
     EnergyModel,
     count_layers,
+    evaluating,
     fit_widths,
     measure_model,
     prune,
@@ -114,10 +115,8 @@ def _load(images: int, say: Callable[[str], None]) -> tuple[Labeled, Labeled, La
 def accuracy(network: nn.Module, data: Labeled) -> float:
     """Return the share of images that the network classifies rightly, in percent."""
     images, labels = data
-    network.eval()
-    with torch.no_grad():
+    with evaluating(network):
         found = torch.cat([network(some).argmax(1) for some in torch.split(images, 1000)])
-    network.train()
     return 100 * float((found == labels).double().mean())
 
 
