@@ -87,8 +87,40 @@ def tables(records: Sequence[Record], searches: Sequence[Record]) -> list[Table]
 
 
 def charts(experiment: str, figure: str, records: Sequence[Record]) -> list[Chart]:
-    """Return the charts of a figure's section."""
-    return [_figure_chart(experiment, figure, records), _kkt_chart(experiment, records)]
+    """Return the charts of a figure's section, a row of panels per setting.
+
+    The first has the paper's layout: stationarity and feasibility against seconds. The second shows the largest
+    relative KKT residual against seconds, oracle calls and iterations.
+    """
+    axes, absent = _axes(records), _absent(records)
+    measures = (("stationarity", "||∇f + Jᵀλ||"), ("feasibility", "||g₊||"))
+    return [
+        Chart(
+            f"{experiment}-figure",
+            f"{figure}: stationarity and feasibility against computing time",
+            "Absolute residuals of the paper's Definition 2 at each method's current point, with the best multipliers "
+            "for that point whatever the method. Lines: median over seeds; bands: range. Each method on its own clock, "
+            f"measuring off it. A violation of zero is drawn at {FLOOR:g}; a curve that diverges is cut.{absent}",
+            [
+                Panel(f"{name}, {setting}", axes["seconds"], label, curves(records, setting, "seconds", name))
+                for setting in settings(records)
+                for name, label in measures
+            ],
+            columns=2,
+        ),
+        Chart(
+            f"{experiment}-kkt",
+            "The largest relative KKT residual against time, oracle calls and iterations",
+            "One number per point: the largest of relative stationarity, feasibility and slackness. Lines: median over "
+            f"seeds; bands: range.{absent}",
+            [
+                Panel(setting, label, "relative KKT residual", curves(records, setting, axis, "kkt"))
+                for setting in settings(records)
+                for axis, label in axes.items()
+            ],
+            columns=3,
+        ),
+    ]
 
 
 def _speed_table(records: Sequence[Record]) -> Table:
@@ -176,41 +208,6 @@ def _confusion_table(records: Sequence[Record]) -> Table:
     columns = classes if width == len(classes) else range(width)
     head = ("method", "true digit", *(f"as {digit}" for digit in columns))
     return Table(f"Test images by true and found digit ({last}, first seed)", head, rows)
-
-
-def _figure_chart(experiment: str, figure: str, records: Sequence[Record]) -> Chart:
-    """Return stationarity and feasibility against seconds in the paper's layout, a row per setting."""
-    panels = [
-        Panel(f"{name}, {setting}", _axes(records)["seconds"], label, curves(records, setting, "seconds", name))
-        for setting in settings(records)
-        for name, label in (("stationarity", "||∇f + Jᵀλ||"), ("feasibility", "||g₊||"))
-    ]
-    return Chart(
-        f"{experiment}-figure",
-        f"{figure}: stationarity and feasibility against computing time",
-        "Absolute residuals of the paper's Definition 2 at each method's current point, with the best multipliers for "
-        "that point whatever the method. Lines: median over seeds; bands: range. Each method on its own clock, "
-        f"measuring off it. A violation of zero is drawn at {FLOOR:g}; a curve that diverges is cut.{_absent(records)}",
-        panels,
-        columns=2,
-    )
-
-
-def _kkt_chart(experiment: str, records: Sequence[Record]) -> Chart:
-    """Return the largest relative KKT residual against seconds, oracle calls and iterations, a row per setting."""
-    panels = [
-        Panel(setting, label, "relative KKT residual", curves(records, setting, axis, "kkt"))
-        for setting in settings(records)
-        for axis, label in _axes(records).items()
-    ]
-    return Chart(
-        f"{experiment}-kkt",
-        "The largest relative KKT residual against time, oracle calls and iterations",
-        "One number per point: the largest of relative stationarity, feasibility and slackness. Lines: median over "
-        f"seeds; bands: range.{_absent(records)}",
-        panels,
-        columns=3,
-    )
 
 
 def _axes(records: Sequence[Record]) -> dict[str, str]:
