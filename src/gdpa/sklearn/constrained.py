@@ -150,10 +150,7 @@ class ConstrainedClassifier(LimitedClassifier):
         unmet_: the names of the limits that are not met; a warning names them, too.
         groups_: the labels of the groups.
         certificate_: the KKT conditions of the last smooth problem, recomputed at the solution (`gdpa.Certificate`).
-        n_iter_: steps of the solver in all.
-        frontier_: the last `frontier`.
-        coefs_, intercepts_: W and b of every layer.
-        coef_, intercept_: of a linear model, in the shapes of scikit-learn; a network has none.
+        n_iter_, frontier_, coefs_, intercepts_, coef_, intercept_: as in `NeymanPearsonClassifier`.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
 
     Example:

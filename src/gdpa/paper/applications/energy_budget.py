@@ -368,8 +368,6 @@ def fit_energy(
     at, y, sizes = np.asarray(widths, dtype=float), np.asarray(energies, dtype=float), tuple(int(s) for s in full)
     if at.ndim != 2 or at.shape[1] != len(sizes) or y.shape != at.shape[:1]:
         raise ValueError(f"widths must have shape (n, {len(sizes)}) and energies (n,), got {at.shape} and {y.shape}")
-    if not (np.isfinite(at).all() and np.isfinite(y).all()):
-        raise ValueError("widths and energies must be finite; remove the failed measurements")
     if len(y) < len(sizes) + 2:
         raise ValueError(f"{len(sizes) + 2} coefficients need at least as many measurements, got {len(y)}")
     if not penalty > 0:

@@ -23,16 +23,14 @@ from gdpa.paper.applications.energy_budget import (
     Batches,
     Chain,
     CountedEnergy,
-    EnergyBudget,
     EnergyModel,
+    compress,
     count_layers,
     evaluating,
     fit_widths,
     measure_model,
-    prune,
     prune_by_norm,
     train,
-    train_within,
 )
 from gdpa.paper.base import Finding, Log, Section, Settings, Table, Unit, Verdict, judge
 from gdpa.paper.data.images import load
@@ -146,13 +144,13 @@ class _Run:
         """Train under the budget, prune and fine-tune, at every rate."""
         _, under, after = self.config["epochs"]
         for rate in self.config["rates"]:
-            budgeted = EnergyBudget(copy.deepcopy(self.dense), self.model, limit)
-            optimizer = train_within(budgeted, epochs=under, lr=rate, **self.training("under the budget"))
-            network = prune(budgeted, self.meter).network
+            options = {"epochs": under, "fine_tune": 0, "lr": rate, "model": self.model}
+            found = compress(self.dense, meter=self.meter, limit=limit, **options, **self.training("under the budget"))
+            network = found.pruned.network
             extra = {
                 "before fine-tuning": accuracy(network, self.test),
-                "largest violation": budgeted.violations().max().item(),
-                **{f"price of {n}": p for n, p in zip(budgeted.names, optimizer.multipliers.tolist(), strict=True)},
+                "largest violation": found.budgeted.violations().max().item(),
+                **{f"price of {name}": price for name, price in found.multipliers.items()},
             }
             train(network, epochs=after, lr=rate, **self.training("fine-tuning"))
             yield f"step {rate:g}", network, extra
@@ -272,15 +270,13 @@ class Results:
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = records
-        self.networks = sorted({record.unit.setting for record in records}, reverse=True)
         self.budgets = sorted({b for record in records for b in record.unit.config["budgets"]}, reverse=True)
+        networks = sorted({record.unit.setting for record in records}, reverse=True)
         #: The dense networks, one row per record.
-        self.dense = {n: [r.summary["dense"] for r in records if r.unit.setting == n] for n in self.networks}
-        self.cells: dict[tuple[str, float, str], list[Row]] = {}
-        for network, budget, method in itertools.product(self.networks, self.budgets, (*METHODS, SCRATCH)):
-            chosen = [row for r in records if r.unit.setting == network for row in r.summary["chosen"]]
-            if rows := [row for row in chosen if (row["budget"], row["method"]) == (budget, method)]:
-                self.cells[network, budget, method] = rows
+        self.dense = {n: [r.summary["dense"] for r in records if r.unit.setting == n] for n in networks}
+        rows = [((r.unit.setting, row["budget"], row["method"]), row) for r in records for row in r.summary["chosen"]]
+        keys = itertools.product(networks, self.budgets, (*METHODS, SCRATCH))
+        self.cells = {key: found for key in keys if (found := [row for own, row in rows if own == key])}
 
 
 def section(records: Sequence[Record]) -> Section:
@@ -304,7 +300,7 @@ def _settings(results: Results) -> str:
     rates = " and ".join(f"{rate:g}" for rate in config["rates"])
     errors = ", ".join(
         f"{100 * max(r.summary['fit_error'] for r in results.records if r.unit.setting == network):.2g} % ({network})"
-        for network in results.networks
+        for network in results.dense
     )
     return (
         f"{config['images']} training images, seed{'s' if len(seeds) > 1 else ''} "
@@ -330,7 +326,7 @@ def _column(rows: Sequence[Row], name: str) -> Vector:
 def _accuracy_chart(results: Results) -> Chart:
     """Return test accuracy against the energy used, one panel per network."""
     panels = []
-    for network in results.networks:
+    for network in results.dense:
         series: list[Series] = []
         for color, method in enumerate((*METHODS, SCRATCH)):
             found = [rows for b in results.budgets if (rows := results.cells.get((network, b, method)))]
@@ -351,7 +347,7 @@ def _accuracy_chart(results: Results) -> Chart:
 def _widths_chart(results: Results) -> Chart:
     """Return the share of channels kept in every hidden width, one panel per network and budget."""
     panels = []
-    for network, budget in itertools.product(results.networks, results.budgets):
+    for network, budget in itertools.product(results.dense, results.budgets):
         full = _widths(results.dense[network][0])
         ticks = {float(place): f"{place} (of {width})" for place, width in enumerate(full, 1)}
         series: list[Series] = []
