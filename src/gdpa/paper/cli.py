@@ -114,7 +114,8 @@ def reproduce(
         if not names:
             raise UsageError(f"name the experiments to run: {_EXPERIMENTS}")
         settings = Settings(seeds, budget, steps, preset, method, dict(_constant(text) for text in set_ or ()))
-        workers = _cores() if jobs is None else jobs
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = cores if jobs is None else jobs
         if workers < 1:
             raise UsageError(f"--jobs must be at least 1, got {jobs}")
         chosen = dict.fromkeys(experiments.names() if "all" in names else map(experiments.resolve, names))
@@ -215,10 +216,6 @@ def _command(names: Iterable[str], out: Path, settings: Settings, only: str | No
     for name, value in settings.constants.items():
         words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return shlex.join(words + ([] if only is None else ["--only", only]))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,21 +155,16 @@ def _points_table(records: Sequence[Record]) -> Table:
         summary, final = first.summary, first.summary["final"] or {}
         losses, multipliers = (_numbers(summary.get(name)) for name in ("losses", "multipliers"))
         residuals = (final.get(name) for name in ("stationarity", "feasibility", "slackness"))
-        rows.append([setting, method, final.get("objective"), losses, multipliers, *residuals, _accuracy(summary)])
+        table = summary.get("confusion", [])
+        places = range(len(table)) if table and len(table) == len(table[0]) else summary["classes"]
+        shares = [f"{100 * row[place] / sum(row):.1f}" for row, place in zip(table, places, strict=False)]
+        rows.append([setting, method, final.get("objective"), losses, multipliers, *residuals, ", ".join(shares)])
     digits = ", ".join(map(str, records[0].summary["classes"]))
     head = (
         *("setting", "method", "objective", f"losses of {digits}", "multipliers", "stationarity", "violation"),
         *("slackness", f"test accuracy of {digits} in %"),
     )
     return Table("The last point of each method (first seed)", head, rows)
-
-
-def _accuracy(summary: Mapping[str, Any]) -> str:
-    table = summary.get("confusion")
-    if table is None:
-        return ""
-    places = range(len(table)) if len(table[0]) == len(table) else summary["classes"]
-    return ", ".join(f"{100 * row[place] / sum(row):.1f}" for row, place in zip(table, places, strict=True))
 
 
 def _readings_table(records: Sequence[Record]) -> Table:

@@ -112,7 +112,6 @@ def estimate_constants(problem: Problem, points: Any) -> Constants:
         return float(np.max(_sizes(a[i] - a[j]) / distance, initial=0.0))
 
     sigmas = [regularity(problem, x, e) for x, e in zip(xs, evaluations, strict=True)]
-    known = [s for s in sigmas if not math.isnan(s)]
     return Constants(
         L_f=steepest(gradients),
         L_g=steepest(values),
@@ -120,7 +119,7 @@ def estimate_constants(problem: Problem, points: Any) -> Constants:
         U_J=float(np.max(_sizes(jacobians))),
         M=float(np.max(_sizes(gradients))),
         G=float(np.max(_sizes(violation(values, problem.num_equalities)) ** 2)),
-        sigma=min(known) if known else float("nan"),
+        sigma=float(np.fmin.reduce(sigmas)),  # the smallest; NaN if all points are feasible
         estimated=True,
     )
 
@@ -164,14 +163,12 @@ class Trajectory:
             if probe is None or state.step != 1:
                 raise ValueError("a Trajectory must watch a run from its first step")
             # x_1, with lambda_1 = 0 as the method starts.
-            sigma = regularity(problem, probe.x)
-            self._add(probe.x, 0 * probe.multipliers, probe.objective, probe.constraints, sigma)
-        sigma = regularity(problem, state.x, now)
-        self._add(state.x, state.multipliers, now.objective, now.constraints, sigma)
+            self._add(problem, probe.x, 0 * probe.multipliers, problem.evaluate(probe.x))
+        self._add(problem, state.x, state.multipliers, now)
 
-    def _add(self, x: Array, multipliers: Array, objective: Array, constraints: Array, sigma: float) -> None:
-        host = [np.array(to_numpy(a), dtype=float) for a in (x, multipliers, constraints)]
-        self._rows.append((host[0], host[1], float(objective), host[2], sigma))
+    def _add(self, problem: Problem, x: Array, multipliers: Array, now: Evaluation) -> None:
+        host = [np.array(to_numpy(a), dtype=float) for a in (x, multipliers, now.constraints)]
+        self._rows.append((host[0], host[1], float(now.objective), host[2], regularity(problem, x, now)))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -347,9 +344,8 @@ def check(algorithm: Any, constants: Constants, run: Trajectory | int) -> Report
     found = _conditions(algorithm, constants, r, alpha, beta, lengths)
     if isinstance(run, int):
         return Report(found, constants, tau_bound(constants), math.nan, np.zeros(0), np.zeros(0))
-    seen = run.sigma[~np.isnan(run.sigma)]
-    sigma = float(seen.min()) if seen.size else math.nan
-    return Report(found, constants, tau_bound(constants), sigma, *_potential(algorithm, constants, run, beta, alpha))
+    sigma, potential = float(np.fmin.reduce(run.sigma)), _potential(algorithm, constants, run, beta, alpha)
+    return Report(found, constants, tau_bound(constants), sigma, *potential)
 
 
 def _conditions(
@@ -364,12 +360,8 @@ def _conditions(
         holds = actual > required if strict else actual >= required
         found[name] = Condition(name, statement, r, actual, required, holds)
 
-    add(
-        "c1",
-        "1/alpha_r >= L_f + (1 - tau) ||lambda_r|| L_J + beta_r U_J L_g",  # eq. (conal)
-        1 / alpha,
-        c.L_f + (1 - tau) * lengths * c.L_J + beta * c.U_J * c.L_g,
-    )
+    least = c.L_f + (1 - tau) * lengths * c.L_J + beta * c.U_J * c.L_g  # eq. (conal)
+    add("c1", "1/alpha_r >= L_f + (1 - tau) ||lambda_r|| L_J + beta_r U_J L_g", 1 / alpha, least)
     for name, summed in (("c2", False), ("c2 summed", True)):
         k = c2_bracket(tau, v, summed)
         add(name, f"1/alpha_r > {k:.4g} beta_r L_g^2", 1 / alpha, k * beta * c.L_g**2, strict=True)  # eq. (stc1)
@@ -377,13 +369,8 @@ def _conditions(
         factor = np.maximum(36, 64 * np.divide(c.U_J, c.L_g)) * 13 * v / ((1 - tau) ** 2 * np.square(c.U_J))
         least_alpha = np.where(r > 1, factor / (beta_0 * np.maximum(r - 1.0, 1e-300) ** (4 / 3)), -np.inf)
     add("c3", "alpha_r >= max{36, 64 U_J/L_g} 13 v / ((1-tau)^2 U_J^2 beta_0 (r-1)^4/3)", alpha, least_alpha)  # (rea1)
-    add(
-        "c4",
-        "tau > max{1 - sigma / sqrt(66 U_J^2 + sigma^2), 1/2}",  # eq. (retau)
-        tau * ones,
-        tau_bound(c) * ones,
-        strict=True,
-    )
+    statement = "tau > max{1 - sigma / sqrt(66 U_J^2 + sigma^2), 1/2}"  # eq. (retau)
+    add("c4", statement, tau * ones, tau_bound(c) * ones, strict=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         # eq. (reofb1), as printed; sqrt(G (1 + 1/theta') / (1 - eta)) = sqrt(G) / tau at the best theta'.
         first = np.divide(2 * (1 - tau) * (c.sigma / 2 + c.U_J), c.sigma) * math.sqrt(c.G) / tau
