@@ -18,7 +18,6 @@ from gdpa.base.status import Status
 from gdpa.base.typing import Array
 from gdpa.core.certificate import Certificate, violation
 from gdpa.core.problem import Problem
-from gdpa.methods.base import State
 from gdpa.methods.baselines.switching import IQRCState
 from gdpa.paper.base import Log, Section, Settings, Unit, Verdict
 from gdpa.paper.contestants import METHODS, SEARCH, UNTUNED, Clock, build, certify_from, grid, printed, search, warm_up
@@ -27,6 +26,7 @@ from gdpa.paper.records import Record
 from gdpa.paper.sections import charts, tables
 from gdpa.paper.theory import regularity
 from gdpa.run.progress import Progress
+from gdpa.run.result import Result
 from gdpa.run.solve import solve
 from gdpa.run.stopping import MaxSteps, StopRule
 
@@ -89,37 +89,38 @@ def contest(
     start = _double(case.x0)
     at_start, certify = exact.evaluate(start), certify_from(exact, start)
     rows: list[dict[str, Any]] = []
-    found: list[Certificate] = []
+    last: Certificate | None = None
     due, best = 1.0, math.inf
 
-    def judge(state: State, step: int, forwards: int, backwards: int) -> None:
+    def judge(run: Progress | Result) -> None:
         """Add the row of this step, if it is finite and not yet there."""
-        nonlocal best
+        nonlocal best, last
+        state = run.state
         # IQRC would return its last outer iterate now, the others their iterate.
         x = _double(state.center if isinstance(state, IQRCState) else state.x)
-        if (rows and step == rows[-1]["step"]) or not math.isfinite(float(norm(x))):
+        if (rows and state.step == rows[-1]["step"]) or not math.isfinite(float(norm(x))):
             return
         now = exact.evaluate(x)
         certificate = certify(x, _double(state.multipliers), now)
         worst = float(certificate.relative.worst)
-        if not math.isfinite(worst):
-            return
-        best, found[:] = min(best, worst), [certificate]
-        costs = {"step": step, "forwards": forwards, "backwards": backwards, "seconds": round(clock.seconds, 6)}
-        rows.append({**costs, **_numbers_of(certificate), "regularity": regularity(exact, x, now)})
+        if math.isfinite(worst):
+            best, last = min(best, worst), certificate
+            costs = {"step": state.step, "forwards": run.forwards, "backwards": run.backwards}
+            more = {"seconds": round(clock.seconds, 6), **_numbers_of(certificate)}
+            rows.append({**costs, **more, "regularity": regularity(exact, x, now)})
 
     def watch(progress: Progress) -> None:
         nonlocal due
         log.progress(clock.seconds / budget, f"step {progress.step}, best KKT {best:.1e}")
         if progress.step >= due:
             due = progress.step * 10 ** (1 / ROWS_PER_DECADE)
-            judge(progress.state, progress.step, progress.forwards, progress.backwards)
+            judge(progress)
             if best <= goal:
                 raise StopIteration
 
     rules = [clock.stop_at(budget), *stop]
     result = solve(case.problem, case.x0, clock.watch(method), stop=rules, observers=[watch], record=0)
-    judge(result.state, result.steps, result.forwards, result.backwards)
+    judge(result)
     status = result.status
     if status is Status.CONVERGED:  # in single precision, which may be short of the judge's goal
         status = Status.MAX_TIME if clock.seconds >= budget else Status.MAX_STEPS
@@ -135,7 +136,7 @@ def contest(
             "feasibility": float(norm(violation(at_start.constraints, exact.num_equalities))),
         },
     }
-    return Outcome(summary, rows, found[0] if found else None)
+    return Outcome(summary, rows, last)
 
 
 def _numbers_of(certificate: Certificate) -> dict[str, float]:
@@ -178,36 +179,32 @@ class Study:
         shared = {"images": size.images, "budget": budget, "steps": settings.steps, "clock": CLOCK}
         pilot = {"calls": size.pilot_calls, "images": size.pilot_images}
         main = next(iter(self.readings.values()))
-        readings = {f"printed, {name}": problem for name, problem in self.readings.items()}
-        units: list[Unit] = []
+        readings = {} if settings.preset == "tuned" else {f"printed, {name}": p for name, p in self.readings.items()}
+        variants = {} if settings.preset == "tuned" else {f"printed, {name}": p for name, p in self.variants.items()}
+        tuned = {} if settings.preset == "printed" else {"tuned": main}
+        searches = {
+            method: Unit(self.name, method, SEARCH, HELD_OUT, {"problem": dict(main), "grid": points, **pilot})
+            for method in METHODS
+            if tuned and (points := grid(method, *self.axes))
+        }
+        units = list(searches.values())
 
         def add(
             method: str, setting: str, problem: Mapping[str, Any], choice: Mapping[str, Any], after: Unit | None = None
         ) -> None:
             config = {"problem": dict(problem), **shared, **choice}
-            # Variants are asides, tried with one seed.
-            seeds = settings.seeds if problem in self.readings.values() else 1
+            seeds = 1 if setting in variants else settings.seeds  # variants are asides
             units.extend(Unit(self.name, method, setting, seed, config, after) for seed in range(seeds))
 
-        searches = {
-            method: Unit(self.name, method, SEARCH, HELD_OUT, {"problem": dict(main), "grid": points, **pilot})
-            for method in METHODS
-            if settings.preset != "printed" and (points := grid(method, *self.axes))
-        }
-        units += searches.values()
-        if settings.preset != "tuned":
-            for setting, problem in readings.items():
-                for method in METHODS:
-                    add(method, setting, problem, {"constants": printed(method, self.printed_as)})
-            for setting, problem in self.variants.items():
-                add("GDPA", f"printed, {setting}", problem, {"constants": printed("GDPA", self.printed_as)})
-        if settings.preset != "printed":
-            for method, search_unit in searches.items():
-                add(method, "tuned", main, {"constants_of": search_unit.name}, search_unit)
-            add(UNTUNED, "tuned", main, {"constants": {}})
+        for setting, problem in {**readings, **variants}.items():
+            for method in METHODS if setting in readings else ("GDPA",):
+                add(method, setting, problem, {"constants": printed(method, self.printed_as)})
+        for setting, problem in tuned.items():
+            for method, unit in searches.items():
+                add(method, setting, problem, {"constants_of": unit.name}, unit)
+            add(UNTUNED, setting, problem, {"constants": {}})
         if settings.method is not None:
-            wanted = {} if settings.preset == "tuned" else readings
-            for setting, problem in (wanted if settings.preset == "printed" else {**wanted, "tuned": main}).items():
+            for setting, problem in {**readings, **tuned}.items():
                 add(settings.label, setting, problem, settings.choice)
         return units
 
@@ -218,12 +215,7 @@ class Study:
         data = load("mnist", progress=lambda line: log.progress(0.0, line))
         case = self.case(data, config["images"], unit.seed, **config["problem"])
         if unit.setting == SEARCH:
-            total = len(config["grid"])
-
-            def note(index: int) -> None:
-                log.progress(index / total, f"{index} of {total} points tried")
-
-            found = search(unit.method, config["grid"], case.problem, case.x0, config["calls"], note)
+            found = search(unit.method, config["grid"], case.problem, case.x0, config["calls"], log.progress)
             for rank, point in enumerate(found, 1):
                 log.row(rank=rank, kkt=math.nan if point["kkt"] is None else point["kkt"])
             return {"points": found}

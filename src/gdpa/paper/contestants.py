@@ -48,12 +48,8 @@ _INNER = {"Accelerated": Accelerated, "FixedMomentum": FixedMomentum}
 
 def to_json(constants: Constants) -> dict[str, Any]:
     """Return a method's constants as JSON values; an inner solver becomes its name and fields."""
-
-    def plain(value: Any) -> Any:
-        inner = isinstance(value, tuple(_INNER.values()))
-        return {"solver": type(value).__name__, **asdict(value)} if inner else value
-
-    return {name: plain(value) for name, value in constants.items()}
+    inner = constants.get("inner")
+    return {**constants, **({"inner": {"solver": type(inner).__name__, **asdict(inner)}} if inner else {})}
 
 
 def build(method: str, constants: Constants) -> Any:
@@ -135,16 +131,16 @@ def search(
     problem: Problem,
     x0: Array,
     calls: int,
-    note: Callable[[int], None] = lambda index: None,
+    note: Callable[[float, str], None] = lambda fraction, words: None,
 ) -> list[dict[str, Any]]:
     """Try each candidate for ``calls`` oracle calls; return them with their KKT residuals (None: diverged), best first.
 
-    Calls and not seconds are counted, so that the outcome is the same on every machine. ``note`` gets the number of
-    candidates done.
+    Calls and not seconds are counted, so that the outcome is the same on every machine. ``note`` gets the share of
+    candidates done, and it in words.
     """
     tried, judge = [], certify_from(problem, x0)
     for index, constants in enumerate(candidates):
-        note(index)
+        note(index / len(candidates), f"{index} of {len(candidates)} points tried")
         result = solve(problem, x0, build(method, constants), stop=MaxOracleCalls(calls), record=0)
         x = result.x_last
         worst = float(judge(x, result.multipliers_last, problem.evaluate(x)).relative.worst)
