@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
 
 from gdpa.base.typing import Vector
 from gdpa.core.problem import Evaluation, Problem
@@ -91,10 +90,15 @@ class Network:
         return rows
 
 
+def sigmoid(z: Vector) -> Vector:
+    """Return 1 / (1 + exp(-z)) without overflow."""
+    return (1 + np.tanh(z / 2)) / 2
+
+
 def pairwise_sigmoid(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
     """The loss of Neyman-Pearson classification: sum_(i != j) sigmoid(s_i - s_j) for a sample of class j."""
     every = np.arange(len(scores))
-    terms = expit(scores - scores[every, targets][:, None])
+    terms = sigmoid(scores - scores[every, targets][:, None])
     terms[every, targets] = 0.0
     slopes = terms * (1 - terms)
     slopes[every, targets] = -slopes.sum(axis=1)
@@ -105,12 +109,12 @@ def logistic(scores: Vector, targets: Vector) -> tuple[Vector, Vector]:
     """The logistic loss log(1 + exp(-s)) for target 1 and log(1 + exp(s)) for target 0, of one score s."""
     sign = 1 - 2 * targets
     margin = scores[:, 0] * sign
-    return np.logaddexp(0, margin), (sign * expit(margin))[:, None]
+    return np.logaddexp(0, margin), (sign * sigmoid(margin))[:, None]
 
 
 def soft_decision(scores: Vector, targets: Vector, temperature: float) -> tuple[Vector, Vector]:
     """The smooth stand-in sigmoid(s / temperature) of the decision 1[s > 0], of one score s."""
-    value = expit(scores[:, 0] / temperature)
+    value = sigmoid(scores[:, 0] / temperature)
     return value, (value * (1 - value) / temperature)[:, None]
 
 
