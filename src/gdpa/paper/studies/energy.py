@@ -265,42 +265,38 @@ INTRODUCTION = (
 )
 
 
-class Results:
-    """The networks of all records: ``cells`` maps (network, budget, method) to the chosen ones, one row per seed."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self.records = records
-        self.budgets = sorted({b for record in records for b in record.unit.config["budgets"]}, reverse=True)
-        networks = sorted({record.unit.setting for record in records}, reverse=True)
-        #: The dense networks, one row per record.
-        self.dense = {n: [r.summary["dense"] for r in records if r.unit.setting == n] for n in networks}
-        rows = [((r.unit.setting, row["budget"], row["method"]), row) for r in records for row in r.summary["chosen"]]
-        keys = itertools.product(networks, self.budgets, (*METHODS, SCRATCH))
-        self.cells = {key: found for key in keys if (found := [row for own, row in rows if own == key])}
+#: The chosen networks by (network, budget, method), a row per seed; "dense" in a row is the row of the dense network.
+Cells = dict[tuple[str, float, str], list[Row]]
 
 
 def section(records: Sequence[Record]) -> Section:
     """Return the figures, tables and verdicts."""
     if not records:
         return Section(INTRODUCTION, (), (), ())
-    results = Results(records)
+    networks = sorted({record.unit.setting for record in records}, reverse=True)
+    budgets = sorted({b for record in records for b in record.unit.config["budgets"]}, reverse=True)
+    cells: Cells = {key: [] for key in itertools.product(networks, budgets, (*METHODS, SCRATCH))}
+    for record in records:
+        for row in record.summary["chosen"]:
+            cells[record.unit.setting, row["budget"], row["method"]].append({**row, "dense": record.summary["dense"]})
+    cells = {key: rows for key, rows in cells.items() if rows}
     return Section(
-        f"{INTRODUCTION} {_settings(results)}",
-        charts=(_accuracy_chart(results), _widths_chart(results)),
-        tables=(_accuracy_table(results), _size_table(results), _training_table(results)),
-        verdicts=_verdicts(results),
+        f"{INTRODUCTION} {_settings(records, networks)}",
+        charts=(_accuracy_chart(cells), _widths_chart(cells)),
+        tables=(_accuracy_table(cells), _size_table(cells), _training_table(records, cells)),
+        verdicts=_verdicts(cells),
     )
 
 
-def _settings(results: Results) -> str:
+def _settings(records: Sequence[Record], networks: Sequence[str]) -> str:
     """Return the settings of the runs in words."""
-    config = results.records[0].unit.config
+    config = records[0].unit.config
     first, under, after = config["epochs"]
-    seeds = sorted({record.unit.seed for record in results.records})
+    seeds = sorted({record.unit.seed for record in records})
     rates = " and ".join(f"{rate:g}" for rate in config["rates"])
     errors = ", ".join(
-        f"{100 * max(r.summary['fit_error'] for r in results.records if r.unit.setting == network):.2g} % ({network})"
-        for network in results.dense
+        f"{100 * max(r.summary['fit_error'] for r in records if r.unit.setting == network):.2g} % ({network})"
+        for network in networks
     )
     return (
         f"{config['images']} training images, seed{'s' if len(seeds) > 1 else ''} "
@@ -312,6 +308,14 @@ def _settings(results: Results) -> str:
     )
 
 
+def _column(rows: Sequence[Row], name: str) -> Vector:
+    return np.array([row[name] for row in rows])
+
+
+def _dense(cells: Cells, network: str) -> list[Row]:
+    return [row["dense"] for (name, _, _), rows in cells.items() if name == network for row in rows]
+
+
 def _curve(method: str, color: int, x: Any, values: Vector) -> list[Series]:
     """Return a line with its band, and points on it; ``values`` has a row per seed."""
     mean = values.mean(axis=0)
@@ -319,22 +323,16 @@ def _curve(method: str, color: int, x: Any, values: Vector) -> list[Series]:
     return [line, Series(method, x, mean, "points", color)]
 
 
-def _column(rows: Sequence[Row], name: str) -> Vector:
-    return np.array([row[name] for row in rows])
-
-
-def _accuracy_chart(results: Results) -> Chart:
+def _accuracy_chart(cells: Cells) -> Chart:
     """Return test accuracy against the energy used, one panel per network."""
-    panels = []
-    for network in results.dense:
+    panels, ends = [], [100 * pick(budget for _, budget, _ in cells) for pick in (min, max)]
+    for network in dict.fromkeys(name for name, _, _ in cells):
         series: list[Series] = []
         for color, method in enumerate((*METHODS, SCRATCH)):
-            found = [rows for b in results.budgets if (rows := results.cells.get((network, b, method)))]
-            if found:
+            if found := [rows for (name, _, own), rows in cells.items() if (name, own) == (network, method)]:
                 energy = [100 * float(_column(rows, "energy").mean()) for rows in found]
                 series += _curve(method, color, energy, np.array([_column(rows, "test") for rows in found]).T)
-        ends = [100 * min(results.budgets), 100 * max(results.budgets)]
-        dense = float(_column(results.dense[network], "test").mean())
+        dense = float(_column(_dense(cells, network), "test").mean())
         series.append(Series("dense network", ends, [dense, dense], "dashed", DENSE))
         panels.append(Panel(network, "true energy (% of dense)", "test accuracy (%)", series, log_x=False, log_y=False))
     caption = (
@@ -344,15 +342,16 @@ def _accuracy_chart(results: Results) -> Chart:
     return Chart("energy-accuracy", "Test accuracy against energy", caption, panels, columns=2)
 
 
-def _widths_chart(results: Results) -> Chart:
+def _widths_chart(cells: Cells) -> Chart:
     """Return the share of channels kept in every hidden width, one panel per network and budget."""
     panels = []
-    for network, budget in itertools.product(results.dense, results.budgets):
-        full = _widths(results.dense[network][0])
+    places = dict.fromkeys((network, budget) for network, budget, _ in cells)
+    for network, budget in places:
+        full = _widths(_dense(cells, network)[0])
         ticks = {float(place): f"{place} (of {width})" for place, width in enumerate(full, 1)}
         series: list[Series] = []
         for color, method in enumerate(METHODS):
-            if rows := results.cells.get((network, budget, method)):
+            if rows := cells.get((network, budget, method)):
                 shares = np.array([_widths(row) for row in rows]) / full * 100
                 series += _curve(method, color, np.arange(1, len(full) + 1), shares)
         name = f"{network}, {budget:.0%} of the energy"
@@ -362,7 +361,7 @@ def _widths_chart(results: Results) -> Chart:
         "Channels that are kept in each hidden width",
         "Shares of the dense widths, which stand in brackets. Lines: means over seeds; bands: least and most.",
         panels,
-        columns=max(1, len(results.budgets)),
+        columns=len({budget for _, budget in places}),
     )
 
 
@@ -370,10 +369,10 @@ def _widths(row: Row) -> Vector:
     return np.array([int(width) for width in row["widths"].split("-")])
 
 
-def _accuracy_table(results: Results) -> Table:
+def _accuracy_table(cells: Cells) -> Table:
     rows: list[list[Any]] = []
-    for (network, budget, method), found in results.cells.items():
-        dense, ours = results.dense[network], results.cells.get((network, budget, GDPA))
+    for (network, budget, method), found in cells.items():
+        dense, ours = _dense(cells, network), cells.get((network, budget, GDPA))
         if network not in {row[0] for row in rows}:
             rows.append([network, "all", "dense", dense[0]["widths"], 1.0, _spread(dense, "test"), None, None])
         before = _spread(found, "before fine-tuning") if "before fine-tuning" in found[0] else None
@@ -388,38 +387,37 @@ def _accuracy_table(results: Results) -> Table:
     return Table("Accuracy at equal energy: means over seeds, in brackets least and most", head, rows)
 
 
-def _ratios(results: Results, network: str, found: Sequence[Row]) -> tuple[float, float, float]:
+def _ratios(found: Sequence[Row]) -> tuple[float, float, float]:
     """Return how many times smaller parameters, multiply-accumulates and time of a call are than the dense ones."""
-    dense = results.dense[network][0]
-    parameters, macs = (min(dense[name] / row[name] for row in found) for name in ("parameters", "macs"))
+    parameters, macs = (min(row["dense"][name] / row[name] for row in found) for name in ("parameters", "macs"))
     return parameters, macs, min(row["dense seconds"] / row["seconds"] for row in found)
 
 
-def _size_table(results: Results) -> Table:
+def _size_table(cells: Cells) -> Table:
     rows = []
-    for (network, budget, method), found in results.cells.items():
+    for (network, budget, method), found in cells.items():
         if method == GDPA:
-            parameters, macs, times = _ratios(results, network, found)
+            parameters, macs, times = _ratios(found)
             numbers = (parameters, macs, min(1 / row["energy"] for row in found), times)
             rows.append([network, f"{budget:.0%}", *(f"{number:.1f}" for number in numbers)])
     head = ("network", "budget", "parameters", "multiply-accumulates", "energy", "time of a call with 256 images")
     return Table(f"How many times smaller the network of {GDPA} is than the dense one (least over seeds)", head, rows)
 
 
-def _training_table(results: Results) -> Table:
+def _training_table(records: Sequence[Record], cells: Cells) -> Table:
     tried: dict[tuple[str, str], set[str]] = {}
-    for record in results.records:
-        for method, variant in zip(*(record.columns.get(name, ()) for name in ("method", "variant")), strict=True):
-            if method == record.unit.method:
-                tried.setdefault((record.unit.setting, method), set()).add(str(variant))
+    for record in records:
+        columns = (record.columns.get(name, ()) for name in ("method", "variant"))
+        own = {str(variant) for method, variant in zip(*columns, strict=True) if method == record.unit.method}
+        tried.setdefault((record.unit.setting, record.unit.method), set()).update(own)
     rows: list[list[Any]] = []
-    for (network, budget, method), found in results.cells.items():
+    for (network, budget, method), found in cells.items():
         if method != SCRATCH:
             prices = [", ".join(f"{row[key]:.3g}" for key in row if key.startswith("price of ")) for row in found]
             violations = [f"{row['largest violation']:.3f}" for row in found if "largest violation" in row]
-            cells = ("; ".join(prices) if any(prices) else None, ", ".join(violations) or None)
+            last = ("; ".join(prices) if any(prices) else None, ", ".join(violations) or None)
             chosen = "; ".join(row["variant"] for row in found)
-            rows.append([network, f"{budget:.0%}", method, len(tried.get((network, method), ())), chosen, *cells])
+            rows.append([network, f"{budget:.0%}", method, len(tried.get((network, method), ())), chosen, *last])
     head = (
         *("network", "budget", "method", "variants tried", "chosen, by seed"),
         *("GDPA's multipliers (widths, energy)", "largest violation before pruning"),
@@ -427,26 +425,26 @@ def _training_table(results: Results) -> Table:
     return Table("Variants and multipliers", head, rows)
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _verdicts(cells: Cells) -> list[Verdict]:
     """Judge energy, accuracy beside each rival, and size."""
     inside: list[Finding] = []
     smaller: list[Finding] = []
     as_good: dict[str, list[Finding]] = {rival: [] for rival in METHODS[1:]}
-    for (network, budget, method), found in results.cells.items():
+    for (network, budget, method), found in cells.items():
         if method != GDPA:
             continue
         where = f"{network}, {budget:.0%}:"
         shares = ", ".join(f"{100 * row['energy']:.2f} %" for row in found)
         inside.append((all(row["energy"] <= budget for row in found), f"{where} {shares}."))
         for rival, judged in as_good.items():
-            if others := results.cells.get((network, budget, rival)):
+            if others := cells.get((network, budget, rival)):
                 ours, theirs = _column(found, "test"), _column(others, "test")
                 gap = ours.mean() - theirs.mean()
                 several = 1 < len(ours) == len(theirs)
                 each = f" (by seed {', '.join(f'{value:+.2f}' for value in ours - theirs)})" if several else ""
                 words = f"{'better' if gap >= 0 else 'worse'} by {abs(gap):.2f} points{each}."
                 judged.append((bool(gap >= 0), f"{where} {words}"))
-        parameters, macs, times = _ratios(results, network, found)
+        parameters, macs, times = _ratios(found)
         words = f"{parameters:.1f} times fewer parameters, {macs:.1f} times fewer multiply-accumulates, a call"
         smaller.append((min(parameters, macs, times) > 1, f"{where} {words} {times:.1f} times as fast."))
     own: dict[str, Any] = {"ours": True, "strict": True}
