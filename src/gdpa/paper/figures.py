@@ -77,10 +77,10 @@ class Chart:
     columns: int = 3
 
 
-def place(values: Numbers, log: bool) -> Vector:
-    """Return the values with NaN in place of those that a logarithmic axis has no place for.
+def mask_nonpositive(values: Numbers, log: bool) -> Vector:
+    """Return the values, on a logarithmic axis with NaN for those that are not positive.
 
-    >>> place([1, 0, 3], log=True).tolist()
+    >>> mask_nonpositive([1, 0, 3], log=True).tolist()
     [1.0, nan, 3.0]
     """
     array = np.asarray(values, dtype=float)
@@ -157,8 +157,9 @@ def _draw_panel(axes: Any, panel: Panel, handles: dict[str, Any], name: Callable
     axes.grid(True, which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     for series in panel.series:
-        x, y, color = place(series.x, panel.log_x), place(series.y, panel.log_y), COLORS[series.color % len(COLORS)]
-        edges = [place(edge, panel.log_y) for edge in (series.low, series.high) if edge is not None]
+        x, y = mask_nonpositive(series.x, panel.log_x), mask_nonpositive(series.y, panel.log_y)
+        edges = [mask_nonpositive(edge, panel.log_y) for edge in (series.low, series.high) if edge is not None]
+        color = COLORS[series.color % len(COLORS)]
         line = {"linestyle": STYLES[series.style], "linewidth": 1.4, "color": color, "zorder": 2}
         if series.style == "points":
             line |= {"marker": "o", "markersize": 3.8, "markerfacecolor": "white", "markeredgewidth": 1.1, "zorder": 3}

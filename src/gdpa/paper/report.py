@@ -57,8 +57,8 @@ def write_report(folder: Folder) -> Path:
     parts = [_part(folder, name) for name in present]
     verdicts = [(part, verdict) for part in parts for verdict in part.section.verdicts]
     claims = {
-        title: [(part, verdict) for part, verdict in verdicts if verdict.ours is ours]
-        for title, ours in (("The paper's claims", False), ("Claims of this library", True))
+        "The paper's claims": [(part, verdict) for part, verdict in verdicts if not verdict.ours],
+        "Claims of this library": [(part, verdict) for part, verdict in verdicts if verdict.ours],
     }
     pages = Environment(loader=PackageLoader("gdpa.paper", ""), autoescape=True, undefined=StrictUndefined)
     pages.globals.update(words=WORDS, kinds=KINDS, anchor=anchor, show=show)

@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -194,9 +194,8 @@ def _as_engine(engine: str | Engine) -> Engine:
     """Return the engine of a name."""
     if isinstance(engine, Engine):
         return engine
-    kinds = {"local": "shard.Engine", "ray": "ray.Ray", "torch": "torch.Torch"}
+    kinds = {"local": "shard:Engine", "ray": "ray:Ray", "torch": "torch:Torch"}
     if engine not in kinds:
         raise ValueError(f"engine must be 'local', 'ray', 'torch' or a gdpa.sharded.Engine, got {engine!r}")
-    module, _, name = kinds[engine].partition(".")
     with needed_by(f"engine={engine!r}"):
-        return getattr(import_module(f"gdpa.sharded.{module}"), name)()  # type: ignore[no-any-return]
+        return resolve_name(f"gdpa.sharded.{kinds[engine]}")()  # type: ignore[no-any-return]
