@@ -14,8 +14,8 @@ from gdpa.torch.certify import ModelCertificate, certify, choose
 from gdpa.torch.confidence import NewData, Statement, tighten
 from gdpa.torch.constrained import ConstrainedOptimizer, constrain
 from gdpa.torch.finish import Finished
+from gdpa.torch.gdpa import GDPA, PowerLR
 from gdpa.torch.limits import Limit, Limits, at_least, at_most, between, equal_to
-from gdpa.torch.optimizer import GDPA, PowerLR
 from gdpa.torch.record import CSVWriter, TensorBoardWriter, scalars
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.staging import NonFiniteWarning

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,10 +15,12 @@ from gdpa.core.certificate import Certificate, certificate_at
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import ReferencePoint
 from gdpa.torch.confidence import NewData, estimate, judge
-from gdpa.torch.core import MultiplierOptimizer
 from gdpa.torch.report import Report, Snapshot
 from gdpa.torch.roster import Constraints, Roster
 from gdpa.torch.terms.term import Term, has_terms, proxy
+
+if TYPE_CHECKING:
+    from gdpa.torch.constrained import ConstrainedOptimizer
 
 #: The answer of ``losses(model, batch)``: (f, g), or (f, g, counts), or (f, g, counts, samples).
 Losses = Callable[[torch.nn.Module, Any], tuple[Any, ...]]
@@ -67,7 +69,7 @@ def certify(
     *,
     constraints: Constraints | None = None,
     equalities: Sequence[str | int] = (),
-    optimizer: MultiplierOptimizer | None = None,
+    optimizer: ConstrainedOptimizer | None = None,
     combine: Callable[[torch.Tensor], tuple[Any, Any]] | None = None,
     tolerance: float = 0.0,
     stationarity: bool = True,

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gdpa.torch import compat
 from gdpa.torch.certify import Losses, ModelCertificate, best, certify
-from gdpa.torch.core import MultiplierOptimizer
+
+if TYPE_CHECKING:
+    from gdpa.torch.constrained import ConstrainedOptimizer
 
 #: Share of the size of a limit by which it may be violated and still counts as met.
 TOLERANCE = 0.01
@@ -78,7 +80,7 @@ class Finished:
 
 
 def finish(
-    optimizer: MultiplierOptimizer,
+    optimizer: ConstrainedOptimizer,
     model: torch.nn.Module,
     loader: Iterable[Any],
     losses: Losses,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gdpa.base.extras import needed_by
-from gdpa.torch.dual import ROWS, DualState
+from gdpa.torch.dual import DualState
 from gdpa.torch.report import Report, Snapshot, diagnose, means, rows_of
 from gdpa.torch.staging import Stage
 
@@ -63,7 +63,8 @@ class Record:
         self._last = (stage.objective, values)
         if stage.guarded:
             return
-        done, multipliers = updates["dual_steps"], updates.get(ROWS) or self._dual.entries["multipliers"].clone()
+        done, multipliers = updates["dual_steps"], self._dual.entries["multipliers"]
+        multipliers = multipliers.tolist() if type(values) is list else multipliers.clone()
         self._steps.append((values, multipliers))
         if self._roster.size <= MANY:
             if done % self._stride == 0:
@@ -107,10 +108,9 @@ class Record:
         return g, diagnose(self._roster, g, multipliers, ratio)
 
     def _table(self, rows: Sequence[Any]) -> Any:
-        """Return the numbers of some steps as an array in the user's order; of states, the multipliers."""
+        """Return the numbers of some steps as an array in the user's order."""
         listed = [row if type(row) is list else torch.as_tensor(row, device="cpu").tolist() for row in rows]
-        table = [[entry[0] if type(entry) is tuple else entry for entry in row] for row in listed]
-        return np.array(table)[:, np.argsort(self._roster.order)]
+        return np.array(listed)[:, np.argsort(self._roster.order)]
 
     def _warn_of_unattainable(self, step: int) -> None:
         """Log once, while training runs, which limits look unattainable."""

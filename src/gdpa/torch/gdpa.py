@@ -13,13 +13,12 @@ from gdpa.base.checks import check_at_least, check_inside, check_positive
 from gdpa.base.schedules import Power
 from gdpa.base.sets import ConvexSet
 from gdpa.torch import compat
-from gdpa.torch.core import MultiplierOptimizer
+from gdpa.torch.constrained import ConstrainedOptimizer, check_domain
 from gdpa.torch.roster import Constraints
 from gdpa.torch.rules import Paper
-from gdpa.torch.staging import Stage
 
 
-class GDPA(MultiplierOptimizer):
+class GDPA(ConstrainedOptimizer):
     r"""Gradient descent and perturbed ascent, eq. (alg) of the paper, over the parameters of a model.
 
     .. math::
@@ -102,26 +101,30 @@ class GDPA(MultiplierOptimizer):
         check_positive(beta=_number(beta))
         check_inside(0, 1, tau=_number(tau))
         check_inside(-math.inf, math.inf, lr_power=lr_power, beta_power=beta_power)
-        self._prepare(
-            Paper(beta, tau, beta_power), constraints, equalities=equalities, accumulate=accumulate, nan=nan,
-            process_group=process_group, capturable=capturable,
-        )  # fmt: skip
         self._domain = check_domain(domain)
-        super().__init__(params, {"lr": lr, "lr_power": lr_power, "foreach": foreach})
-        self.dual_state.install()
+        super().__init__(
+            _Descent(params, {"lr": lr, "lr_power": lr_power, "foreach": foreach}), constraints,
+            Paper(beta, tau, beta_power), False, capturable, equalities=equalities, accumulate=accumulate, nan=nan,
+            process_group=process_group,
+        )  # fmt: skip
+
+    def _descend(self, skip: torch.Tensor | None, compiling: bool) -> None:
+        base: Any = self.base
+        base.r, base.skip = self.dual_state.entries["dual_steps"] + 1, skip
+        compat.take_step(base, compiling)
+
+
+class _Descent(torch.optim.Optimizer):
+    """Eq. (primal) of the paper without its projection: ``x <- x - lr r^lr_power grad``, unless ``skip`` is 1."""
+
+    r: Any = 1
+    skip: torch.Tensor | None = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; its ``domain`` is the set of its parameters."""
         group = dict(param_group)
-        domain = check_domain(group.pop("domain", self._domain))
         if "lr" in group:
             check_at_least(0, lr=_number(group["lr"]))
         super().add_param_group(group)
-        self._domains.append(domain)
-        if domain is not None:
-            with torch.no_grad():
-                for p in self.param_groups[-1]["params"]:
-                    domain.check_dimension(p.shape[-1] if p.ndim else 1)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -129,27 +132,27 @@ class GDPA(MultiplierOptimizer):
             group.setdefault("foreach", None)
             group.setdefault("lr_power", -1 / 3)
 
-    def _descend(self, stage: Stage | None, skip: torch.Tensor | None, compiling: bool) -> None:
-        r = self.dual_state.entries["dual_steps"] + 1 if stage is None else stage.updates["dual_steps"]
-        for group in self.param_groups:
-            params: list[torch.Tensor] = []
-            grads: list[torch.Tensor] = []
-            for p in group["params"]:
-                if (grad := p.grad) is None:
-                    continue
-                if grad.is_sparse:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        enabled = torch.is_grad_enabled()
+        compat.set_grad_enabled(False)
+        try:
+            for group in self.param_groups:
+                params = [p for p in group["params"] if p.grad is not None]
+                grads: list[Any] = [p.grad for p in params]
+                if any(grad.is_sparse for grad in grads):
                     raise RuntimeError("GDPA does not support sparse gradients; build the embedding with sparse=False")
-                params.append(p)
-                grads.append(grad)
-            if not params:
-                continue
-            alpha = group["lr"] * r ** group["lr_power"]
-            if isinstance(alpha, torch.Tensor) and alpha.ndim:
-                alpha = alpha.reshape(())
-            if skip is not None:
-                _subtract_unless(skip, params, grads, torch.as_tensor(alpha))
-            else:
-                _subtract(params, grads, alpha, group["foreach"] is not False)  # eq. (primal)
+                alpha = group["lr"] * self.r ** group["lr_power"]
+                if isinstance(alpha, torch.Tensor) and alpha.ndim:
+                    alpha = alpha.reshape(())
+                if self.skip is not None:
+                    _subtract_unless(self.skip, params, grads, torch.as_tensor(alpha))
+                elif params:
+                    _subtract(params, grads, alpha, group["foreach"] is not False)
+        finally:
+            compat.set_grad_enabled(enabled)
+
+
+_Descent.__name__ = GDPA.__name__  # in the labels of profilers
 
 
 class PowerLR(LRScheduler):
@@ -209,13 +212,6 @@ def _fusable(p: torch.Tensor, g: torch.Tensor) -> bool:
     if p.stride() != g.stride() or not p.is_contiguous():
         return False
     return p.dtype is torch.float32 if p.is_cpu else p.is_cuda and p.dtype is not torch.float64
-
-
-def check_domain(domain: Any) -> ConvexSet | None:
-    """Return ``domain`` if it is a set or None."""
-    if domain is not None and not isinstance(domain, ConvexSet):
-        raise TypeError(f"domain must be a gdpa.ConvexSet or None, got {domain!r}")
-    return domain
 
 
 def _number(value: Any) -> Any:
