@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gdpa.torch import compat
 
@@ -15,23 +15,28 @@ def test_profiler_enabled():
         assert compat.profiler_enabled()
 
 
-def test_set_grad_enabled():
-    compat.set_grad_enabled(False)
-    try:
-        assert not torch.is_grad_enabled()
-    finally:
-        compat.set_grad_enabled(True)
+def test_call_without_gradients():
+    seen = []
+    compat.call_without_gradients(lambda *args: seen.append((args, torch.is_grad_enabled())), 1, 2)
+    assert seen == [((1, 2), False)]
+    assert torch.is_grad_enabled()
+    with pytest.raises(ZeroDivisionError):
+        compat.call_without_gradients(lambda: 1 / 0)
     assert torch.is_grad_enabled()
 
 
-def test_step_is_watched():
+def test_take_step_serves_every_hook():
     opt = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    assert not compat.step_is_watched(opt)
-    for register in (opt.register_step_pre_hook, opt.register_step_post_hook, register_optimizer_step_pre_hook):
-        handle = register(lambda *_: None)
-        assert compat.step_is_watched(opt)
+    seen = []
+    for register in (
+        *(opt.register_step_pre_hook, opt.register_step_post_hook),
+        *(register_optimizer_step_pre_hook, register_optimizer_step_post_hook),
+    ):
+        handle = register(lambda *_: seen.append("hook"))
+        compat.take_step(opt)
         handle.remove()
-    assert not compat.step_is_watched(opt)
+    compat.take_step(opt)
+    assert len(seen) == 4
 
 
 def test_take_step():

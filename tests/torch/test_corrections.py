@@ -12,8 +12,8 @@ import torch
 
 import gdpa.torch
 from gdpa.torch import CSVWriter, Limits, NonFiniteWarning, at_least, at_most, between, certify
+from gdpa.torch.limits import Roster
 from gdpa.torch.report import diagnose
-from gdpa.torch.roster import Roster
 from tests.torch.helpers import KINDS, batch, duals, flat, make, network, same, terms, train
 
 

@@ -11,8 +11,8 @@ import torch
 
 import gdpa.torch
 from gdpa.torch import CSVWriter, Limits, TensorBoardWriter, at_least, at_most, between, equal_to
+from gdpa.torch.limits import Roster
 from gdpa.torch.report import diagnose
-from gdpa.torch.roster import Roster
 from tests.torch.helpers import batch, make, network, terms, train
 
 

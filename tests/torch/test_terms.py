@@ -8,8 +8,7 @@ import torch
 
 import gdpa.torch
 from gdpa.torch import Limits, at_least, at_most, between, terms
-from gdpa.torch.terms import Term
-from gdpa.torch.terms.term import resolve
+from gdpa.torch.terms import Term, resolve
 
 N = 200
 

@@ -10,14 +10,12 @@ with needed_by("gdpa.torch"):
     import torch as _torch  # noqa: F401
 
 from gdpa.torch import terms
-from gdpa.torch.certify import ModelCertificate, certify, choose
+from gdpa.torch.certify import Finished, ModelCertificate, certify, choose
 from gdpa.torch.confidence import NewData, Statement, tighten
 from gdpa.torch.constrained import ConstrainedOptimizer, constrain
-from gdpa.torch.finish import Finished
 from gdpa.torch.gdpa import GDPA, PowerLR
 from gdpa.torch.limits import Limit, Limits, at_least, at_most, between, equal_to
-from gdpa.torch.record import CSVWriter, TensorBoardWriter, scalars
-from gdpa.torch.report import Report, Snapshot
+from gdpa.torch.report import CSVWriter, Report, Snapshot, TensorBoardWriter, scalars
 from gdpa.torch.staging import NonFiniteWarning
 
 __all__ = [

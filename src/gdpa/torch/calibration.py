@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdpa.torch.pooling import Group
-from gdpa.torch.roster import Roster
+from gdpa.torch.limits import Roster
 from gdpa.torch.rules.base import Entries, Entry, Part
+from gdpa.torch.staging import Group
 
 _logger = logging.getLogger("gdpa.torch")
 

@@ -22,19 +22,17 @@ from torch.optim.optimizer import (
 #: Whether a profiler records. The public wrapper of ``Optimizer.step`` checks the same at several microseconds a step.
 profiler_enabled: Callable[[], bool] = _profiler_enabled
 
-#: Switch gradients on or off. ``torch.no_grad()`` does the same at several times the cost.
-set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
+_set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
 
-def step_is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a profiler or a hook observes the optimizer's ``step``."""
-    return bool(
-        _profiler_enabled()
-        or optimizer._optimizer_step_pre_hooks
-        or optimizer._optimizer_step_post_hooks
-        or _global_optimizer_pre_hooks
-        or _global_optimizer_post_hooks
-    )
+def call_without_gradients(function: Callable[..., Any], *args: Any) -> None:
+    """Call ``function(*args)`` under ``torch.no_grad()``, which does the same at several times the cost."""
+    enabled = torch.is_grad_enabled()
+    _set_grad_enabled(False)
+    try:
+        function(*args)
+    finally:
+        _set_grad_enabled(enabled)
 
 
 #: The code of torch's two wrappers of ``step``: the outer labels the step for profilers and calls hooks, the inner
@@ -49,20 +47,21 @@ def take_step(optimizer: torch.optim.Optimizer, compiling: bool = False) -> None
     A step that was replaced, on the instance or in a subclass, is called as it is.
     """
     step: Any = type(optimizer).step
-    plain = getattr(step, "__code__", None) is _OUTER and "step" not in vars(optimizer)
-    if not plain or compiling or step_is_watched(optimizer):
+    if (
+        compiling
+        or getattr(step, "__code__", None) is not _OUTER
+        or "step" in vars(optimizer)
+        or _profiler_enabled()
+        or optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks
+        or _global_optimizer_post_hooks
+    ):
         optimizer.step()
-        return
-    step = step.__wrapped__
-    if step.__code__ is not _INNER or optimizer.defaults["differentiable"]:
-        step(optimizer)
-        return
-    enabled = torch.is_grad_enabled()
-    set_grad_enabled(False)
-    try:
+    elif step.__wrapped__.__code__ is not _INNER or optimizer.defaults["differentiable"]:
         step.__wrapped__(optimizer)
-    finally:
-        set_grad_enabled(enabled)
+    else:
+        call_without_gradients(step.__wrapped__.__wrapped__, optimizer)
 
 
 def restore_hooks(optimizer: torch.optim.Optimizer) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gdpa.torch.limits import Limit, Limits
-from gdpa.torch.terms.term import Mean, Term, has_terms
+from gdpa.torch.terms import Mean, Term, has_terms
 
 #: Searches for a number of samples give up beyond this factor.
 MOST = 1e9

@@ -12,15 +12,13 @@ from torch.compiler import is_compiling
 
 from gdpa.base.sets import ConvexSet
 from gdpa.torch import compat
+from gdpa.torch.certify import EVERY, average_, finish
 from gdpa.torch.dual import AWAITED, DualState
-from gdpa.torch.finish import EVERY, Finished, average_, finish
-from gdpa.torch.pooling import Group, Pool, initialized
-from gdpa.torch.record import Observer, Record
-from gdpa.torch.report import Report, Snapshot
-from gdpa.torch.roster import Constraints, Roster, objective
+from gdpa.torch.limits import Constraints, Roster, objective
+from gdpa.torch.report import Observer, Record, Report, Snapshot
 from gdpa.torch.rules import Rule, make_rule
-from gdpa.torch.staging import TWICE, GradientCheck, Phase, Stage, any_gradient
-from gdpa.torch.terms.term import has_terms, resolve
+from gdpa.torch.staging import TWICE, GradientCheck, Group, Phase, Pool, Stage, any_gradient, initialized
+from gdpa.torch.terms import has_terms, resolve
 
 
 def constrain(
@@ -471,9 +469,7 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
             dual.write(dual.calibrate(f, vector, batch, None, self._group, everything=True))
         dual.settle()
 
-    def finish(self, model: torch.nn.Module, loader: Iterable[Any], losses: Any, **kwargs: Any) -> Finished:
-        """Load the better of the last and the averaged weights into ``model``; see `gdpa.torch.finish.finish`."""
-        return finish(self, model, loader, losses, **kwargs)
+    finish = finish
 
     # State: everything survives deepcopy and pickle; dictionaries are cloned both ways and matched by name.
 

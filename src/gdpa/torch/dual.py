@@ -15,10 +15,9 @@ from torch.compiler import is_compiling
 
 from gdpa.base.checks import is_number
 from gdpa.torch import calibration, compat
-from gdpa.torch.pooling import Group
-from gdpa.torch.roster import Roster
+from gdpa.torch.limits import Roster
 from gdpa.torch.rules.base import LARGEST, MOST_STEPS, Entries, Entry, Part, Row, Rule, advance, advance_rows
-from gdpa.torch.staging import Batch, Stage
+from gdpa.torch.staging import Batch, Group, Stage
 
 #: Up to this many constraints the dual state is in ``param_groups[0]``, which every checkpoint format saves.
 #: Above, it is kept apart: the flat form of distributed checkpoints repeats a group's entries for every parameter.

@@ -14,7 +14,7 @@ from gdpa.base.schedules import Power
 from gdpa.base.sets import ConvexSet
 from gdpa.torch import compat
 from gdpa.torch.constrained import ConstrainedOptimizer, check_domain
-from gdpa.torch.roster import Constraints
+from gdpa.torch.limits import Constraints
 from gdpa.torch.rules import Paper
 
 
@@ -133,23 +133,26 @@ class _Descent(torch.optim.Optimizer):
             group.setdefault("lr_power", -1 / 3)
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        enabled = torch.is_grad_enabled()
-        compat.set_grad_enabled(False)
-        try:
-            for group in self.param_groups:
-                params = [p for p in group["params"] if p.grad is not None]
-                grads: list[Any] = [p.grad for p in params]
-                if any(grad.is_sparse for grad in grads):
+        compat.call_without_gradients(self._move)
+
+    def _move(self) -> None:
+        for group in self.param_groups:
+            params: list[torch.Tensor] = []
+            grads: list[torch.Tensor] = []
+            for p in group["params"]:
+                if (grad := p.grad) is None:
+                    continue
+                if grad.is_sparse:
                     raise RuntimeError("GDPA does not support sparse gradients; build the embedding with sparse=False")
-                alpha = group["lr"] * self.r ** group["lr_power"]
-                if isinstance(alpha, torch.Tensor) and alpha.ndim:
-                    alpha = alpha.reshape(())
-                if self.skip is not None:
-                    _subtract_unless(self.skip, params, grads, torch.as_tensor(alpha))
-                elif params:
-                    _subtract(params, grads, alpha, group["foreach"] is not False)
-        finally:
-            compat.set_grad_enabled(enabled)
+                params.append(p)
+                grads.append(grad)
+            alpha = group["lr"] * self.r ** group["lr_power"]
+            if isinstance(alpha, torch.Tensor) and alpha.ndim:
+                alpha = alpha.reshape(())
+            if self.skip is not None:
+                _subtract_unless(self.skip, params, grads, torch.as_tensor(alpha))
+            elif params:
+                _subtract(params, grads, alpha, group["foreach"] is not False)
 
 
 _Descent.__name__ = GDPA.__name__  # in the labels of profilers
