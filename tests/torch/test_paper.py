@@ -147,6 +147,9 @@ def test_domain_must_fit_and_be_a_set():
         gdpa.torch.GDPA([x], 1, domain=lambda p: p)
     with pytest.raises(ValueError, match="the box has 2 bounds but x has 3"):
         gdpa.torch.GDPA([x], 1, domain=Box([0.0, 0.0], [1.0, 1.0]))
+    base = torch.optim.SGD([{"params": [x], "domain": Box([0.0, 0.0], [1.0, 1.0])}], lr=0.1)
+    with pytest.raises(ValueError, match="the box has 2 bounds but x has 3 coordinates"):
+        gdpa.torch.constrain(base, 1)
 
 
 def test_no_memory_per_parameter():

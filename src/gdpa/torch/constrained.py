@@ -17,7 +17,7 @@ from gdpa.torch.dual import AWAITED, DualState
 from gdpa.torch.limits import Constraints, Roster, objective
 from gdpa.torch.report import Observer, Record, Report, Snapshot
 from gdpa.torch.rules import Rule, make_rule
-from gdpa.torch.staging import TWICE, GradientCheck, Group, Phase, Pool, Stage, any_gradient, initialized
+from gdpa.torch.staging import TWICE, Batch, GradientCheck, Group, Phase, Pool, Stage, any_gradient, initialized
 from gdpa.torch.terms import has_terms, resolve
 
 
@@ -227,26 +227,23 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
             here = batch.present
             if here is not None:
                 vector = self._leave_out(g, vector, here)
-            updates, w = dual.weigh(batch, vector.dtype)
-            loss = f + torch.dot(vector, w)
-            stage = Stage(batch, f, loss, updates, self._capturable)
+            stage = self._weigh(batch, f, vector)
+            loss = stage.loss
         else:
             size, first = self._roster.sizes(vector.detach(), samples, counts, self._nan == "absent"), stage is None
             here = size[1:] > 0
             vector, f = self._leave_out(g, vector, here), torch.where(size[0] > 0, f, torch.zeros_like(f))
-            if pool.mode == "stale":
+            if pool.mode is None:  # the samples of this call and of other ranks
+                pool.forget()
+            if pool.mode != "exact":
                 pool.add(f, vector, size)
+            if pool.mode == "stale":
                 batch = dual.read(vector, samples=size)
                 stage = stage or Stage(batch, f, f, {}, self._capturable)
                 w = dual.entries["multipliers" if dual.rule.lagged else "stale_weights"].to(vector)
                 loss = f + torch.dot(vector, torch.where(here, w, torch.zeros_like(w)))
             else:
-                if pool.mode is None:  # the samples of this call and of other ranks
-                    pool.forget()
-                    pool.add(f, vector, size)
-                if stage is None:
-                    stage = self._weigh_means(vector)
-                    stage.calls = 0
+                stage = stage or self._weigh_means(vector)
                 stage.calls += 1
                 batch = stage.batch
                 share = pool.shares(size, batch.samples)  # type: ignore[arg-type]  # the pool's have samples
@@ -258,19 +255,24 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
             loss.retain_grad()  # 5 microseconds; no cheaper sign of the backward pass is sure
         return loss
 
-    def _weigh_means(self, like: torch.Tensor) -> Stage:
-        """Return a stage of the means in the pool, with the rule applied to them."""
-        means, samples = self._pool.means(like)
-        batch = self.dual_state.read(means[1:], samples=samples)
-        updates, w = self.dual_state.weigh(batch, means.dtype)
-        stage = Stage(batch, means[0], means[0] + torch.dot(means[1:], w), updates, self._capturable)
-        stage.weights = w.clone()
+    def _weigh(self, batch: Batch, f: torch.Tensor, g: torch.Tensor) -> Stage:
+        """Return the stage of a batch with f and g, to which the rule is applied; its loss is ``f + w . g``."""
+        updates, w = self.dual_state.weigh(batch, g.dtype)
+        loss = f + torch.dot(g, w)
+        stage = Stage(batch, f, loss, updates, self._capturable)
+        stage.loss, stage.weights = loss, w
         return stage
+
+    def _weigh_means(self, like: torch.Tensor) -> Stage:
+        """Return the stage of the means in the pool."""
+        means, samples = self._pool.means(like)
+        return self._weigh(self.dual_state.read(means[1:], samples=samples), means[0], means[1:])
 
     def _leave_out(self, g: Any, vector: torch.Tensor, present: Any) -> torch.Tensor:
         """Return the vector with 0 for absent constraints, out of its graph: a mean over no samples is 0 / 0."""
         if vector.is_cpu and not self._capturable:
-            if math.isfinite(vector.detach().sum().item()):
+            values = vector.detach()
+            if math.isfinite(sum(values.tolist()) if type(present) is list else values.sum().item()):
                 return vector  # the weight 0 is enough
             if isinstance(g, torch.Tensor):
                 compat.cut_divisions_by_zero(vector)
@@ -319,14 +321,14 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
                 return loss
             if "dual_steps" not in stage.updates:
                 dual.catch_up(stage)
-            skip = self._gradients.nonfinite(groups, stage.guarded, compiling)
+            found = self._gradients.nonfinite(groups, stage.guarded, compiling)
             if stage.guarded:
-                skip = dual.guard(stage, skip)
-            elif skip is not None and skip.item():
+                skip = dual.guard(stage, found)
+            elif found is not None and found.item():
                 self._skipped += 1
                 self._gradients.warn(groups, stage.batch, self._roster)
                 return loss
-        self._descend(skip if stage is not None and stage.guarded else None, compiling)
+        self._descend(skip, compiling)
         if self._domains.count(None) < len(self._domains):
             _project_(groups, self._domains)
         if self._averages:
@@ -371,7 +373,7 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
             updates, stage = stage.updates, self._weigh_means(stage.loss)
             stage.updates |= updates
             if not self.dual_state.rule.lagged:
-                stage.updates["stale_weights"] = stage.weights.double()
+                stage.updates["stale_weights"] = stage.weights.to(torch.float64, copy=True)
         self._pool.forget()
         return stage
 

@@ -69,7 +69,7 @@ class Stage:
     weights: torch.Tensor
     objective: Any
     check: Any
-    calls = 1
+    calls = 0
     guarded = False
     _phase = Phase.STAGED
     _arrived: Any = None
