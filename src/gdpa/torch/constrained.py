@@ -310,7 +310,7 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         stage, self._stage, dual = self._stage, None, self.dual_state
-        groups, compiling, skip = self.base.param_groups, is_compiling(), None
+        groups, compiling, done, skip = self.base.param_groups, is_compiling(), None, None
         if stage is not None:
             if not (compiling or stage.check_backward(groups)):  # the compiler does not see graphs of others
                 return loss
@@ -328,13 +328,12 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
                 self._skipped += 1
                 self._gradients.warn(groups, stage.batch, self._roster)
                 return loss
-        self._descend(skip, compiling)
+            done = stage.updates["dual_steps"]
+        self._descend(done, skip, compiling)
         if self._domains.count(None) < len(self._domains):
             _project_(groups, self._domains)
-        if self._averages:
-            done = 0 if stage is None else stage.updates["dual_steps"]
-            if done <= 1 or done % EVERY == 0:
-                average_(groups, self.base.state, done)
+        if self._averages and (done is None or done == 1 or done % EVERY == 0):
+            average_(groups, self.base.state, done or 0)
         if stage is not None:
             if stage.guarded:
                 (compat.uncompiled(dual.commit_guarded) if compiling else dual.commit_guarded)(stage)
@@ -345,8 +344,11 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
 
     step.hooked = True  # type: ignore[attr-defined]  # hooks run with the base optimizer's step, not twice
 
-    def _descend(self, skip: torch.Tensor | None, compiling: bool) -> None:
-        """Step the base optimizer with the gradients in ``.grad``, unless ``skip`` (on the device) is 1."""
+    def _descend(self, done: Any, skip: torch.Tensor | None, compiling: bool) -> None:
+        """Step the base optimizer with the gradients in ``.grad``, unless ``skip`` (on the device) is 1.
+
+        ``done`` is the number of the step among those that use the constraints; None if this one does not.
+        """
         if skip is None:
             compat.take_step(self.base, compiling)
         elif all(group.get("fused") for group in self.param_groups):

@@ -108,9 +108,9 @@ class GDPA(ConstrainedOptimizer):
             process_group=process_group,
         )  # fmt: skip
 
-    def _descend(self, skip: torch.Tensor | None, compiling: bool) -> None:
+    def _descend(self, done: Any, skip: torch.Tensor | None, compiling: bool) -> None:
         base: Any = self.base
-        base.r, base.skip = self.dual_state.entries["dual_steps"] + 1, skip
+        base.r, base.skip = self.dual_state.entries["dual_steps"] + 1 if done is None else done, skip
         compat.take_step(base, compiling)
 
 
