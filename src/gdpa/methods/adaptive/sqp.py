@@ -186,7 +186,7 @@ def _fit_multipliers(
     """
     own, g, violation, domain = (step.multipliers, step.gradient, 1.0), model.g, model.violation, problem.domain
     split = g.shape[-1] - problem.num_equalities
-    if g.shape[-1] > model.most_fitted:
+    if split > model.most_fitted:  # equalities are eliminated, however many there are
         return own
     sizes = abs(g[:split])
 
@@ -229,7 +229,7 @@ class Model:
         violation: the largest one.
         bounds: how far each coordinate may move down and up; None for the whole space.
         B: the matrix of second derivatives.
-        most_fitted: up to this many constraints have their best multipliers for x quickly found.
+        most_fitted: up to this many inequalities have their best multipliers for x quickly found.
     """
 
     c: Array
