@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gdpa.base.arrays import max_norm, namespace, row_sizes
@@ -97,9 +97,7 @@ class DampedGDPA(Method):
     tail: float = 8.0
     scaled: bool = True
 
-    card: ClassVar[MethodCard] = MethodCard(
-        "DampedGDPA (ours)", "primal-dual", "ncvx", "inequality, equality", "single-loop", "none"
-    )
+    card: ClassVar[MethodCard] = MethodCard("DampedGDPA (ours)", "primal-dual")
 
     def __post_init__(self) -> None:
         check_positive(beta=self.beta, theta=self.theta)
@@ -124,9 +122,9 @@ class DampedGDPA(Method):
 
     def update(self, problem: Problem, state: DampedState) -> DampedState:
         r = state.step + 1
-        x, beta = state.x, state.beta
+        x = state.x
         now = state.evaluation or problem.evaluate(x)
-        F = AugmentedLagrangian(state.multipliers, beta, self.tau, problem.num_equalities)
+        F = AugmentedLagrangian(state.multipliers, state.beta, self.tau, problem.num_equalities)
 
         w = F.weights(state.smoothed)
         gradient = now.pullback(w)
@@ -140,11 +138,11 @@ class DampedGDPA(Method):
 
         weight = float(r**self.tail)
         total = state.total + weight
-        return DampedState(
-            step=r, x=x_next, multipliers=multipliers, evaluation=then,
-            probe=Probe(x, w, now.objective, now.constraints, gradient, weight, now),
-            unit=state.unit, beta=beta, previous=x, smoothed=smoothed,
-            average=state.average + (weight / total) * (x - state.average), total=total,
+        average = state.average + (weight / total) * (x - state.average)
+        probe = Probe(x, w, now.objective, now.constraints, gradient, weight, now)
+        return replace(
+            state, step=r, x=x_next, multipliers=multipliers, evaluation=then, probe=probe, previous=x,
+            smoothed=smoothed, average=average, total=total,
         )  # fmt: skip
 
 

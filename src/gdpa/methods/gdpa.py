@@ -159,6 +159,4 @@ class LinearizedALM(Penalty):
     beta: StepSize = StepSize(Constant(1.0), exponent=1 / 3)
     tau: float = 0.0
 
-    card: ClassVar[MethodCard] = MethodCard(
-        "Linearized ALM (GDPA at tau = 0)", "primal-dual", constraint_type="inequality"
-    )
+    card: ClassVar = MethodCard("Linearized ALM (GDPA at tau = 0)", "primal-dual", constraint_type="inequality")

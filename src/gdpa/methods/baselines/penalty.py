@@ -144,9 +144,7 @@ class PDD(NestedMethod):
     epsilon: float = 1.0
     shrink: float = 0.9
 
-    card: ClassVar[MethodCard] = MethodCard(
-        "PDD (Shi and Hong, 2020)", "penalty", "ncvx", "equality", "double-loop", "none"
-    )
+    card: ClassVar = MethodCard("PDD (Shi and Hong, 2020)", "penalty", "ncvx", "equality", "double-loop")
 
     def __post_init__(self) -> None:
         check_positive(rho=self.rho, epsilon=self.epsilon)
