@@ -43,7 +43,6 @@ NUMERICS = (
     ("qp", "ROUNDS", 1),
     ("model", "PRIMAL_TOLERANCE", None),
     ("qp", "WORKING_SET", 10**9),
-    ("qp", "TALL", 10**9),
 )
 #: The same of the sparse algebra, which the sparse problems alone can tell.
 SPARSE = (

@@ -51,7 +51,7 @@ class Residuals(NamedTuple):
     @classmethod
     def of(cls, *sizes: Operand) -> Residuals:
         """Return the residuals as Python floats (they are compared in the loop), or as arrays for a batch."""
-        return cls(*(map(float, sizes) if sizes[0].ndim == 0 else sizes))
+        return cls(*map(float, sizes)) if sizes[0].ndim == 0 else cls(*sizes)
 
     @property
     def worst(self) -> Any:
@@ -113,9 +113,13 @@ def relative_residuals(
     """
     xp = namespace(constraints)
     stationarity = max_norm(units.coordinates * domain.tangent(x, -gradient))
-    counted = xp.where(abs(constraints) <= units.rounding, 0.0, constraints)
-    violated = violation(counted, num_equalities)
-    slack = xp.minimum(units.slacks * abs(counted), units.pushes * abs(multipliers))
+    sizes = abs(constraints)
+    rounded = sizes <= units.rounding
+    if some(rounded):
+        constraints = xp.where(rounded, 0.0, constraints)
+        sizes = abs(constraints)
+    violated = violation(constraints, num_equalities)
+    slack = xp.minimum(units.slacks * sizes, units.pushes * abs(multipliers))
     if num_equalities:
         slack = slack[..., : constraints.shape[-1] - num_equalities]
     return Residuals.of(stationarity, top(units.violations * violated), top(slack))

@@ -76,7 +76,8 @@ class AugmentedLagrangian(NamedTuple):
 
     def value(self, objective: float | Operand, constraints: float | Operand) -> Array:
         """Return F_beta(x, lambda) of eq. (defF)."""
-        lam = (1 - self.tau) * self.multipliers
+        tau = self.tau
+        lam = self.multipliers if type(tau) is float and tau == 0.0 else (1 - tau) * self.multipliers
         if isinstance(self.beta, (int, float)) and self.beta == 0:  # there is no penalty term
             return objective + total(lam * constraints)
         w = positive_part(lam + self.beta * constraints, self.num_equalities)

@@ -14,6 +14,7 @@ import numpy as np
 
 from gdpa.base.arrays import (
     all_finite,
+    every,
     from_numpy,
     machine_eps,
     namespace,
@@ -136,7 +137,8 @@ def lengths_of(x_scale: Operand | None, x: Operand, now: Evaluation | None = Non
         longest = xp.where(longest > ZERO, longest, 1.0)
     elif not longest > ZERO:
         longest = 1.0 if now is None or longest != longest else length_at_zero(now, x)
-    return xp.where(lengths > machine_eps(x) ** 0.5 * longest, lengths, longest)
+    own = lengths > machine_eps(x) ** 0.5 * longest
+    return lengths if every(own) else xp.where(own, lengths, longest)
 
 
 def length_at_zero(now: Evaluation, x: Operand) -> float:
@@ -204,16 +206,22 @@ def units_at(lengths: Operand, reference: ReferencePoint, x: Operand, now: Evalu
     # The share of its first-order change that g makes on the way to the reference point, at most 1.
     slopes = abs(slopes)
     moved = xp.maximum(abs(reference.constraints - g) + abs(g), machine_eps(g) * slopes)
-    steep = slopes > moved
-    share = xp.where(steep, moved, 1.0) / xp.where(steep, slopes, 1.0)
-    n = xp.where(changes > 0, changes, 1.0)
-    used = n * share
-    violations, slacks = 1 / xp.where(n < 1, n, 1.0), 1 / xp.where(used < 1, used, 1.0)
-    return Units(weights, violations, slacks, ROUNDINGS * eps * terms, pushes)
+    steep, varies = slopes > moved, changes > 0
+    used = n = changes if every(varies) else xp.where(varies, changes, 1.0)
+    if some(steep):
+        used = n * (xp.where(steep, moved, 1.0) / xp.where(steep, slopes, 1.0))
+    return Units(weights, 1 / _at_most_one(n), 1 / _at_most_one(used), ROUNDINGS * eps * terms, pushes)
+
+
+def _at_most_one(v: Array) -> Array:
+    return np.minimum(v, 1.0) if type(v) is np.ndarray else namespace(v).clip(v, max=1.0)
 
 
 def _row_sums(J: Operand, away: Operand, lengths: Operand, sizes: Operand, weights: Operand) -> tuple[Array, ...]:
     """Return J away, |J| lengths, |J| sizes, and the largest entry of each row of |J| diag(weights)."""
+    if type(J) is np.ndarray and J.ndim == 2:  # products of a matrix take a third of the time of sums of products
+        steep = np.abs(J)
+        return J.dot(away), steep.dot(lengths), steep.dot(sizes), np.maximum.reduce(steep * weights, axis=-1)
     slopes, J, weights = row_sums(J, away), abs(J), weights if weights.ndim == 1 else weights[..., None, :]
     return slopes, row_sums(J, lengths), row_sums(J, sizes), row_sizes(J * weights)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -98,37 +99,41 @@ class LBFGS(NamedTuple):
             M. J. D. Powell, "A fast algorithm for nonlinearly constrained optimization calculations" (1978);
             J. Nocedal and S. J. Wright, "Numerical Optimization", Procedure 18.2.
         """
-        size = dot(s, s) ** 0.5
+        dense = type(s) is np.ndarray and len(s) <= DENSE
+        inner: Any = np.ndarray.dot if dense else dot
+        size = float(inner(s, s)) ** 0.5
         if not size > 0:
             return self
         s, y = s / size, y / size
-        dense = type(s) is np.ndarray and len(s) <= DENSE
-        curvature = dot(s, y)
-        seen, unit = (np.zeros((0, 2)), 1.0) if dense else (self.products(namespace(s).stack([s, y])), dot(s, s))
-        model = dot(s, self.product(s)) if dense else self.sigma * unit - self._lowered(seen[:, 0]) @ seen[:, 0]
+        curvature = float(inner(s, y))
+        if dense:
+            model = float(s.dot(self.product(s)))
+        else:
+            seen, unit = self.products(namespace(s).stack([s, y])), dot(s, s)
+            model = float(self.sigma * unit - self._lowered(seen[:, 0]) @ seen[:, 0])
         if curvature <= FLAT * model and size < SHRINKING * self.length:
             return self._replace(length=size)
         damped = curvature < POWELL * model
         if damped:
             theta = (1 - POWELL) * model / (model - curvature)
             y = theta * y + (1 - theta) * self.product(s)
-            curvature = dot(s, y)
-            if not dense:
-                seen[:, 1] = self.products(y[None, :])[:, 0]
+            curvature = float(inner(s, y))
+        square = float(inner(y, y))
         if not curvature > 0:
             return self
-        square = dot(y, y)
         sigma = square**0.5 if damped and moderate else square / curvature
-        if not 0 < sigma < float("inf"):
+        if not 0 < sigma < math.inf:
             return self
-        if not dense:
-            ring = (self.ring or Pairs.none(s, self.limit)).joined(s, y, self.limit)
-            gram = self._extended(seen, np.array([[unit, curvature], [curvature, square]]))
-            return LBFGS(ring, gram, sigma, size, self.limit)
-        ring = (self.ring or ShortPairs(np.zeros((0, len(s)), s.dtype), -1, ())).joined(s, y, self.limit)
-        Z = ring.data.astype(np.float64, copy=False)
-        gram = Z.dot(Z.T)
-        return LBFGS(ring, gram, sigma, size, self.limit, _matrix(Z, gram, sigma))
+        if dense:
+            ring = (self.ring or ShortPairs(np.zeros((0, len(s)), s.dtype), -1, ())).joined(s, y, self.limit)
+            Z = ring.data.astype(np.float64, copy=False)
+            gram = Z.dot(Z.T)
+            return LBFGS(ring, gram, sigma, size, self.limit, _matrix(Z, gram, sigma))
+        if damped:
+            seen[:, 1] = self.products(y[None, :])[:, 0]
+        ring = (self.ring or Pairs.none(s, self.limit)).joined(s, y, self.limit)
+        gram = self._extended(seen, np.array([[unit, curvature], [curvature, square]]))
+        return LBFGS(ring, gram, sigma, size, self.limit)
 
     def _extended(self, seen: Matrix, own: Matrix) -> Matrix:
         """Return the products with one more pair, and without the oldest if there are more than `limit`.

@@ -26,13 +26,8 @@ ROUNDS = 12
 PATH = (1e-1, 1e-2, 2e-3, 1e-4, 1e-5, 1e-6)
 #: Slacks above this share of their row are eliminated from a least squares problem; smaller ones would lose digits.
 HEAVY = 1e-3
-
 #: Rows whose unit vectors differ by less than this are one row.
 PARALLEL = 1e-12
-
-#: A least squares problem is made triangular first if it has this many times more rows than columns: the time of a
-#: triangle of 10 columns is that of `nnls` with some 50 rows.
-TALL = 4
 
 
 def nonnegative_qp(A: Matrix, b: Matrix, num_equalities: int = 0) -> Matrix:
@@ -254,13 +249,9 @@ def _nnls(A: Matrix, b: Matrix, p: int) -> Matrix:
     """Solve min ||A y - b|| with y >= 0 except its last p entries, which are free (split in two)."""
     if A.shape[1] == 0:
         return np.zeros(0)
-    if A.shape[0] > TALL * (A.shape[1] + 1):  # the same least squares on a triangle of m + 1 rows
-        R: Any = np.linalg.qr(np.column_stack([A, b]), mode="r")
-        A, b = R[:, :-1], R[:, -1]
     m = A.shape[1]
     size = np.sqrt(np.add.reduce(A * A, axis=0))
-    if not size.all():
-        size[size == 0] = 1.0
+    size[size == 0] = 1.0
     A = A / size
     y: Matrix = scipy_nnls()(np.concatenate([A, -A[:, m - p :]], axis=1) if p else A, b, maxiter=(m + 2) ** 2)[0]
     if p:

@@ -171,6 +171,7 @@ class AdaptiveGDPA(Settings, Method):
                 probe=None,
                 evaluation=now.original,
                 reference=reference,
+                size=float(max_norm(now.x)),
                 violation=largest_violation(now.constraints, problem.num_equalities),
                 _call=now,
             )
@@ -192,7 +193,7 @@ class AdaptiveGDPA(Settings, Method):
             state = phase.arrive(self, problem, old, state)
             return state.phase.plan(self, problem, state)
         if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
-            far = state.violation > state.negligible * max(1.0, float(max_norm(state.x)))
+            far = state.violation > state.negligible * max(1.0, state.size)
             return enter_restoration(self, problem, state) if far else state.replaced(verdict=Status.DIVERGING)
         violated, still = state.is_violated, unmoved >= rules.patience
         state = phase.arrive(self, problem, old, state)
@@ -335,6 +336,6 @@ def _are_outgrown(problem: ScaledProblem, state: AdaptiveState, rules: Rules) ->
     common = lengths is None or state.scaling.has_common_length
     if problem.original.x_scale is not None or not problem.is_box or not common:
         return False  # lengths of single variables stay
-    D, size = 1.0 if lengths is None else float(lengths[0]), float(max_norm(state.x))
+    D, size = state.scaling.length, state.size
     shortened = D > 1 or (D == 1 and size > 0 and state.step == rules.patience)
     return size > rules.ordinary * D or (shortened and size < D / rules.ordinary)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import every, from_numpy, machine_eps, max_norm, namespace, row_sizes, to_float64, top
+from gdpa.base.arrays import every, from_numpy, machine_eps, max_norm, namespace, row_sizes, to_float64
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -174,8 +174,8 @@ def drift(scaling: Scaling, f: Array, g: Array, c: Array, J: Array, rules: Rules
     xp, units, sizes = namespace(c), scaling.constraints, row_sizes(J)
     least, most = 1 / rules.drift, rules.drift
     counted, slope = xp.maximum(sizes, xp.minimum(units, abs(g))), float(max_norm(c))
-    usual = counted.shape[0] == 0 or (top(-counted) <= -least and top(counted) <= most)
-    if usual and least <= slope <= most and scaling.objective <= most:
+    usual = least <= slope <= most and scaling.objective <= most
+    if usual and (counted.shape[0] == 0 or (counted[counted.argmin()] >= least and counted[counted.argmax()] <= most)):
         return None
     here = scaling_from((f / scaling.objective, g / units), c / scaling.objective, J / units[:, None])
     # A gradient that vanishes on the way, at a double root or on a plateau, enlarges its function up to its own units.
@@ -220,13 +220,14 @@ def common_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) ->
     """
     if not isinstance(problem.domain, (Reals, Box)):
         return None
-    if problem.x_scale is not None:
-        known = np.asarray(problem.x_scale) * np.ones(x.shape[-1])
-    else:
-        known = np.full(x.shape[-1], float(max_norm(x)) or length_at_zero(now, x))
+    known = problem.x_scale
+    if known is None:
+        known = np.asarray(float(max_norm(x)) or length_at_zero(now, x))
     powers = np.rint(np.log2(known))
-    ordinary = np.abs(powers) <= np.log2(rules.ordinary)
-    return None if every(ordinary) else _powers_of_two(np.where(ordinary, 0.0, powers), x)
+    ordinary = np.abs(powers) <= math.log2(rules.ordinary)
+    if ordinary.all():
+        return None
+    return _powers_of_two(np.where(ordinary, 0.0, powers) * np.ones(x.shape[-1]), x)
 
 
 def column_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> Array | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
-from gdpa.base.arrays import machine_eps, namespace, top
+from gdpa.base.arrays import machine_eps, max_norm, namespace, top
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.certificate import violation
@@ -180,7 +180,8 @@ class Reference(NamedTuple):
     def values(self, weight: float, F: AugmentedLagrangian) -> tuple[float, float, float]:
         """Return the merit at the newest point, at the one before, and the largest over all but the newest."""
         values = F.value(self.objectives if weight == 1.0 else weight * self.objectives, self.constraints)
-        return float(values[-1]), float(values[-2]), float(top(values[:-1]))
+        current, value = values[-2:].tolist()
+        return value, current, float(top(values[:-1]))
 
 
 @stored
@@ -227,6 +228,11 @@ class AdaptiveState(State):
         return largest_violation(self.reference.constraints[-1], self.lagrangian.num_equalities)
 
     @cached_property
+    def size(self) -> float:
+        """The largest |x_j|."""
+        return float(max_norm(self.x))
+
+    @cached_property
     def eps(self) -> float:
         """The precision of x."""
         return machine_eps(self.x)
@@ -254,7 +260,7 @@ class AdaptiveState(State):
         known = vars(state)
         known.update(vars(self))
         if not changes.keys().isdisjoint(("x", "evaluation", "scaling", "reference")):  # the fields of the point
-            for name in ("z", "_call", "violation"):
+            for name in ("z", "_call", "violation", "size"):
                 known.pop(name, None)
         known.update(changes)
         return state
