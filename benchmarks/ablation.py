@@ -39,7 +39,6 @@ NUMERICS = (
     ("lbfgs", "POWELL", None),
     ("lbfgs", "FLAT", 0.0),
     ("lbfgs", "SHRINKING", 1.0),
-    ("lbfgs", "DENSE", 0),
     ("qp", "ROUNDS", 1),
     ("model", "PRIMAL_TOLERANCE", None),
     ("qp", "WORKING_SET", 10**9),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gdpa.numerics import model
-from gdpa.numerics.lbfgs import DENSE, LBFGS
+from gdpa.numerics.lbfgs import LBFGS
 from gdpa.numerics.model import dual_qp, elastic_qp, model_step
 from gdpa.numerics.qp import WORKING_SET
 
@@ -77,5 +77,5 @@ def test_the_matrix_is_the_one_of_the_compact_form():
     assert small.matrix == pytest.approx(columns, abs=1e-9)
     assert small.rescaled(3.0).matrix == pytest.approx(3 * columns, abs=1e-8)
     assert small.rescaled(3.0)._replace(matrix=None).product(np.ones(6)) == pytest.approx(3 * columns @ np.ones(6))
-    long = np.ones(DENSE + 1)
+    long = np.ones(WORKING_SET + 1)
     assert LBFGS().updated(long, long).matrix is None

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gdpa.base.arrays import from_numpy, max_norm, namespace, norm, to_numpy
+from gdpa.base.arrays import from_numpy, max_norm, namespace, norm, some, to_numpy
 from gdpa.base.checks import is_count
 from gdpa.base.typing import Array
 
@@ -106,6 +106,8 @@ class Box(ConvexSet):
         lower, upper = self.bounds(x)
         xp = namespace(x)
         blocked = ((x <= lower) & (v < 0)) | ((x >= upper) & (v > 0))
+        if xp is np and not some(blocked):
+            return v
         return xp.where(blocked, 0.0 if xp is np else xp.zeros_like(v), v)
 
     def snap(self, x: Array, tolerance: float) -> Array:

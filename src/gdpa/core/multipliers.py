@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_jax_array
 
-from gdpa.base.arrays import all_finite, from_numpy, namespace, to_float64
+from gdpa.base.arrays import all_finite, every, from_numpy, namespace, to_float64
 from gdpa.base.sets import Box, ConvexSet, Reals
 from gdpa.base.typing import Array, Operand
 from gdpa.core.units import Units
@@ -209,9 +209,9 @@ def _fit_in_box(box: Box, x: Any, grad_f: Any, J: Any, slack: Any, p: int) -> An
     lower, upper = box.bounds(x)
     side = (x >= upper) * 1.0 - (x <= lower)  # both for a fixed coordinate: nothing is asked of it
     free = (lower < upper) | (side != 0)
-    if not free.all():
-        x, grad_f, J, side = x[free], grad_f[free], J[:, free], side[free]
-    held = np.flatnonzero(side)
+    if not every(free):
+        grad_f, J, side = grad_f[free], J[:, free], side[free]
+    (held,) = side.nonzero()
     if len(held) > FEW_BOUNDS:
         return None
     if len(held) == 0:

@@ -12,6 +12,7 @@ from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix, cholesky_divided, solve_symmetric, strictly_lower
 from gdpa.numerics.pairs import Pairs, ShortPairs
+from gdpa.numerics.qp import WORKING_SET
 
 #: Powell's damping keeps s'y at this share of s'Bs at least (Powell 1978; Nocedal and Wright, Procedure 18.2).
 POWELL = 0.2
@@ -22,10 +23,6 @@ FLAT = 1e-6
 #: too large shrink by a share `FLAT` at most: without a margin B never learned it, and a quadratic with a unit for each
 #: variable was not solved in 10,000 steps (234 of 240 runs with such units are right, 223 before).
 SHRINKING = 0.9
-#: Up to this many variables B is also kept as a matrix, and `AdaptiveGDPA` keeps as many pairs as variables. 20 pairs
-#: are too few for 72 variables (AC power flow ACOPP30: 77 evaluations, before more than 149). The model in the span of
-#: the pairs may end at a clipped guess of the active bounds, one with a matrix does not (DNIEPER: 19, before 1,010).
-DENSE = 100
 
 
 @stored
@@ -40,7 +37,7 @@ class LBFGS(NamedTuple):
         sigma: the curvature of B_0 = sigma I.
         length: the last ||s||; 0 before the first step.
         limit: the number of pairs that are kept.
-        matrix: B itself, for NumPy arrays of at most `DENSE` components; None if it was not formed.
+        matrix: B itself, for NumPy arrays of at most `WORKING_SET` components; None if it was not formed.
 
     Example:
         >>> B = LBFGS().updated(np.array([2.0, 0.0]), np.array([8.0, 0.0]))
@@ -99,7 +96,7 @@ class LBFGS(NamedTuple):
             M. J. D. Powell, "A fast algorithm for nonlinearly constrained optimization calculations" (1978);
             J. Nocedal and S. J. Wright, "Numerical Optimization", Procedure 18.2.
         """
-        dense = type(s) is np.ndarray and len(s) <= DENSE
+        dense = type(s) is np.ndarray and len(s) <= WORKING_SET
         inner: Any = np.ndarray.dot if dense else dot
         size = float(inner(s, s)) ** 0.5
         if not size > 0:

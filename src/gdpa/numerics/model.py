@@ -290,5 +290,7 @@ def elastic_qp(
     p, multipliers = solution[:d], info["lam"]
     if bounds is not None:  # a bound that pushes is met to the last bit: near it is not a KKT point
         lower, upper, push = lower[:d], upper[:d], multipliers[:d]
-        p = np.where(push < 0, lower, np.where(push > 0, upper, np.minimum(np.maximum(p, lower), upper)))
+        p = np.minimum(np.maximum(p, lower), upper)
+        np.copyto(p, lower, where=push < 0)
+        np.copyto(p, upper, where=push > 0)
     return p, multipliers[n:]

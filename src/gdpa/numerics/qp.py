@@ -18,7 +18,10 @@ import numpy as np
 from gdpa.base.arrays import all_finite
 from gdpa.numerics.dense import Matrix, cholesky_divided, diagonal_sizes, lapack, solve_symmetric
 
-#: With more multipliers than this, nnls takes too long.
+#: Up to this many variables or multipliers the algebra is that of small dense matrices: with more, nnls takes too long.
+#: Up to it B is kept as a matrix, too, and `AdaptiveGDPA` keeps as many pairs as variables. 20 pairs are too few for 72
+#: variables (AC power flow ACOPP30: 77 evaluations, before more than 149). The model in the span of the pairs may end
+#: at a clipped guess of the active bounds, one with a matrix does not (DNIEPER: 19, before 1,010).
 WORKING_SET = 100
 #: Guesses of a set of active constraints or bounds at most. Where guessing works it takes 5 to 10.
 ROUNDS = 12

@@ -33,7 +33,8 @@ from gdpa.methods.adaptive.sqp import SQP, begins_with_sqp, nearly_active
 from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Reference, Trial, largest_violation
 from gdpa.methods.base import Probe
 from gdpa.methods.method import Method, MethodCard
-from gdpa.numerics.lbfgs import DENSE, LBFGS
+from gdpa.numerics.lbfgs import LBFGS
+from gdpa.numerics.qp import WORKING_SET
 
 
 @stored
@@ -113,7 +114,7 @@ class AdaptiveGDPA(Settings, Method):
             now,
             scaling=scaling,
             lagrangian=F,
-            curvature=LBFGS(limit=max(self.memory, d) if d <= DENSE else self.memory),
+            curvature=LBFGS(limit=max(self.memory, d) if d <= WORKING_SET else self.memory),
             reference=Reference.at(call),
             gradient=c,
             trial=Trial(0 * c, 0.0),
@@ -130,8 +131,7 @@ class AdaptiveGDPA(Settings, Method):
 
     def with_multipliers(self, problem: Problem, state: AdaptiveState, multipliers: Array) -> AdaptiveState:
         """Return the first state with other multipliers than zero."""
-        F = state.lagrangian.with_multipliers(state.scaling.scale(multipliers))
-        scaled = ScaledProblem(problem, state.scaling)
+        F, scaled = state.lagrangian.with_multipliers(state.scaling.scale(multipliers)), state.scaled(problem)
         state = state.phase.enter(scaled, state.replaced(lagrangian=F, multipliers=multipliers, hessian=None))
         return state.phase.plan(self, scaled, state)
 
@@ -158,7 +158,7 @@ class AdaptiveGDPA(Settings, Method):
 
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
-        scaled = ScaledProblem(problem, state.scaling)
+        scaled = state.scaled(problem)
         z = state.phase.place(scaled, state.trial.point(state.z))
         now = scaled.evaluate(z)  # 1. one forward pass
         reference, rise, accepted = assess(state, now, self.rules)

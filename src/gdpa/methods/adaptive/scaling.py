@@ -21,7 +21,7 @@ from gdpa.core.units import length_at_zero
 from gdpa.methods.adaptive.rules import Rules
 from gdpa.methods.base import Probe
 from gdpa.numerics.dense import Matrix
-from gdpa.numerics.lbfgs import DENSE
+from gdpa.numerics.qp import WORKING_SET
 
 
 @stored
@@ -108,12 +108,13 @@ class ScaledProblem:
     [[0.0, 0.0], [2.0, 2.0]]
     """
 
-    __slots__ = ("domain", "is_box", "num_equalities", "original", "scaling")
+    __slots__ = ("domain", "is_box", "is_whole_space", "num_equalities", "original", "scaling")
 
     def __init__(self, original: Problem, scaling: Scaling) -> None:
         self.original, self.scaling, self.num_equalities = original, scaling, original.num_equalities
         self.domain, D = original.domain, scaling.lengths
-        self.is_box = isinstance(self.domain, (Reals, Box))
+        self.is_whole_space = isinstance(self.domain, Reals)
+        self.is_box = self.is_whole_space or isinstance(self.domain, Box)
         if D is not None and isinstance(self.domain, Box):
             lower, upper = self.domain.bounds(D)
             self.domain = Box(lower / D, upper / D)
@@ -126,7 +127,7 @@ class ScaledProblem:
 
     def step_bounds(self, z: Array) -> tuple[Array, Array] | None:
         """Return how far each coordinate may move down and up inside a box; None for the whole space."""
-        if isinstance(self.domain, Reals):
+        if self.is_whole_space:
             return None
         lower, upper = self.domain.bounds(z)  # type: ignore[attr-defined]
         return lower - z, upper - z
@@ -195,7 +196,7 @@ def start_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> 
     DEMBO7 124 and 34. A coordinate up to ``ordinary ** -2`` of the largest one has no unit of its own: many starts have
     zeros or small numbers for values that are not known (chemical equilibria, LIN).
     """
-    D = own_lengths(problem, x, rules, rules.ordinary**-2) if x.shape[-1] <= DENSE and not now.is_sparse else None
+    D = own_lengths(problem, x, rules, rules.ordinary**-2) if x.shape[-1] <= WORKING_SET and not now.is_sparse else None
     if D is not None and measures_rows(now, rules):
         slopes = np.abs(np.vstack([to_float64(now.gradient())[None, :], to_float64(now.jacobian())]))
         common, own = _columns(slopes), _columns(slopes * to_float64(D))

@@ -12,6 +12,7 @@ from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.certificate import violation
 from gdpa.core.lagrangian import AugmentedLagrangian
+from gdpa.core.problem import Problem
 from gdpa.methods.adaptive.rules import Rules, Settings
 from gdpa.methods.adaptive.scaling import ScaledEvaluation, ScaledProblem, Scaling
 from gdpa.methods.base import State
@@ -246,6 +247,13 @@ class AdaptiveState(State):
     def is_violated(self) -> bool:
         """Whether a scaled constraint is violated by more than rounding."""
         return self.violation > self.negligible
+
+    def scaled(self, problem: Problem) -> ScaledProblem:
+        """Return the problem in the units of the state."""
+        known: ScaledProblem | None = vars(self).get("_scaled")
+        if known is None or known.original is not problem or known.scaling is not self.scaling:
+            known = vars(self)["_scaled"] = ScaledProblem(problem, self.scaling)
+        return known
 
     def call(self, problem: ScaledProblem) -> ScaledEvaluation:
         """Return the oracle call at x in the units of the state."""
