@@ -2,7 +2,18 @@ import numpy as np
 import pytest
 
 from gdpa import namespace
-from gdpa.base.arrays import LONG_ROW, dot, from_numpy, is_floating, max_norm, norm, positive_part, products, to_numpy
+from gdpa.base.arrays import (
+    LONG_ROW,
+    all_finite,
+    dot,
+    from_numpy,
+    is_floating,
+    max_norm,
+    norm,
+    positive_part,
+    products,
+    to_numpy,
+)
 from tests.libraries import Library
 
 VALUES = [[1.0, -2.0, 0.5, -0.0], [-1.0, 3.0, -4.0, 2.0]]
@@ -32,6 +43,30 @@ def test_the_largest_of_nothing_is_zero_and_a_nan_is_not_lost(library):
     assert float(max_norm(library.array([]))) == 0.0
     assert np.isnan(float(max_norm(library.array([1.0, np.nan, 3.0]))))
     assert np.isnan(float(norm(library.array([1.0, np.nan, 3.0]))))
+
+
+@pytest.mark.parametrize("worst", [0.0, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("d", [4, LONG_ROW + 1])
+def test_sizes_and_finiteness_do_not_depend_on_the_length(library, d, worst, rng):
+    rows = rng.normal(size=(2, d))
+    rows[1, d // 2] += worst
+    for v in (rows, rows[0], rows[1]):
+        np.testing.assert_array_equal(to_numpy(max_norm(library.array(v))), np.abs(v).max(axis=-1))
+        assert all_finite(library.array(v)) == bool(np.isfinite(v).all())
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_products_are_those_of_extended_precision(library, dtype, k, rng):
+    a, b = (rng.normal(size=(rows, LONG_ROW + 7)).astype(dtype) for rows in (3, k))
+    expected = a.astype(np.longdouble) @ b.astype(np.longdouble).T
+    sizes = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)
+    found = products(library.array(a, dtype), library.array(b, dtype))
+    double = dtype == "float64" or not library.name.startswith("jax")
+    assert (abs(found - expected) <= (1e-14 if double else 1e-6) * sizes).all()
+    assert dot(library.array(a[0], dtype), library.array(b[0], dtype)) == pytest.approx(
+        float(expected[0, 0]), abs=(1e-14 if dtype == "float64" else 1e-6) * float(sizes[0, 0])
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

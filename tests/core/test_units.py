@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gdpa import REALS, Ball, Box, Evaluation, NonNegative, Problem, certify, from_functions, problems, solve
+from gdpa.base.arrays import LONG_ROW
 from gdpa.core.certificate import certificate_at, relative_residuals
 from gdpa.core.units import (
     MIXED,
@@ -99,6 +100,23 @@ def test_the_units_of_the_constraints_by_hand(library, whole):
     assert to_numpy(units.rounding) == pytest.approx([ROUNDINGS * EPS * 0.2, ROUNDINGS * EPS * 5, 0.0])
     # with w = (0.25, 0.5): max(0.025, 0.025), max(0.75, 0.5), 0
     assert to_numpy(units.pushes) == pytest.approx([0.025, 0.75, 0.0])
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_units_of_long_rows_are_those_of_extended_precision(library, whole, rng):
+    d, m = LONG_ROW + 100, 3
+    x, there, gradient = (rng.normal(size=d) for _ in range(3))
+    J = rng.normal(size=(m, d)) * np.array([1e-6, 1.0, 1e3])[:, None]
+    x[5] = 1e-12  # a coordinate at zero borrows the largest length
+    units = units_from(library, there, gradient, x, flat(library, gradient, J), values=[1e-3] * m, whole=whole)
+    sizes, slopes = abs(x), abs(J).astype(np.longdouble)
+    lengths = np.where(sizes > EPS**0.5 * sizes.max(), sizes, sizes.max())
+    n = slopes @ lengths
+    rounding = ROUNDINGS * EPS * (slopes @ np.maximum(sizes, EPS**0.5 * sizes.max()))
+    np.testing.assert_allclose(to_numpy(units.violations), 1 / np.minimum(n, 1.0).astype(float), rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(units.rounding), rounding.astype(float), rtol=1e-12)
+    pushes = (slopes * to_numpy(units.coordinates)).max(axis=1)
+    np.testing.assert_allclose(to_numpy(units.pushes), pushes.astype(float), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

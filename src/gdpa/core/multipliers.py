@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from array_api_compat import is_jax_array
 
-from gdpa.base.arrays import all_finite, every, from_numpy, namespace, to_float64
+from gdpa.base.arrays import all_finite, column_pieces, every, from_numpy, namespace, to_float64
 from gdpa.base.sets import Box, ConvexSet, Reals
 from gdpa.base.typing import Array, Operand
 from gdpa.core.units import Units
@@ -44,8 +45,9 @@ def fit(
     if isinstance(J, SparseMatrix):
         return _fit_sparse(domain, x, grad_f, J, g, num_equalities, units)
     if g.ndim == 1 and _has_long_rows(domain, J):
-        w, (values, *weights) = units.coordinates, _on_host(g, *units)
-        found = _fit_by_products(w * grad_f, w * J, _slack(values, Units(*weights)), num_equalities)
+        values, *weights = _on_host(g, *units[1:])
+        slack = _slack(values, Units(units.coordinates, *weights))
+        found = _fit_by_products(units.coordinates, grad_f, J, slack, num_equalities)
         if found is not None:
             return from_numpy(found, like=g)
     host = _on_host(x, grad_f, J, g, *units)
@@ -68,18 +70,26 @@ def _has_long_rows(domain: ConvexSet, J: Operand) -> bool:
     return 0 < J.shape[0] <= WORKING_SET and J.shape[1] >= MANY and isinstance(domain, Reals)
 
 
-def _fit_by_products(grad_f: Operand, J: Operand, slack: Matrix, p: int) -> Matrix | None:
+def _fit_by_products(w: Operand | None, grad_f: Operand, J: Operand, slack: Matrix, p: int) -> Matrix | None:
     """Return the multipliers from J J^T and J times vectors, in double precision; None if the rows nearly depend.
 
     With J J^T = L L^T the least squares problem is ``||L^T lambda - c||``. The first c is ``L^-1 J b``, b = -grad f.
     The second is ``L^T lambda + L^-1 J r`` with the residual r = b - J^T lambda: products of small numbers keep the
-    digits that products of large ones round away.
+    digits that products of large ones round away. Coordinates are weighted by ``w``, in pieces: no copy of J is made.
     """
     xp = namespace(J)
     if is_jax_array(J) and J.dtype != xp.float64:  # JAX may have no double precision
         return None
-    b, rows = xp.astype(-grad_f, xp.float64, copy=False), xp.astype(J, xp.float64, copy=False)
-    gram, right = np.array(to_float64(rows @ rows.T)), to_float64(rows @ b)
+
+    def pieces() -> Iterator[tuple[Array, Array]]:
+        for j in column_pieces(J):
+            parts = (grad_f[j], J[:, j]) if w is None else (w[j] * grad_f[j], w[j] * J[:, j])
+            b, rows = (xp.astype(part, xp.float64, copy=False) for part in parts)
+            yield b, rows
+
+    sums: Any = sum(rows @ xp.concat([rows, b[None]]).T for b, rows in pieces())
+    products = np.array(to_float64(sums))
+    gram, right = products[:, :-1], -products[:, -1]
     if not all_finite(gram, right, slack):
         return None
     sizes, zero = np.sqrt(gram.diagonal()), gram.diagonal() == 0  # rows that were not evaluated
@@ -90,7 +100,12 @@ def _fit_by_products(grad_f: Operand, J: Operand, slack: Matrix, p: int) -> Matr
     slack[len(slack) - p :] = 0.0
     triangle, inverse = sizes[:, None] * np.tril(factor[0]), factor[1] / sizes
     lam = nonnegative_least_squares(triangle, slack, inverse @ right, p)
-    right = to_float64(rows @ (b - from_numpy(lam, b) @ rows))
+    known: Any = None
+    sums = 0.0
+    for b, rows in pieces():
+        known = from_numpy(lam, b) if known is None else known
+        sums = sums - rows @ (b + known @ rows)
+    right = to_float64(sums)
     return nonnegative_least_squares(triangle, slack, triangle.T @ lam + inverse @ right, p)
 
 
@@ -120,7 +135,7 @@ def best_multipliers(
     (values,) = _on_host(g)
     slack = np.minimum(np.maximum(-values, 0.0), LARGEST_SLACK)
     if _has_long_rows(domain, J):
-        found = _fit_by_products(grad_f, J, slack, num_equalities)
+        found = _fit_by_products(None, grad_f, J, slack, num_equalities)
         if found is not None:
             return from_numpy(found, like=g)
     point, gradient, rows = _on_host(x, grad_f, J)

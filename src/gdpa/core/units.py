@@ -13,7 +13,9 @@ import array_api_compat
 import numpy as np
 
 from gdpa.base.arrays import (
+    LONG_ROW,
     all_finite,
+    column_pieces,
     every,
     from_numpy,
     machine_eps,
@@ -138,7 +140,7 @@ def lengths_of(x_scale: Operand | None, x: Operand, now: Evaluation | None = Non
     elif not longest > ZERO:
         longest = 1.0 if now is None or longest != longest else length_at_zero(now, x)
     own = lengths > machine_eps(x) ** 0.5 * longest
-    return lengths if every(own) else xp.where(own, lengths, longest)
+    return lengths if xp is np and every(own) else xp.where(own, lengths, longest)
 
 
 def length_at_zero(now: Evaluation, x: Operand) -> float:
@@ -158,7 +160,7 @@ def length_at_zero(now: Evaluation, x: Operand) -> float:
 
 def asymmetric_direction(x: Operand) -> Array:
     """Return a fixed vector without symmetry, components in [-1, 1]: the sines of squares."""
-    if array_api_compat.is_torch_array(x) and x.is_cuda:  # at 10,000,000 variables the host takes half a second
+    if array_api_compat.is_torch_array(x) and (x.is_cuda or x.shape[-1] > LONG_ROW):  # NumPy takes four times as long
         n = namespace(x).arange(1, x.shape[-1] + 1, dtype=namespace(x).float64, device=x.device)
         return namespace(x).sin(n * n).to(x.dtype)
     n = np.arange(1, x.shape[-1] + 1, dtype=np.float64)
@@ -196,19 +198,20 @@ def units_at(lengths: Operand, reference: ReferencePoint, x: Operand, now: Evalu
     weights = xp.maximum(1 / s, xp.minimum(reaches / S, min(MIXED, MIXED_ROUNDINGS / eps) / s))
     if g.shape[-1] == 0:
         return Units(weights, g, g, g, g)
-    vectors = reference.x - x, lengths, xp.maximum(sizes, eps**0.5 * size)
+    del here, there
+    vectors = reference.x, x, lengths, weights
     if whole:
-        slopes, changes, terms, pushes = _row_sums(now.jacobian(), *vectors, weights)
+        slopes, changes, terms, pushes = _row_sums(now.jacobian(), *vectors, eps**0.5 * size)
     else:  # one row at a time: J does not fit
         rows = (now.pullback(unit, objective=0.0)[..., None, :] for unit in unit_vectors(g))
-        columns = zip(*(_row_sums(row, *vectors, weights) for row in rows), strict=True)
+        columns = zip(*(_row_sums(row, *vectors, eps**0.5 * size) for row in rows), strict=True)
         slopes, changes, terms, pushes = (xp.concat(column, axis=-1) for column in columns)
     # The share of its first-order change that g makes on the way to the reference point, at most 1.
     slopes = abs(slopes)
     moved = xp.maximum(abs(reference.constraints - g) + abs(g), machine_eps(g) * slopes)
-    steep, varies = slopes > moved, changes > 0
-    used = n = changes if every(varies) else xp.where(varies, changes, 1.0)
-    if some(steep):
+    steep, varies, waits = slopes > moved, changes > 0, xp is not np  # a device would wait for the answer of a test
+    used = n = xp.where(varies, changes, 1.0) if waits or not every(varies) else changes
+    if waits or some(steep):
         used = n * (xp.where(steep, moved, 1.0) / xp.where(steep, slopes, 1.0))
     return Units(weights, 1 / _at_most_one(n), 1 / _at_most_one(used), ROUNDINGS * eps * terms, pushes)
 
@@ -217,12 +220,26 @@ def _at_most_one(v: Array) -> Array:
     return np.minimum(v, 1.0) if type(v) is np.ndarray else namespace(v).clip(v, max=1.0)
 
 
-def _row_sums(J: Operand, away: Operand, lengths: Operand, sizes: Operand, weights: Operand) -> tuple[Array, ...]:
-    """Return J away, |J| lengths, |J| sizes, and the largest entry of each row of |J| diag(weights)."""
-    if type(J) is np.ndarray and J.ndim == 2:  # products of a matrix take a third of the time of sums of products
+def _row_sums(
+    J: Operand, there: Operand, x: Operand, lengths: Operand, weights: Operand, least: Any
+) -> tuple[Array, ...]:
+    """Return J (x' - x), |J| lengths, |J| max(|x|, least), and the largest entry of each row of |J| diag(weights)."""
+    xp = namespace(x)
+    if x.ndim == 1 and x.shape[0] > LONG_ROW and not (hasattr(J, "pattern") or array_api_compat.is_jax_array(x)):
+        pieces = ((J[:, j], there[j], x[j], lengths[j], weights[j]) for j in column_pieces(J))
+        *sums, sizes = (xp.stack(parts) for parts in zip(*(_sums_of_rows(*p, least) for p in pieces), strict=True))
+        return *(xp.sum(parts, axis=0) for parts in sums), xp.max(sizes, axis=0)
+    return _sums_of_rows(J, there, x, lengths, weights, least)
+
+
+def _sums_of_rows(
+    J: Operand, there: Operand, x: Operand, lengths: Operand, weights: Operand, least: Any
+) -> tuple[Array, ...]:
+    sizes = namespace(x).maximum(abs(x), least)
+    if type(J) is np.ndarray and J.ndim == 2 and J.dtype == np.float64:  # products take a third of the time of sums
         steep = np.abs(J)
-        return J.dot(away), steep.dot(lengths), steep.dot(sizes), np.maximum.reduce(steep * weights, axis=-1)
-    slopes, J, weights = row_sums(J, away), abs(J), weights if weights.ndim == 1 else weights[..., None, :]
+        return J.dot(there - x), steep.dot(lengths), steep.dot(sizes), np.maximum.reduce(steep * weights, axis=-1)
+    slopes, J, weights = row_sums(J, there - x), abs(J), weights if weights.ndim == 1 else weights[..., None, :]
     return slopes, row_sums(J, lengths), row_sums(J, sizes), row_sizes(J * weights)
 
 
