@@ -3,9 +3,11 @@
 The minimum of a chained quartic under 3 smooth constraints, by torch, with x0 on the device; `gdpa.solve` to 1e-6 in
 float64 and 1e-4 in float32.
 
-    python -m benchmarks.large_device [--device cuda] [--sizes 10000 1000000 ...] [--profile] [--save]
+    python -m benchmarks.large_device [--device cuda] [--sizes 10000 1000000 ...] [--profile] [--count] [--save]
 
-With ``--save`` the figures are kept in results/cuda.
+On the CPU, times are of the processor. With ``--count`` each run is repeated to count, on any device, the numbers a
+variable that are alive at the peak and how often a step waits for a device. With ``--save`` the figures are kept in
+results/cuda.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import torch
 import gdpa
 from benchmarks.cuda import keep
 from benchmarks.provenance import Study
+from benchmarks.storages import Storages
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 
@@ -45,15 +48,15 @@ def measure(d: int, dtype: torch.dtype, device: str, memory: int) -> dict[str, A
     problem = gdpa.from_torch(chained, num_constraints=3)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    spent = [0.0]
+    spent, clock = [0.0], time.perf_counter if device == "cuda" else time.process_time
 
     def timed(call: Any) -> Any:
         def wrapped(*arguments: Any) -> Any:
             synchronize(device)
-            begin = time.perf_counter()
+            begin = clock()
             found = call(*arguments)
             synchronize(device)
-            spent[0] += time.perf_counter() - begin
+            spent[0] += clock() - begin
             return found
 
         return wrapped
@@ -64,16 +67,26 @@ def measure(d: int, dtype: torch.dtype, device: str, memory: int) -> dict[str, A
         return gdpa.Evaluation(now.objective, now.constraints, timed(now.pullback), whole, now.passes)
 
     counted = gdpa.Problem(evaluate, num_constraints=3)
-    begin = time.perf_counter()
+    begin = clock()
     method = gdpa.AdaptiveGDPA(memory=memory)
     result = gdpa.solve(counted, x0, method, tolerance=TOLERANCE[dtype], record=0)
     synchronize(device)
-    seconds = time.perf_counter() - begin
+    seconds = clock() - begin
     own = 1e3 * (seconds - spent[0]) / max(result.steps, 1)
     oracle = 1e3 * spent[0] / max(result.steps, 1)
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     found = {"steps": result.steps, "success": result.success, "own ms": own, "oracle ms": oracle}
     return {**found, "numbers a variable": peak / d / x0.element_size()}
+
+
+def count(d: int, dtype: torch.dtype, device: str, memory: int) -> dict[str, float]:
+    """Return the numbers a variable that are alive at the peak, and how often a step waits for the device."""
+    x0 = torch.linspace(0.0, 2.0, d, dtype=dtype, device=device)
+    problem, method = gdpa.from_torch(chained, num_constraints=3), gdpa.AdaptiveGDPA(memory=memory)
+    with Storages(least=d * x0.element_size() // 2) as seen:
+        result = gdpa.solve(problem, x0, method, tolerance=TOLERANCE[dtype], record=0)
+    numbers = seen.peak / d / x0.element_size()
+    return {"numbers a variable": numbers, "waits a step": seen.waits / max(result.steps, 1)}
 
 
 def main() -> None:
@@ -83,6 +96,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["float64", "float32"])
     parser.add_argument("--memory", type=int, default=20, help="pairs of the quasi-Newton matrix")
     parser.add_argument("--profile", action="store_true", help="print where the time of the last size goes")
+    parser.add_argument("--count", action="store_true", help="count numbers a variable and waits for the device")
     parser.add_argument("--save", action="store_true", help="keep the figures in results/cuda")
     given = parser.parse_args()
     head = (
@@ -94,6 +108,7 @@ def main() -> None:
         "oracle ms a step",
         "own / oracle",
         "numbers a variable",
+        "waits a step",
     )
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     rows = []
@@ -103,9 +118,12 @@ def main() -> None:
         for name in given.dtypes:
             with cProfile.Profile() as profile:
                 found = measure(d, getattr(torch, name), given.device, given.memory)
+            if given.count:
+                found |= count(d, getattr(torch, name), given.device, given.memory)
             own, oracle, numbers = found["own ms"], found["oracle ms"], found["numbers a variable"]
             cells = [f"{d:,}", name, found["steps"], found["success"], f"{own:.1f}", f"{oracle:.1f}"]
             cells += [f"{own / oracle:.1f}", f"{numbers:.0f}" if numbers else "-"]
+            cells += [f"{found['waits a step']:.0f}" if given.count else "-"]
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
             figure = f"a step of AdaptiveGDPA with {d:,} variables, {name}, {given.memory} pairs"
             rows.append({"figure": figure, **{key.replace(" ", "_"): value for key, value in found.items()}})

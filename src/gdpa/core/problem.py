@@ -72,7 +72,7 @@ class Evaluation:
     """
 
     __slots__ = (
-        *("_gradient", "_jacobian", "_owed", "account", "constraints", "hessian_passes", "objective"),
+        *("_gradient", "_is_own", "_jacobian", "_owed", "account", "constraints", "hessian_passes", "objective"),
         *("passes", "pullback", "second", "sparse", "whole"),
     )
 
@@ -96,6 +96,7 @@ class Evaluation:
         self._jacobian: Array | None = None
         self.account: Account | None = None
         self._owed: dict[str, int] | None = None  # backward passes paid by measuring, by derivative
+        self._is_own = False
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.objective, self.constraints, self.pullback))
@@ -153,6 +154,32 @@ class Evaluation:
         if self.account is not None and self.second is not None and self.hessian_passes:
             self.account.charge_hessian(self.hessian_passes)  # known after the call: the first one finds the pattern
         return None if H is None else read(H, "the hessian", (self.gradient().shape[-1],) * 2)
+
+    def own(self) -> Evaluation:
+        """Return the same call in an object that the problem does not keep, so that it can be released."""
+        given = self.objective, self.constraints, self.pullback, self.whole, self.passes, self.second
+        own = Evaluation(*given, self.hessian_passes, self.sparse)
+        own.account, own._is_own = self.account, True
+        return own
+
+    def release(self, again: Callable[[], Evaluation]) -> None:
+        """Drop the derivatives of an `own` call and all that its functions keep alive, such as a graph.
+
+        A derivative that is asked for later comes from the oracle call that ``again`` returns.
+
+        >>> call = lambda: Evaluation(np.array(0.0), np.zeros(1), lambda w, objective=1.0: objective * np.ones(2))
+        >>> e = call().own()
+        >>> e.release(call)
+        >>> e.gradient().tolist()
+        [1.0, 1.0]
+        """
+        if not self._is_own:
+            return
+        made = functools.cache(again)
+        self._gradient = self._jacobian = self._owed = None
+        self.pullback = lambda w, objective=1.0: made().pullback(w, objective)
+        self.whole = None if self.whole is None else lambda: made().jacobian()
+        self.second = None if self.second is None else lambda w, objective: made().hessian(w, objective)
 
 
 @dataclass(frozen=True)
@@ -268,8 +295,8 @@ def _rows(evaluation: Evaluation) -> Array:
     g = evaluation.constraints
     if g.shape[-1] == 0:
         return evaluation.pullback(g, objective=0.0)[..., None, :][..., :0, :]
-    rows = [evaluation.pullback(unit, objective=0.0) for unit in unit_vectors(g)]
-    return namespace(g).stack(rows, axis=-2)
+    rows = (evaluation.pullback(unit, objective=0.0) for unit in unit_vectors(g))
+    return namespace(g).stack(list(rows), axis=-2)
 
 
 # Results are data: arrays that keep nothing else alive, and no oracle calls.

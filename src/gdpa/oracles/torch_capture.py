@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gdpa.base.arrays import stacked
 from gdpa.core.problem import Evaluation
 
 _logger = logging.getLogger("gdpa")
@@ -60,7 +61,7 @@ class Rows:
         if len(units) == 0:
             return leaf.new_zeros((0, *leaf.shape))
         if len(units) < FEW_ROWS or self._block == 1:
-            return torch.stack([_pull(g, leaf, unit) for unit in units])
+            return stacked((_pull(g, leaf, unit) for unit in units), len(units), leaf)  # type: ignore[no-any-return]
         try:
             with warnings.catch_warnings():
                 # A warning that an operation has no batching rule, and so is looped over slowly.

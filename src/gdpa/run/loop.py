@@ -80,7 +80,7 @@ def run_loop(
                             continue
                         return Ending(Status.INVALID_NUMBER, _name_culprit(problem, state))
                     run.caution = trust(run.caution, run.algorithm, before, state.step if due else 0)
-                    unmeasured = {}
+                    unmeasured, before = {}, state  # long vectors of the old state are free
                     if due:
                         progress.keep_row()
                         for watch in watchers:

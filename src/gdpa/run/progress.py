@@ -328,7 +328,8 @@ class Progress:
     def certify(self, point: Probe | State) -> Certificate:
         """Return the certificate of a point; the last one is kept and not computed twice."""
         if self.certificate is None or self._judged is not point.x:
-            x = self._judged = point.x
+            x, self.certificate = point.x, None
+            self._judged = x
             self.certificate = certify(self.problem, x, point.multipliers, evaluation=point.evaluation)
         return self.certificate
 

@@ -185,6 +185,7 @@ def solve(
     if rules is None:
         rules = (KKTBelow(SHARE * tolerance if feasible else tolerance), MaxSteps(MAX_STEPS))
     progress = Progress(oracle, run, tolerance, record)
+    del run  # its first state would stay alive
     watchers = (*observers, *displays)
     with nullcontext() if saver is None else saver:
         ending = run_loop(progress, rules, watchers, check_every, saver)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from gdpa.base.arrays import machine_eps, max_norm, namespace, some, top, zeros_like
+from gdpa.base.arrays import LONG_ROW, machine_eps, max_norm, namespace, some, top, zeros_like
 from gdpa.base.status import Status
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -159,6 +160,8 @@ class AdaptiveGDPA(Settings, Method):
     def update(self, problem: Problem, state: AdaptiveState) -> AdaptiveState:
         """Evaluate the trial point. Move there and plan the next one, or shorten the step."""
         scaled = state.scaled(problem)
+        if state.evaluation is not None and state.x.shape[0] > LONG_ROW:  # the phase has what the step needs of it
+            state.evaluation.release(partial(problem.evaluate, state.x))
         z = state.phase.place(scaled, state.trial.point(state.z))
         now = scaled.evaluate(z)  # 1. one forward pass
         reference, rise, accepted = assess(state, now, self.rules)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import every, from_numpy, machine_eps, max_norm, namespace, row_sizes, to_float64
+from gdpa.base.arrays import LONG_ROW, every, from_numpy, machine_eps, max_norm, namespace, row_sizes, to_float64
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -123,7 +123,8 @@ class ScaledProblem:
         """Return the oracle call at z, one forward pass."""
         D = self.scaling.lengths
         x = z if D is None else D * z
-        return ScaledEvaluation(self.original.evaluate(x), self.scaling, x)
+        now = self.original.evaluate(x)
+        return ScaledEvaluation(now.own() if x.shape[0] > LONG_ROW else now, self.scaling, x)
 
     def step_bounds(self, z: Array) -> tuple[Array, Array] | None:
         """Return how far each coordinate may move down and up inside a box; None for the whole space."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, to_numpy, total
+from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, stacked, to_numpy, total
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -170,9 +170,8 @@ def needed_rows(state: AdaptiveState, now: ScaledEvaluation, F: AugmentedLagrang
     """Return J' at x: whole if it is cheap or all rows are needed, else one backward pass for each row needed."""
     if now.original.has_cheap_jacobian or (wanted := to_numpy(nearly_active(state, F))).all():
         return now.jacobian()
-    zero = namespace(state.x).zeros_like(state.x)
     rows = zip(unit_vectors(F.multipliers), wanted, strict=True)
-    return namespace(zero).stack([now.pullback(unit, 0.0) if near else zero for unit, near in rows])
+    return stacked((now.pullback(unit, 0.0) if near else None for unit, near in rows), len(wanted), state.x)
 
 
 def _fit_multipliers(
