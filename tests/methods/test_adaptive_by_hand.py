@@ -111,7 +111,7 @@ def test_trial_points():
     ],
 )
 def test_the_unit_of_f(f, slope, factor):
-    scaling = scaling_from((np.asarray(f), np.zeros(0)), np.array([0.0, slope]), None)
+    scaling = scaling_from((np.asarray(f), np.zeros(0)), slope, None)
     assert scaling.objective == pytest.approx(factor)
     assert scaling.constraints.tolist() == []
 
@@ -129,9 +129,9 @@ def test_the_unit_of_f(f, slope, factor):
 )
 def test_the_unit_of_a_constraint(g, slope, factor):
     J = np.array([[slope, 0.0]])
-    scaling = scaling_from((np.asarray(0.0), np.array([g])), np.ones(2), J)
+    scaling = scaling_from((np.asarray(0.0), np.array([g])), 1.0, abs(J).max(axis=1))
     assert scaling.constraints == pytest.approx([factor])
-    unscaled = scaling_from((np.asarray(0.0), np.array([g])), np.ones(2), None)
+    unscaled = scaling_from((np.asarray(0.0), np.array([g])), 1.0, None)
     assert unscaled.constraints.tolist() == [1.0]
 
 

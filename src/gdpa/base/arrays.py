@@ -124,14 +124,17 @@ def some(mask: Array) -> bool:
 
 def all_finite(*arrays: Array) -> bool:
     """Return whether all numbers are finite."""
+    answers: tuple[Array, ...] = ()  # of arrays on a device, in one transfer
     for v in arrays:
         if type(v) is np.ndarray:
             flat = v.ravel()  # the largest and the smallest number tell; argmax and argmin find NaN first
             if len(flat) and not (math.isfinite(flat[flat.argmax()]) and math.isfinite(flat[flat.argmin()])):
                 return False
-        elif not (math.isfinite(v) if isinstance(v, float) else bool(_finite(v).all())):
+        elif not isinstance(v, float):
+            answers += (_finite(v).all(),)
+        elif not math.isfinite(v):
             return False
-    return True
+    return not answers or bool(namespace(answers[0]).stack(answers).all())
 
 
 def _finite(v: Array) -> Array:
@@ -248,6 +251,21 @@ def to_float64(a: Array) -> Vector:
     if type(a) is np.ndarray and a.dtype == np.float64:
         return a
     return np.asarray(to_numpy(a), dtype=np.float64)
+
+
+def on_host(*arrays: Array) -> tuple[Any, ...]:
+    """Return short arrays or numbers of one library as arrays of NumPy: from a device in one transfer.
+
+    >>> on_host(np.zeros(2), np.float64(1.0))
+    (array([0., 0.]), np.float64(1.0))
+    """
+    first = arrays[0]
+    if isinstance(first, (np.ndarray, np.generic)):
+        return arrays
+    xp = namespace(first)
+    flat = to_numpy(xp.concat([xp.reshape(a, (-1,)) for a in arrays]))
+    ends = np.cumsum([math.prod(a.shape) for a in arrays])
+    return tuple(part.reshape(a.shape) for part, a in zip(np.split(flat, ends[:-1]), arrays, strict=True))
 
 
 def own_copy(x: Array) -> Array:

@@ -17,6 +17,7 @@ from gdpa.base.arrays import (
     max_norm,
     namespace,
     norm,
+    on_host,
     positive_part,
     some,
     top,
@@ -51,7 +52,9 @@ class Residuals(NamedTuple):
     @classmethod
     def of(cls, *sizes: Operand) -> Residuals:
         """Return the residuals as Python floats (they are compared in the loop), or as arrays for a batch."""
-        return cls(*map(float, sizes)) if sizes[0].ndim == 0 else cls(*sizes)
+        if sizes[0].ndim:
+            return cls(*sizes)
+        return cls(*map(float, sizes if isinstance(sizes[0], np.generic) else on_host(*sizes)))
 
     @property
     def worst(self) -> Any:

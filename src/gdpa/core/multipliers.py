@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_jax_array
 
-from gdpa.base.arrays import all_finite, column_pieces, every, from_numpy, namespace, to_float64
+from gdpa.base.arrays import all_finite, column_pieces, every, from_numpy, namespace, on_host, to_float64
 from gdpa.base.sets import Box, ConvexSet, Reals
 from gdpa.base.typing import Array, Operand
 from gdpa.core.units import Units
@@ -45,7 +45,7 @@ def fit(
     if isinstance(J, SparseMatrix):
         return _fit_sparse(domain, x, grad_f, J, g, num_equalities, units)
     if g.ndim == 1 and _has_long_rows(domain, J):
-        values, *weights = _on_host(g, *units[1:])
+        values, *weights = map(to_float64, on_host(g, *units[1:]))
         slack = _slack(values, Units(units.coordinates, *weights))
         found = _fit_by_products(units.coordinates, grad_f, J, slack, num_equalities)
         if found is not None:

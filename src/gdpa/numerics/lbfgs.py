@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import dot, machine_eps, max_norm, namespace
+from gdpa.base.arrays import dot, machine_eps, max_norm, namespace, products
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.numerics.dense import Matrix, cholesky_divided, solve_symmetric, strictly_lower
@@ -102,11 +102,12 @@ class LBFGS(NamedTuple):
         if not size > 0:
             return self
         s, y = s / size, y / size
-        curvature = float(inner(s, y))
         if dense:
-            model = float(s.dot(self.product(s)))
+            curvature, model = float(s.dot(y)), float(s.dot(self.product(s)))
         else:
-            seen, unit = self.products(namespace(s).stack([s, y])), dot(s, s)
+            pair = namespace(s).stack([s, y])
+            seen, ((unit, curvature), (_, square)) = self.products(pair), products(pair, pair).tolist()
+            del pair
             model = float(self.sigma * unit - self._lowered(seen[:, 0]) @ seen[:, 0])
         if curvature <= FLAT * model and size < SHRINKING * self.length:
             return self._replace(length=size)
@@ -115,9 +116,12 @@ class LBFGS(NamedTuple):
             theta = (1 - POWELL) * model / (model - curvature)
             y = theta * y + (1 - theta) * self.product(s)
             curvature = float(inner(s, y))
-        square = float(inner(y, y))
+            if not dense:
+                seen[:, 1], square = self.products(y[None, :])[:, 0], dot(y, y)
         if not curvature > 0:
             return self
+        if dense:
+            square = float(y.dot(y))
         sigma = square**0.5 if damped and moderate else square / curvature
         if not 0 < sigma < math.inf:
             return self
@@ -126,8 +130,6 @@ class LBFGS(NamedTuple):
             Z = ring.data.astype(np.float64, copy=False)
             gram = Z.dot(Z.T)
             return LBFGS(ring, gram, sigma, size, self.limit, _matrix(Z, gram, sigma))
-        if damped:
-            seen[:, 1] = self.products(y[None, :])[:, 0]
         ring = (self.ring or Pairs.none(s, self.limit)).joined(s, y, self.limit)
         gram = self._extended(seen, np.array([[unit, curvature], [curvature, square]]))
         return LBFGS(ring, gram, sigma, size, self.limit)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gdpa.base.arrays import LONG_ROW, machine_eps, max_norm, namespace, some, top, zeros_like
+from gdpa.base.arrays import LONG_ROW, machine_eps, max_norm, namespace, row_sizes, some, top, zeros_like
 from gdpa.base.status import Status
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -106,7 +106,8 @@ class AdaptiveGDPA(Settings, Method):
         c = now.gradient()
         if D is not None:
             c, J = D * c, None if J is None else D * J
-        scaling = scaling_from((now.objective, g), c, J)._replace(lengths=D)
+        sizes = None if J is None else row_sizes(J)
+        scaling = scaling_from((now.objective, g), float(max_norm(c)), sizes)._replace(lengths=D)
         scaled, call = ScaledProblem(problem, scaling), ScaledEvaluation(now, scaling, x)
         F = AugmentedLagrangian(zeros_like(g), float(self.beta), 0.0, problem.num_equalities)
         state = self.first_state(

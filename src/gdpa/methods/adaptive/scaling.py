@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import LONG_ROW, every, from_numpy, machine_eps, max_norm, namespace, row_sizes, to_float64
+from gdpa.base.arrays import LONG_ROW, every, from_numpy, machine_eps, max_norm, namespace, on_host, row_sizes, to_float64
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -140,29 +140,26 @@ def measures_rows(now: Evaluation, rules: Rules) -> bool:
     return m > 0 and (now.has_cheap_jacobian or m <= rules.few_rows)
 
 
-def scaling_from(values: tuple[Array, Array], gradient: Array, J: Array | None) -> Scaling:
-    """Return ``s_f = 1 / |grad f|`` and ``s_i = 1 / |grad g_i|`` by largest components.
+def scaling_from(values: tuple[Array, Array], slope: float, slopes: Array | None) -> Scaling:
+    """Return ``s_f = 1 / |grad f|`` and ``s_i = 1 / |grad g_i|`` from these sizes, the largest components.
 
     A function whose gradient vanishes keeps its units, and such a constraint is divided by |g_i|. A small gradient
     with a small value is a matter of units. With a larger value it belongs to a function that is flat here and may be
     steep elsewhere. So |grad g_i| counts as at least min(1, |g_i|), and |grad f| as at least min(1, |f|).
-    Without J the constraints keep their own units.
+    Without ``slopes`` the constraints keep their own units.
 
     >>> import numpy as np
-    >>> J = np.array([[4.0, 0.0], [0.5, 0.0], [0.0, 0.0], [1e-9, 0.0], [1e-9, 0.0]])
     >>> values = np.asarray(7.0), np.array([0.0, 0.0, 0.0, 9.0, -1e-8])
-    >>> scaling = scaling_from(values, np.array([0.0, 2.0]), J)
+    >>> scaling = scaling_from(values, 2.0, np.array([4.0, 0.5, 0.0, 1e-9, 1e-9]))
     >>> scaling.objective, scaling.constraints.round(3).tolist()
     (0.5, [0.25, 2.0, 1.0, 1.0, 100000000.0])
     """
     f, g = values
     xp = namespace(g)
-    size = float(max_norm(gradient))
-    objective = 1 / max(size, min(1.0, abs(float(f)))) if size > 0 else 1.0
+    objective = 1 / max(slope, min(1.0, abs(float(f)))) if slope > 0 else 1.0
     ones = xp.ones_like(g)
-    if J is None:
+    if slopes is None:
         return Scaling(objective, ones)
-    slopes = row_sizes(J)
     sizes = xp.maximum(slopes, xp.minimum(ones, xp.abs(g)))
     vanishing = xp.where(xp.abs(g) > 0, xp.abs(g), ones)
     return Scaling(objective, ones / xp.where(slopes > 0, sizes, vanishing))
@@ -173,19 +170,21 @@ def drift(scaling: Scaling, f: Array, g: Array, c: Array, J: Array, rules: Rules
 
     Factors within `Rules.drift` of 1 are 1. f, g, c = grad f' and J are scaled, and rows of zeros were not evaluated.
     """
-    xp, units, sizes = namespace(c), scaling.constraints, row_sizes(J)
-    least, most = 1 / rules.drift, rules.drift
-    counted, slope = xp.maximum(sizes, xp.minimum(units, abs(g))), float(max_norm(c))
+    units, values, sizes, size = scaling.constraints, g, row_sizes(J), max_norm(c)
+    if type(g) is not np.ndarray:
+        f, values, units, sizes, size = on_host(f, g, units, sizes, size)
+    least, most, slope = 1 / rules.drift, rules.drift, float(size)
+    counted = np.maximum(sizes, np.minimum(units, np.abs(values)))
     usual = least <= slope <= most and scaling.objective <= most
     if usual and (counted.shape[0] == 0 or (counted[counted.argmin()] >= least and counted[counted.argmax()] <= most)):
         return None
-    here = scaling_from((f / scaling.objective, g / units), c / scaling.objective, J / units[:, None])
+    here = scaling_from((f / scaling.objective, values / units), slope / scaling.objective, sizes / units)
     # A gradient that vanishes on the way, at a double root or on a plateau, enlarges its function up to its own units.
     a = min(here.objective, max(scaling.objective, 1.0)) / scaling.objective if slope > 0 else 1.0
     a = a if not least <= a <= most else 1.0
-    b = xp.minimum(here.constraints, xp.maximum(units, xp.ones_like(units))) / units
-    b = xp.where(((b < least) | (b > most)) & (sizes > 0), b, xp.ones_like(b))
-    return None if a == 1.0 and every(b == 1) else (a, b)
+    b = np.minimum(here.constraints, np.maximum(units, 1.0)) / units
+    b = np.where(((b < least) | (b > most)) & (sizes > 0), b, 1.0)
+    return None if a == 1.0 and every(b == 1) else (a, from_numpy(b, g))
 
 
 def start_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> Array | None:

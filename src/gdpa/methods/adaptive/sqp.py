@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import array_api_compat
 import numpy as np
 
-from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, stacked, to_numpy, total
+from gdpa.base.arrays import dot, machine_eps, matmul, max_norm, namespace, on_host, stacked, to_numpy, total
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
@@ -191,9 +191,10 @@ def _fit_multipliers(
 
     def residual(lam: Array, gradient: Array) -> float:
         """The largest KKT residual on the scaled problem; slackness is the mean of |g_i| weighted by lambda."""
-        slackness = float(matmul(lam[:split], sizes)) / max(1.0, float(total(abs(lam))))
         left = gradient if model.bounds is None else domain.tangent(z, -gradient)
-        return max(float(max_norm(left)), violation, slackness)
+        found = matmul(lam[:split], sizes), total(abs(lam)), max_norm(left)
+        slack, size, largest = map(float, found if type(lam) is np.ndarray else on_host(*found))
+        return max(largest, violation, slack / max(1.0, size))
 
     old = residual(step.multipliers, step.gradient)
     if rules.adopted * old <= violation:

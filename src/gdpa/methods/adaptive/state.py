@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
-from gdpa.base.arrays import machine_eps, max_norm, namespace, top
+from gdpa.base.arrays import machine_eps, max_norm, namespace, to_numpy, top
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
 from gdpa.core.certificate import violation
@@ -180,7 +180,7 @@ class Reference(NamedTuple):
 
     def values(self, weight: float, F: AugmentedLagrangian) -> tuple[float, float, float]:
         """Return the merit at the newest point, at the one before, and the largest over all but the newest."""
-        values = F.value(self.objectives if weight == 1.0 else weight * self.objectives, self.constraints)
+        values = to_numpy(F.value(self.objectives if weight == 1.0 else weight * self.objectives, self.constraints))
         current, value = values[-2:].tolist()
         return value, current, float(top(values[:-1]))
 
