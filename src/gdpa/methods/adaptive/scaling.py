@@ -12,7 +12,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdpa.base.arrays import LONG_ROW, every, from_numpy, machine_eps, max_norm, namespace, on_host, row_sizes, to_float64
+from gdpa.base.arrays import (
+    LONG_ROW,
+    every,
+    from_numpy,
+    machine_eps,
+    max_norm,
+    namespace,
+    on_host,
+    row_sizes,
+    to_float64,
+)
 from gdpa.base.sets import Box, Reals
 from gdpa.base.stored import stored
 from gdpa.base.typing import Array
