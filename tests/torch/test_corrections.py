@@ -467,7 +467,7 @@ def test_low_items_an_optimizer_prints_one_line_and_a_term_has_entries():
     assert repr(opt) == ("ConstrainedOptimizer(SGD, rule='feedback', constraints: recall; multipliers: 0; 0 steps)")
     score = torch.tensor([2.0, -1.0], requires_grad=True)
     paper = gdpa.torch.GDPA(net.parameters(), ["a"])
-    assert repr(paper) == "GDPA(GDPA, rule='paper', constraints: a; multipliers: 0; 0 steps)"
+    assert repr(paper) == "GDPA(rule='paper', constraints: a; multipliers: 0; 0 steps)"
     term = gdpa.torch.terms.recall(score, torch.tensor([1, 1]))
     assert term[1].item() == 0.5
     assert term[2].item() == 2

@@ -144,10 +144,9 @@ class ConstrainedOptimizer(torch.optim.Optimizer):
     def __repr__(self) -> str:
         names = ", ".join((self._roster.names or [])[:8]) or str(self._roster.size)
         multipliers = ", ".join(f"{value:.4g}" for value in self.multipliers[:8].tolist())
-        return (
-            f"{type(self).__name__}({type(self.base).__name__}, rule={self.dual_state.rule.name!r}, "
-            f"constraints: {names}; multipliers: {multipliers}; {self.dual_steps} steps)"
-        )
+        own, base = type(self).__name__, type(self.base).__name__
+        settings = f"{'' if base == own else f'{base}, '}rule={self.dual_state.rule.name!r}"
+        return f"{own}({settings}, constraints: {names}; multipliers: {multipliers}; {self.dual_steps} steps)"
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
