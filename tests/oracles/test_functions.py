@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gdpa import FiniteDifferenceWarning, from_functions
+from gdpa import Box, FiniteDifferenceWarning, from_functions
 
 
 def rosenbrock(x):
@@ -92,6 +92,24 @@ def test_derivatives_not_asked_for_are_not_computed():
     own.evaluate(X).pullback(np.zeros(2))
     own = from_functions(rosenbrock, curve, gradient=forbidden, jacobian=exact_jacobian)
     own.evaluate(X).pullback(np.ones(2), objective=0.0)
+
+
+def test_differences_stay_in_the_box():
+    seen = []
+
+    def root(x):
+        seen.append(x.copy())
+        return np.sqrt(x) + np.sqrt(1 - x)  # defined on [0, 1] alone
+
+    with pytest.warns(FiniteDifferenceWarning):
+        problem = from_functions(lambda x: root(x).sum(), lambda x: root(x) - 2, domain=Box(0.0, 1.0))
+    x = np.array([1.0, 0.25])
+    now = problem.evaluate(x)
+    slope = 0.5 / np.sqrt(x[1]) - 0.5 / np.sqrt(1 - x[1])
+    assert now.gradient()[1] == pytest.approx(slope, rel=1e-6)
+    assert now.jacobian()[1] == pytest.approx([0.0, slope], rel=1e-6)
+    assert np.isfinite(now.gradient()).all()
+    assert all(((point >= 0) & (point <= 1)).all() for point in seen)
 
 
 def test_single_precision_stays_single():

@@ -35,7 +35,8 @@ def from_functions(
     Args:
         objective: f, x -> number.
         constraints: g, x -> vector of length m, feasible if <= 0; None for no constraints.
-        gradient: grad f, x -> (d,). Missing: forward differences, d evaluations of f, with a warning.
+        gradient: grad f, x -> (d,). Missing: forward differences inside the bounds of a box, d evaluations of f, with a
+            warning.
         jacobian: J, x -> (m, d), dense or a sparse array of SciPy, which stays sparse in problems with more than 50
             variables and 30 constraints. Missing: forward differences, d evaluations of g, with a warning.
         num_equalities: how many of the last constraints must equal zero.
@@ -81,7 +82,7 @@ def from_functions(
 
     def differences(name: str, function: Callable[[Vector], Vector], x: Vector, at: Vector) -> Vector:
         in_precision_of_x = lambda y: function(y).astype(x.dtype)  # noqa: E731
-        return derivative(in_precision_of_x, x, at.astype(x.dtype), precision=precision(at), name=name)
+        return derivative(in_precision_of_x, x, at.astype(x.dtype), domain=domain, precision=precision(at), name=name)
 
     grouped = None
     if jacobian_sparsity is not None and jacobian is None:
