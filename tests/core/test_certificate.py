@@ -30,10 +30,17 @@ from gdpa import (
     solve,
 )
 from gdpa.base.sets import Reals
-from gdpa.core.certificate import absolute_residuals, gradient_map, gradient_mapping, relative_residuals, violation
+from gdpa.core.certificate import (
+    absolute_residuals,
+    cannot_hold,
+    gradient_map,
+    gradient_mapping,
+    relative_residuals,
+    violation,
+)
 from gdpa.core.multipliers import fit
 from gdpa.core.problem import row_by_row
-from gdpa.core.units import Units
+from gdpa.core.units import ReferencePoint, Units, lengths_of, units_at
 from gdpa.run.oracle import CountingOracle, Counts
 from tests.libraries import to_numpy
 
@@ -478,6 +485,57 @@ def test_multipliers_that_are_nan_are_not_asked_for():
     fine = Problem(lambda x: Evaluation(np.array(0.0), np.array([-1.0]), lambda w, objective=1.0: np.zeros(2)))
     assert certify(fine, np.zeros(2)).holds(1e-12)
     assert certify(fine, np.zeros(2), np.array([NAN])).holds(1e-12)
+
+
+DOMAINS = [REALS, Box(-1.0, 1.0), Ball(1.0), Simplex(), Product([(2, Box(0.0, 1.0)), (2, Simplex())])]
+
+
+def linear(c, A, g, x, domain=REALS):
+    """``min c'x`` under ``A (x - x0) + g <= 0``."""
+    values = from_functions(
+        lambda y: c @ y, lambda y: A @ (y - x) + g, gradient=lambda y: c, jacobian=lambda y: A, domain=domain
+    )
+    return values, values.evaluate(x)
+
+
+@pytest.mark.parametrize("domain", DOMAINS, ids=["reals", "box", "ball", "simplex", "product"])
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10_000), bound=st.sampled_from([1e-5, 1e-3, 1e-2]), m=st.integers(0, 3))
+def test_residuals_that_cannot_hold_hold_with_no_multipliers_in_no_units(domain, seed, bound, m):
+    rng = np.random.default_rng(seed)
+    x = domain.project(rng.normal(size=4) * 10.0 ** rng.integers(-3, 3))
+    c, A = rng.normal(size=4) * 10.0 ** rng.integers(-3, 3), rng.normal(size=(m, 4)) * 10.0 ** rng.integers(-6, 6)
+    g = -rng.uniform(size=m) * 10.0 ** rng.integers(-6, 2)
+    problem, now = linear(c, A, g, x, domain)
+    if not cannot_hold(problem, x, now, bound):
+        return
+    for size in (1e-9, 1.0, 1e9):
+        reference = ReferencePoint(x + rng.normal(size=4), size * rng.normal(size=4), size * rng.normal(size=m))
+        units = units_at(lengths_of(None, x, now), reference, x, now)
+        best = fit(domain, x, c, A, g, 0, units) if m else np.zeros(0)
+        for scale in (0.0, 0.5, 1.0, 2.0, 1 / bound):
+            lam = scale * (best if scale == 2.0 else rng.uniform(size=m) * bound / units.pushes)
+            worst = relative_residuals(domain, x, c + A.T @ lam, g, lam, units).worst
+            assert worst > bound
+        assert relative_residuals(domain, x, c + A.T @ best, g, best, units).worst > bound
+
+
+def test_residuals_may_hold_where_a_constraint_is_near_or_no_force_is_left():
+    x, A, bound = np.array([1.0, 2.0]), np.array([[1.0, 1.0]]), 1e-5
+
+    def certain(c, g, A=A, domain=REALS):
+        problem, now = linear(np.array(c), A, np.array(g), x, domain)
+        return cannot_hold(problem, x, now, bound)
+
+    assert certain([1.0, 0.0], [-1.0])
+    assert certain([-1e9, 0.0], [-2e-5])
+    assert not certain([1.0, 0.0], [-0.9e-5])  # the constraint may push
+    assert not certain([1.0, 0.0], [-1.0], 1e16 * A)  # its value is rounding
+    assert not certain([1e-5, 0.0], [-1.0])
+    assert not certain([-1.0, 0.0], [-1.0], domain=Box(0.0, np.array([1.0, 3.0])))  # the bound holds x
+    assert not certain([NAN, 0.0], [-1.0])
+    assert not certain([1.0, 0.0], [NAN])
+    assert not certain([1.0, 0.0], [-1.0], NAN * A)
 
 
 def test_a_certificate_reads_as_one_line():

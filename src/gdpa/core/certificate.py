@@ -12,6 +12,7 @@ import numpy as np
 from gdpa.base.arrays import (
     all_finite,
     combined,
+    every,
     largest,
     machine_eps,
     max_norm,
@@ -31,7 +32,7 @@ from gdpa.base.typing import Array, Operand
 from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.multipliers import fit
 from gdpa.core.problem import Evaluation, Problem, constraint_name
-from gdpa.core.units import ReferencePoint, Units, lengths_of, nearby, units_at
+from gdpa.core.units import ReferencePoint, Units, lengths_of, nearby, roundings, units_at
 from gdpa.files.receipt import write_receipt
 
 #: Above this many entries of J, `certify` keeps the multipliers it is given and forms no Jacobian.
@@ -355,6 +356,33 @@ def certificate_at(
 def is_whole(x: Operand, now: Evaluation) -> bool:
     """Return whether J is formed in one piece: it is sparse, or has at most `JACOBIAN_LIMIT` entries."""
     return bool(now.constraints.shape[-1] * x.shape[-1] <= JACOBIAN_LIMIT or now.is_sparse)
+
+
+def cannot_hold(problem: Problem, x: Operand, now: Evaluation, bound: float) -> bool:
+    r"""Return whether it is certain that no relative residuals at ``x`` are all at most ``bound``, in any units.
+
+    It is if every constraint is far from active, :math:`\lvert g_i \rvert > \text{bound} + e_i`, and
+
+    .. math::
+        \lVert P_T(-\nabla f) \rVert_\infty > (1 + m \sqrt d)\, s\, \text{bound},
+        \qquad s = \max(1, \lVert \nabla f \rVert_\infty)
+
+    For a slackness within the bound then asks for :math:`r_i \lambda_i \le \text{bound}`, and
+    :math:`w_j \ge 1/s` in `Units`, so that :math:`\lVert \lambda_i J_i \rVert \le \sqrt d\, s\, \text{bound}`; and a
+    projection on a cone does not lengthen differences. A batch is in doubt, and so are numbers that are not finite.
+
+    >>> from gdpa import problems
+    >>> disc = problems.get("disc-product")
+    >>> [cannot_hold(disc.problem, x, disc.problem.evaluate(x), 1e-5) for x in (disc.solution, 0.1 * disc.solution)]
+    [False, True]
+    """
+    g, c, (m, d) = now.constraints, now.gradient(), (now.constraints.shape[-1], x.shape[-1])
+    if g.ndim > 1 or not is_whole(x, now):
+        return False
+    size, slope = (float(max_norm(v)) for v in (c, problem.domain.tangent(x, -c)))
+    if not slope > (1 + m * math.sqrt(d)) * bound * max(1.0, size):
+        return False
+    return m == 0 or every(abs(g) > bound + roundings(x, now))
 
 
 def judge(

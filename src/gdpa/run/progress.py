@@ -15,6 +15,7 @@ from gdpa.core.certificate import (
     Certificate,
     Residuals,
     absolute_residuals,
+    cannot_hold,
     certify,
     is_whole,
     judge,
@@ -321,6 +322,8 @@ class Progress:
         if not largest(top(violation(now.constraints, self.problem.num_equalities))) <= tolerance:
             return False
         x, problem = point.x, self.problem
+        if cannot_hold(problem, x, now, MARGIN * tolerance):
+            return False
         units = units_at(lengths_of(problem.x_scale, x, now), loosest(x, now), x, now, is_whole(x, now))
         worst = judge(problem, x, units, now, point.multipliers)[2].worst
         return largest(worst) <= MARGIN * tolerance
