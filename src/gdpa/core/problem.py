@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -320,26 +319,26 @@ def map_arrays(value: T, leaf: Callable[[Any], Any], owned: bool = True) -> T:
     pending: list[Any] = [value]
     for part in pending:  # it grows: the parts of a whole come after it
         kind: Any = type(part)
-        if kind in PLAIN or id(part) in changed:
+        if kind in PLAIN or id(part) in changed or (kind is np.ndarray and not owned and part.base is None):
             continue
-        if isinstance(part, np.ndarray) or array_api_compat.is_torch_array(part):
-            if owned or type(part) is not np.ndarray or part.base is not None:
-                changed[id(part)] = leaf(part)
-        elif isinstance(part, Evaluation):
-            changed[id(part)] = None
-        elif isinstance(part, (tuple, list)):
-            wholes.append((part, None, part))
-        elif kind is dict:
-            wholes.append((part, part, tuple(part.values())))
-        elif hasattr(kind, "__dataclass_fields__"):
+        names, parts = None, part
+        if hasattr(kind, "__dataclass_fields__"):
             names = _fields(kind)[0]
-            wholes.append((part, names, tuple(map(getattr, repeat(part), names))))
-        if wholes and wholes[-1][0] is part:
-            pending.extend(wholes[-1][2])
-    for whole, names, parts in reversed(wholes):
-        kind, items = type(whole), list(map(changed.get, map(id, parts), parts))
-        if id(whole) in changed or all(map(operator.is_, items, parts)):
+            parts = tuple(map(getattr, repeat(part), names))
+        elif kind is dict:
+            names, parts = part, tuple(part.values())
+        elif not isinstance(part, (tuple, list)):
+            is_array = isinstance(part, np.ndarray) or array_api_compat.is_torch_array(part)
+            new = leaf(part) if is_array else None if isinstance(part, Evaluation) else part
+            if new is not part:
+                changed[id(part)] = new
             continue
+        wholes.append((part, names, parts))
+        pending.extend(parts)
+    for whole, names, parts in reversed(wholes):
+        if id(whole) in changed or changed.keys().isdisjoint(map(id, parts)):
+            continue
+        kind, items = type(whole), map(changed.get, map(id, parts), parts)
         if names is None:
             changed[id(whole)] = getattr(kind, "_make", kind)(items)
         else:
