@@ -230,6 +230,8 @@ class Model:
         bounds: how far each coordinate may move down and up; None for the whole space.
         B: the matrix of second derivatives.
         most_fitted: up to this many inequalities have their best multipliers for x quickly found.
+        stiffer: the beta of the stiff model is so many times larger where beta has reached its largest value.
+        keeps_matrix: whether the minimizer p has Bp + grad f + J'l = 0 without bounds.
     """
 
     c: Array
@@ -239,10 +241,13 @@ class Model:
     bounds: tuple[Array, Array] | None
     B: Any
     most_fitted: ClassVar[int] = -1
+    stiffer: ClassVar[float] = 1.0
+    keeps_matrix: ClassVar[bool] = True
     _weights: tuple[Any, Any] = (None, None)
+    _stiff: tuple[Any, Step | None] = (None, None)
 
-    def solve(self, F: AugmentedLagrangian, near: Step | None, interior: bool) -> ModelStep:
-        """Return p and l of `minimize`."""
+    def solve(self, r: Array, beta: float, num_equalities: int, near: Any, interior: bool) -> ModelStep:
+        """Return p and l of `minimize` for the shifted constraints r = g + lambda / beta."""
         raise NotImplementedError
 
     def minimize(self, F: AugmentedLagrangian, near: Step | None = None, interior: bool = True) -> Step:
@@ -250,27 +255,36 @@ class Model:
 
         Without ``interior`` the step is NaN if it takes an interior-point method.
         """
-        p, multipliers = self.solve(F, near, interior)
+        r = shifted(F.multipliers, F.beta, F.tau, self.g) / F.beta
+        p, multipliers = self.solve(r, F.beta, F.num_equalities, near, interior)
         return Step(p, multipliers, self.g + matmul(self.J, p), self.c + matmul(multipliers, self.J))
 
-    def bend(self, step: Step) -> float:
-        """Return p'Bp of a step p that minimizes the model of some penalty."""
-        return dot(step.direction, self.B.product(step.direction))
+    def step(self, F: AugmentedLagrangian, rules: Rules, near: Step | None = None) -> Step:
+        """Return the stiff step if x is near the constraints and F_beta is to fall along it, the model's own otherwise.
 
-    def stiffest(self, F: AugmentedLagrangian, rules: Rules) -> float:
-        """Return the beta of a stiff model."""
-        return rules.largest_beta
-
-    def weights(self, F: AugmentedLagrangian) -> Array:
-        """Return the weights of the rows of J' in the gradient of F_beta at x, once for each F_beta."""
-        if self._weights[0] is not F:
-            self._weights = F, F.weights(self.g)
-        return self._weights[1]
+        The weight 1 / beta of the multipliers in the model's dual makes them converge linearly. The stiff step is the
+        minimizer with beta_max in place of beta, one for each lambda: its multipliers converge as in SQP (Wright 1998:
+        superlinear convergence asks for a weight that vanishes). But a step along which the model of F_beta rises would
+        be cut short, and the multipliers would stay wrong. Where beta is beta_max, a slope down is enough: the
+        multipliers of a sparse model are taken whole however short the step is.
+        """
+        largest = F.beta >= rules.largest_beta
+        beta = self.stiffer * F.beta if largest else rules.largest_beta
+        if self._stiff[0] is not F.multipliers:
+            stiff = None
+            if self.violation < rules.near and F.beta < beta:
+                stiff = self.minimize(F._replace(beta=beta), interior=False)
+            self._stiff = F.multipliers, stiff
+        stiff = self._stiff[1]
+        if stiff is not None and F.beta < beta:
+            change = dot(self.gradient(F), stiff.direction) if largest else self.change(F, stiff)
+            if change < 0:  # never along a step that is NaN
+                return stiff
+        return self.minimize(F, near)
 
     def penalize(self, F: AugmentedLagrangian, rules: Rules) -> tuple[AugmentedLagrangian, Step]:
         """Return F_beta and the step, with beta raised until the step removes enough of the violation."""
-        stiff = self.stiff(F, rules)
-        step = self.choose(F, stiff, rules)
+        step = self.step(F, rules)
         if self.violation <= math.sqrt(machine_eps(self.c)):
             return F, step
         enough = rules.violation_left * self.violation
@@ -278,44 +292,28 @@ class Model:
             if F.beta >= rules.largest_beta or largest_violation(step.constraints, F.num_equalities) <= enough:
                 break
             F = F.stiffened(rules.beta_factor, rules.largest_beta)
-            step = self.choose(F, stiff, rules, step)
+            step = self.step(F, rules, step)
         return F, step
 
-    def step(self, F: AugmentedLagrangian, rules: Rules) -> Step:
-        """Return the step of the model, near the constraints a stiff one if F_beta is to fall along it, too."""
-        return self.choose(F, self.stiff(F, rules), rules)
-
-    def stiff(self, F: AugmentedLagrangian, rules: Rules) -> Step | None:
-        """Return the step with beta_max in place of beta, whatever beta is; None if x is not near the constraints.
-
-        The weight 1 / beta of the multipliers in the model's dual makes them converge linearly. With beta_max in place
-        of beta they converge as in SQP (Wright 1998: superlinear convergence asks for a weight that vanishes).
-        """
-        if self.violation < rules.near and F.beta < (beta := self.stiffest(F, rules)):
-            return self.minimize(F._replace(beta=beta), interior=False)
-        return None
-
-    def choose(self, F: AugmentedLagrangian, stiff: Step | None, rules: Rules, near: Step | None = None) -> Step:
-        """Return the stiff step if F_beta is to fall along it, the model's own step otherwise.
-
-        A step along which the model of F_beta rises would be cut short, and the multipliers would stay wrong. With
-        beta_max a slope down is enough: the multipliers of a sparse model are taken whole however short the step is.
-        """
-        largest = F.beta >= rules.largest_beta
-        if stiff is None or (largest and F.beta >= self.stiffest(F, rules)):
-            return self.minimize(F, near)
-        change = dot(self.gradient(F), stiff.direction) if largest else self.change(F, stiff)
-        return stiff if change < 0 else self.minimize(F, near)  # the change along a step that is NaN is not below 0
+    def weights(self, F: AugmentedLagrangian) -> Array:
+        """Return the weights of the rows of J' in the gradient of F_beta at x, once for each F_beta."""
+        if self._weights[0] is not F:
+            self._weights = F, F.weights(self.g)
+        return self._weights[1]
 
     def gradient(self, F: AugmentedLagrangian) -> Array:
         """Return the gradient of F_beta at x, which is also the gradient of its model at p = 0."""
         return self.c + matmul(self.weights(F), self.J)
 
     def change(self, F: AugmentedLagrangian, step: Step) -> float:
-        """Return the change of the model of F_beta along a step p: grad f'p + p'Bp/2 is added to f, and Jp to g."""
-        before, after = self.weights(F), F.weights(step.constraints)
-        model = dot(self.c, step.direction) + self.bend(step) / 2
-        return model + (dot(after, after) - dot(before, before)) / (2 * F.beta)
+        """Return the change of the model of F_beta along a step p that minimizes the model of some penalty.
+
+        grad f'p + p'Bp/2 is added to f, and Jp to g.
+        """
+        p, before, after = step.direction, self.weights(F), F.weights(step.constraints)
+        known = self.keeps_matrix and not self.bounds
+        bend = -dot(step.gradient, p) if known else dot(p, self.B.product(p))
+        return dot(self.c, p) + bend / 2 + (dot(after, after) - dot(before, before)) / (2 * F.beta)
 
 
 class DenseModel(Model):
@@ -323,29 +321,21 @@ class DenseModel(Model):
 
     most_fitted: ClassVar[int] = WORKING_SET
 
-    def solve(self, F: AugmentedLagrangian, near: Step | None, interior: bool) -> ModelStep:
-        r, p = shifted(F.multipliers, F.beta, F.tau, self.g) / F.beta, F.num_equalities
-        return model_step(self.B, self.c, self.J, r, F.beta, p, self.bounds)
-
-    def bend(self, step: Step) -> float:
-        # Without bounds Bp + grad f + J'l = 0.
-        return super().bend(step) if self.bounds else -dot(step.gradient, step.direction)
+    def solve(self, r: Array, beta: float, num_equalities: int, near: Any, interior: bool) -> ModelStep:
+        return model_step(self.B, self.c, self.J, r, beta, num_equalities, self.bounds)
 
 
 class SparseModel(Model):
-    """The model with a sparse Jacobian and a sparse matrix with a low rank.
+    """The model with a sparse Jacobian and a sparse matrix with a low rank, which is shifted until it is convex.
 
-    The multipliers of a long chain converge slowly with beta_max, too, so its stiff model has a beta that is `STIFFER`
-    times larger then.
+    The multipliers of a long chain converge slowly with beta_max, too, so there is a stiff model beyond it.
     """
 
-    def solve(self, F: AugmentedLagrangian, near: Step | None, interior: bool) -> ModelStep:
-        r, p = shifted(F.multipliers, F.beta, F.tau, self.g) / F.beta, F.num_equalities
-        guess = None if near is None else ModelStep(near.direction, near.multipliers)
-        return sparse_model_step(self.B, self.c, self.J, r, F.beta, p, self.bounds, interior, guess)
+    stiffer: ClassVar[float] = STIFFER
+    keeps_matrix: ClassVar[bool] = False
 
-    def stiffest(self, F: AugmentedLagrangian, rules: Rules) -> float:
-        return STIFFER * F.beta if F.beta >= rules.largest_beta else rules.largest_beta
+    def solve(self, r: Array, beta: float, num_equalities: int, near: Any, interior: bool) -> ModelStep:
+        return sparse_model_step(self.B, self.c, self.J, r, beta, num_equalities, self.bounds, interior, near)
 
 
 def model_at(
