@@ -206,21 +206,15 @@ def start_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> 
     DEMBO7 124 and 34. A coordinate up to ``ordinary ** -2`` of the largest one has no unit of its own: many starts have
     zeros or small numbers for values that are not known (chemical equilibria, LIN).
     """
-    D = own_lengths(problem, x, rules, rules.ordinary**-2) if x.shape[-1] <= WORKING_SET and not now.is_sparse else None
-    if D is not None and measures_rows(now, rules):
-        slopes = np.abs(np.vstack([to_float64(now.gradient())[None, :], to_float64(now.jacobian())]))
-        common, own = _columns(slopes), _columns(slopes * to_float64(D))
-        seen = common > math.sqrt(machine_eps(x))
-        if seen.any() and np.ptp(np.log2(own[seen])) < np.ptp(np.log2(common[seen])) - 1:
-            return D
+    if x.shape[-1] <= WORKING_SET and not now.is_sparse and measures_rows(now, rules):
+        D = own_lengths(problem, x, rules, rules.ordinary**-2)
+        if D is not None:
+            slopes = np.abs(np.vstack([to_float64(now.gradient())[None, :], to_float64(now.jacobian())]))
+            common, own = _columns(slopes), _columns(slopes * to_float64(D))
+            seen = common > math.sqrt(machine_eps(x))
+            if seen.any() and np.ptp(np.log2(own[seen])) < np.ptp(np.log2(common[seen])) - 1:
+                return D
     return common_lengths(problem, x, now, rules)
-
-
-def _columns(slopes: Matrix) -> Matrix:
-    """Return the largest entry of each column, after rows were divided by their largest components."""
-    rows = slopes.max(axis=1, keepdims=True)
-    columns: Matrix = (slopes / np.where(rows > 0, rows, 1.0)).max(axis=0)
-    return columns
 
 
 def common_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> Array | None:
@@ -231,14 +225,12 @@ def common_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) ->
     """
     if not isinstance(problem.domain, (Reals, Box)):
         return None
-    known = problem.x_scale
-    if known is None:
-        known = np.asarray(float(max_norm(x)) or length_at_zero(now, x))
-    powers = np.rint(np.log2(known))
-    ordinary = np.abs(powers) <= math.log2(rules.ordinary)
-    if ordinary.all():
-        return None
-    return _powers_of_two(np.where(ordinary, 0.0, powers) * np.ones(x.shape[-1]), x)
+    sizes = problem.x_scale
+    if sizes is None:
+        sizes = np.asarray(float(max_norm(x)) or length_at_zero(now, x))
+    powers = np.rint(np.log2(sizes))
+    powers = np.where(np.abs(powers) <= math.log2(rules.ordinary), 0.0, powers)
+    return _powers_of_two(powers * np.ones(x.shape[-1]), x) if powers.any() else None
 
 
 def column_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) -> Array | None:
@@ -250,12 +242,11 @@ def column_lengths(problem: Problem, x: Array, now: Evaluation, rules: Rules) ->
     References:
         D. Ruiz, "A scaling algorithm to equilibrate both rows and columns norms in matrices" (2001), one sweep.
     """
-    if problem.x_scale is not None or now.is_sparse or not now.has_cheap_jacobian or now.constraints.shape[-1] == 0:
+    if now.is_sparse or not now.has_cheap_jacobian or now.constraints.shape[-1] == 0:
         return None
     columns = _columns(np.abs(to_float64(now.jacobian())))
-    least = math.sqrt(machine_eps(x))
-    powers = -np.rint(np.log2(np.where(columns > least, columns, 1.0)))
-    return None if np.ptp(powers) <= math.log2(rules.drift) else _powers_of_two(powers, x)
+    seen = columns > math.sqrt(machine_eps(x))
+    return _unequal_lengths(problem, x, -np.log2(np.where(seen, columns, 1.0)), rules.drift)
 
 
 def own_lengths(problem: Problem, x: Array, rules: Rules, least: float = 0.0) -> Array | None:
@@ -266,11 +257,25 @@ def own_lengths(problem: Problem, x: Array, rules: Rules, least: float = 0.0) ->
     problems of `benchmarks.units` in float32, with a unit for each variable, 118 are solved to 1e-3; 111 without these
     lengths and 113 with those of the columns of J.
     """
-    size = np.abs(to_float64(x))
-    if problem.x_scale is not None or not isinstance(problem.domain, (Reals, Box)) or not size.any():
+    sizes = np.abs(to_float64(x))
+    if not sizes.any():
         return None
-    powers = np.rint(np.log2(np.where(size > least * size.max(), size, size.max())))
-    return None if np.ptp(powers) <= math.log2(rules.ordinary) else _powers_of_two(powers, x)
+    sizes = np.where(sizes > least * sizes.max(), sizes, sizes.max())
+    return _unequal_lengths(problem, x, np.log2(sizes), rules.ordinary)
+
+
+def _columns(slopes: Matrix) -> Matrix:
+    """Return the largest entry of each column, after rows were divided by their largest components."""
+    rows = slopes.max(axis=1, keepdims=True)
+    columns: Matrix = (slopes / np.where(rows > 0, rows, 1.0)).max(axis=0)
+    return columns
+
+
+def _unequal_lengths(problem: Problem, x: Array, logarithms: Matrix, factor: float) -> Array | None:
+    """Return the lengths with these logarithms; None if they are equal up to a factor, stated, or X is not a box."""
+    powers = np.rint(logarithms)
+    free = problem.x_scale is None and isinstance(problem.domain, (Reals, Box))
+    return _powers_of_two(powers, x) if free and np.ptp(powers) > math.log2(factor) else None
 
 
 def _powers_of_two(powers: Matrix, x: Array) -> Array:
