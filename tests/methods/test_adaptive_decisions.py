@@ -425,7 +425,7 @@ def test_the_end_of_restoration():
     assert after.phase == QuasiNewton()
     state = state.replaced(lagrangian=state.lagrangian._replace(beta=RULES.largest_beta))
     assert state.phase.end(method, inner, state).lagrangian.beta == 1e8
-    begun = restoration.enter_restoration(method, inner, state)
+    begun = Restoration.enter(inner, state)
     assert begun.phase == Restoration(1.0)
     assert begun.probe is None
 

@@ -9,7 +9,7 @@ import torch
 from gdpa import AdaptiveGDPA, Evaluation, KKTBelow, MaxOracleCalls, MaxSteps, Problem, Status, from_functions, solve
 from gdpa.base.arrays import max_norm, positive_part
 from gdpa.methods.adaptive import Rules
-from gdpa.methods.adaptive.restoration import Restoration, enter_restoration
+from gdpa.methods.adaptive.restoration import Restoration
 from gdpa.methods.adaptive.scaling import ScaledProblem
 from gdpa.methods.adaptive.state import Reference, Trial
 from tests.methods.adaptive_cases import AWKWARD, HOLES, INFEASIBLE, UNBOUNDED, WALLS
@@ -134,7 +134,9 @@ def in_phase(problem, algorithm, start, x):
     now = problem.evaluate(point)
     reference = Reference(now.objective[None], state.scaling.constraints * now.constraints[None, :])
     state = replace(state, x=point, evaluation=now, reference=reference)
-    return enter_restoration(algorithm, ScaledProblem(problem, state.scaling), state)
+    inner = ScaledProblem(problem, state.scaling)
+    state = Restoration.enter(inner, state)
+    return state.phase.plan(algorithm, inner, state)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -18,7 +18,7 @@ from gdpa.core.lagrangian import AugmentedLagrangian
 from gdpa.core.problem import Evaluation, Problem
 from gdpa.core.units import ROUNDINGS
 from gdpa.methods.adaptive.quasi_newton import QuasiNewton, descend
-from gdpa.methods.adaptive.restoration import enter_restoration
+from gdpa.methods.adaptive.restoration import Restoration
 from gdpa.methods.adaptive.rules import Rules, Settings
 from gdpa.methods.adaptive.scaling import (
     ScaledEvaluation,
@@ -31,7 +31,7 @@ from gdpa.methods.adaptive.scaling import (
     start_lengths,
 )
 from gdpa.methods.adaptive.sqp import SQP, begins_with_sqp, nearly_active
-from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Reference, Trial, largest_violation
+from gdpa.methods.adaptive.state import AdaptiveState, Monitor, Phase, Reference, Trial, largest_violation
 from gdpa.methods.base import Probe
 from gdpa.methods.method import Method, MethodCard
 from gdpa.numerics.lbfgs import LBFGS
@@ -134,8 +134,8 @@ class AdaptiveGDPA(Settings, Method):
     def with_multipliers(self, problem: Problem, state: AdaptiveState, multipliers: Array) -> AdaptiveState:
         """Return the first state with other multipliers than zero."""
         F, scaled = state.lagrangian.with_multipliers(state.scaling.scale(multipliers)), state.scaled(problem)
-        state = state.phase.enter(scaled, state.replaced(lagrangian=F, multipliers=multipliers, hessian=None))
-        return state.phase.plan(self, scaled, state)
+        state = state.replaced(lagrangian=F, multipliers=multipliers, hessian=None)
+        return self._enter(type(state.phase), scaled, state)
 
     def carry(self, problem: Problem, x0: Array, before: AdaptiveState) -> AdaptiveState:
         """Return the first state at x0 with units, curvature, penalty and multipliers of a run on a similar problem.
@@ -198,7 +198,7 @@ class AdaptiveGDPA(Settings, Method):
             return state.phase.plan(self, problem, state)
         if float(state.reference.objectives[-1]) < -rules.unbounded:  # no lower bound, or too weak a penalty
             far = state.violation > state.negligible * max(1.0, state.size)
-            return enter_restoration(self, problem, state) if far else state.replaced(verdict=Status.DIVERGING)
+            return self._enter(Restoration, problem, state) if far else state.replaced(verdict=Status.DIVERGING)
         violated, still = state.is_violated, unmoved >= rules.patience
         state = phase.arrive(self, problem, old, state)
         state = state.phase.plan(self, problem, state)
@@ -206,8 +206,13 @@ class AdaptiveGDPA(Settings, Method):
             state = self._choose(problem, state)
         state = _watch(state, rules)
         if violated and (still or state.monitor.is_out_of_patience(rules.patience)):
-            return enter_restoration(self, problem, state)
+            return self._enter(Restoration, problem, state)
         return self._stall(problem, state) if still else state
+
+    def _enter(self, phase: type[Phase], problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        """Return the state at the same x at the start of a phase, with its first trial."""
+        state = phase.enter(problem, state)
+        return state.phase.plan(self, problem, state)
 
     def _refuse(
         self, problem: ScaledProblem, state: AdaptiveState, now: ScaledEvaluation, rise: float
@@ -232,7 +237,7 @@ class AdaptiveGDPA(Settings, Method):
             probe = Probe(state.x, state.multipliers, call.objective, call.constraints, state.x + math.nan)
             return state.replaced(probe=probe, verdict=Status.INVALID_NUMBER)
         if not state.phase.restores and state.is_violated:
-            return enter_restoration(self, problem, state)
+            return self._enter(Restoration, problem, state)
         probing = state.phase.exhaust(self, problem, state)
         return self._stall(problem, state) if probing is None else probing
 
@@ -257,8 +262,7 @@ class AdaptiveGDPA(Settings, Method):
         made = 2 * (state.step - state.phase_since)  # one forward and one backward pass at each point
         if made < self.rules.patience * (rows + 2) or state.call(problem).original.has_cheap_jacobian:
             return state
-        state = SQP.enter(problem, state.replaced(curvature=state.curvature.cleared()))
-        return state.phase.plan(self, problem, state)
+        return self._enter(SQP, problem, state.replaced(curvature=state.curvature.cleared()))
 
     def _in_suitable_lengths(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state in new lengths if x has outgrown the old ones or they have not led to an end.
@@ -268,16 +272,16 @@ class AdaptiveGDPA(Settings, Method):
         """
         rules, phase, original = self.rules, state.phase, problem.original
         reviewed = phase.linearizes and state.step >= rules.patience * 3 ** (state.reviews + 1)
-        once = state.scaling.has_common_length or state.reviews == 0
-        second = reviewed and once and _is_held_up(problem, state)
         if reviewed:
+            once = state.reviews == 0 or state.scaling.has_common_length
             state = state.replaced(reviews=state.reviews + 1)
-        if not second and (phase.restores or not _are_outgrown(problem, state, rules)):
+            if once and _is_held_up(problem, state):
+                now = state.call(problem).original
+                D = column_lengths(original, state.x, now, rules)
+                return state if D is None else self._restart(original, state, now, D)
+        if phase.restores or not _are_outgrown(problem, state, rules):
             return state
         now = state.call(problem).original
-        if second:
-            D = column_lengths(original, state.x, now, rules)
-            return state if D is None else self._restart(original, state, now, D)
         D, before = common_lengths(original, state.x, now, rules), state.scaling.lengths
         if phase.linearizes or (D is not None and (before is None or D[0] > before[0])):
             return state.rescaled(lengths=D)

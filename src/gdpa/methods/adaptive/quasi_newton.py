@@ -67,7 +67,7 @@ class QuasiNewton(Phase):
         state = state.replaced(
             lagrangian=F.stiffened(rules.beta_factor, rules.largest_beta) if stagnates else F,
             multipliers=state.scaling.unscale(multipliers),
-            monitor=state.monitor.counted(rules.update_weight),
+            monitor=state.monitor._replace(points=state.monitor.points + rules.update_weight),
             phase=QuasiNewton(complementarity),
         )
         return state.replaced(gradient=merit_gradient(problem, state))
@@ -100,14 +100,14 @@ def merit_gradient(problem: ScaledProblem, state: AdaptiveState) -> Array:
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the line search refuses non-finite numbers
 def descend(problem: ScaledProblem, z: Array, gradient: Array, curvature: LBFGS) -> Trial:
     """Return a descent direction: -H grad, the minimizer of the model in a box, a spectral step in other sets."""
-    bounds = problem.step_bounds(z) if problem.is_box else None
-    if bounds is not None:
-        none = gradient[None, :][:0]
-        p = model_step(curvature, gradient, none, none[:, 0], 1.0, 0, bounds).direction
-    elif problem.is_box:
+    if not problem.is_box:
+        return projected_gradient(problem, z, gradient, curvature)
+    bounds = problem.step_bounds(z)
+    if bounds is None:
         p = -curvature.inverse_product(gradient)
     else:
-        p = problem.domain.project(z - gradient / curvature.sigma) - z
+        none = gradient[None, :][:0]
+        p = model_step(curvature, gradient, none, none[:, 0], 1.0, 0, bounds).direction
     slope = dot(p, gradient)
     return Trial(p, slope) if slope < 0 else projected_gradient(problem, z, gradient, curvature)
 

@@ -87,7 +87,7 @@ class Restoration(Phase):
         if state.violation <= rules.fallen * self.before:  # there was a way down
             return state.replaced(phase=Restoration(self.violation))
         if self.stage == Stage.AFTER_SHOVE:
-            return self._decide(method, problem, state)
+            return self._decide(problem, state)
         return self._shoved(state)
 
     def _shoved(self, state: AdaptiveState) -> AdaptiveState:
@@ -102,7 +102,7 @@ class Restoration(Phase):
         state = self._shoved(state)
         return state.phase.plan(method, problem, state)
 
-    def _decide(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+    def _decide(self, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state with its verdict, or in the phase again with one unit for all constraints.
 
         A least violation in units of the method is not one in units of the user, so the verdict has to hold in both.
@@ -112,7 +112,7 @@ class Restoration(Phase):
         if float(max_norm(units)) <= common * (1 + state.negligible):
             return state.replaced(verdict=Status.LOCALLY_INFEASIBLE)
         state = state.rescaled(1.0, common / units, state.scaling.lengths)
-        return enter_restoration(method, ScaledProblem(problem.original, state.scaling), state)
+        return self.enter(state.scaled(problem.original), state)
 
     def plan(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         z = state.z
@@ -120,6 +120,18 @@ class Restoration(Phase):
             shove = method.rules.shove * (1 + float(max_norm(z))) * asymmetric_direction(z)
             return state.replaced(trial=Trial(problem.domain.project(z + shove) - z, 0.0, forced=True))
         return state.replaced(trial=descend(problem, z, state.gradient, state.curvature))
+
+    @classmethod
+    def enter(cls, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
+        state = state.replaced(
+            phase=cls(state.violation),
+            curvature=state.curvature.cleared(),
+            hessian=None,
+            reference=state.reference.newest(),
+            probe=None,
+            unmoved_points=0,
+        )
+        return state.replaced(gradient=merit_gradient(problem, state))
 
     def end(self, method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
         """Return the state back in the problem at the phase's point, with multipliers zero and a larger penalty."""
@@ -132,20 +144,6 @@ class Restoration(Phase):
         state = QuasiNewton.enter(problem, state).replaced(phase_since=since)
         sqp = begins_with_sqp(problem, state.call(problem).original, state.x.shape[-1], method.step, rules)
         return SQP.enter(problem, state) if sqp else state
-
-
-def enter_restoration(method: Settings, problem: ScaledProblem, state: AdaptiveState) -> AdaptiveState:
-    """Return the state at the start of the phase, at the same x."""
-    state = state.replaced(
-        phase=Restoration(state.violation),
-        curvature=state.curvature.cleared(),
-        hessian=None,
-        reference=state.reference.newest(),
-        probe=None,
-        unmoved_points=0,
-    )
-    state = state.replaced(gradient=merit_gradient(problem, state))
-    return state.phase.plan(method, problem, state)
 
 
 def _is_flat(problem: ScaledProblem, state: AdaptiveState, reach: float, rules: Rules) -> bool:

@@ -81,7 +81,7 @@ class SQP(Phase):
             multipliers=state.scaling.unscale(dual),
             curvature=state.curvature.updated(s, y, moderate=moderate) if H is None else state.curvature.spectral(s, y),
             hessian=H if H is not None and predicts(H, s, y) else None,
-            monitor=state.monitor.counted(1),
+            monitor=state.monitor._replace(points=state.monitor.points + 1),
             phase=SQP(c, J, self.multipliers),
         )
 

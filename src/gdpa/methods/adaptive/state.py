@@ -85,10 +85,6 @@ class Monitor(NamedTuple):
         """Return the monitor with its count at zero."""
         return Monitor(violation, 0, self.restorations)
 
-    def counted(self, points: int) -> Monitor:
-        """Return the monitor with more points counted."""
-        return Monitor(self.violation, self.points + points, self.restorations)
-
     def is_out_of_patience(self, first: int) -> bool:
         """Return whether ``first`` points have passed without progress, a number that every restoration doubles."""
         return self.points >= first << self.restorations
@@ -243,7 +239,7 @@ class AdaptiveState(State):
         """A violation up to this is rounding."""
         return math.sqrt(self.eps)
 
-    @property
+    @cached_property
     def is_violated(self) -> bool:
         """Whether a scaled constraint is violated by more than rounding."""
         return self.violation > self.negligible
@@ -268,7 +264,7 @@ class AdaptiveState(State):
         known = vars(state)
         known.update(vars(self))
         if not changes.keys().isdisjoint(("x", "evaluation", "scaling", "reference")):  # the fields of the point
-            for name in ("z", "_call", "violation", "size"):
+            for name in ("z", "_call", "violation", "is_violated", "size"):
                 known.pop(name, None)
         known.update(changes)
         return state
