@@ -230,7 +230,7 @@ class Model:
         bounds: how far each coordinate may move down and up; None for the whole space.
         B: the matrix of second derivatives.
         most_fitted: up to this many inequalities have their best multipliers for x quickly found.
-        stiffer: the beta of the stiff model is so many times larger where beta has reached its largest value.
+        stiffer: the factor of beta in the stiff model once beta has reached its largest value.
         keeps_matrix: whether the minimizer p has Bp + grad f + J'l = 0 without bounds.
     """
 
