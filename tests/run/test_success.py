@@ -8,6 +8,7 @@ from scipy.optimize import Bounds, NonlinearConstraint
 
 from gdpa import (
     GDPA,
+    REALS,
     Box,
     Constant,
     Evaluation,
@@ -242,6 +243,33 @@ def test_a_start_at_the_answer_without_multipliers_stays_there(name):
     result = solve(own.problem, own.solution)
     assert result.success
     np.testing.assert_allclose(result.x, own.solution, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("target", "g", "domain"),
+    [
+        ((1.0, 1.0), lambda x: x[:1] * 0 - 1e-3, REALS),  # far constraint, no force
+        ((9.0, 1.0), lambda x: x[:1] - 1.0 - 1e-9, REALS),  # the constraint pushes
+        ((9.0, 1.0), lambda x: 1e15 * (x[:1] - 1.0) - 1.0, REALS),  # it does; its value is rounding
+        ((9.0, 1.0), lambda x: x[:1] * 0 - 1e-3, Box(0.0, 1.0)),  # the bound pushes
+        ((9.0, 1.0), lambda x: x[:0], Box(0.0, 1.0)),
+        ((1.0 + 1e-9, 1.0), lambda x: x[:0], REALS),
+    ],
+)
+def test_a_start_at_the_answer_is_certified_by_two_evaluations(target, g, domain):
+    aim, x0 = np.array(target), np.ones(2)
+    slope = g(np.array([2.0, 1.0])) - g(x0)
+    problem = from_functions(
+        lambda x: (x - aim) @ (x - aim),
+        g,
+        gradient=lambda x: 2 * (x - aim),
+        jacobian=lambda x: slope[:, None] * np.array([[1.0, 0.0]]),
+        domain=domain,
+    )
+    result = solve(problem, x0)
+    assert (result.success, result.steps, result.calls.forwards) == (True, 0, 2)
+    elsewhere = solve(problem, 0.5 * x0, stop=MaxSteps(0))
+    assert not elsewhere.success
 
 
 # Noise
