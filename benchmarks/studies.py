@@ -133,6 +133,12 @@ def spider(results: Path) -> Tables:
     return {"table.md": table(rows_of(results, "spider", STUDY.names))}
 
 
+def shards(results: Path) -> Tables:
+    from benchmarks.shards import STUDY, workers_table
+
+    return {"table.md": workers_table(rows_of(results, "shards", STUDY.names))}
+
+
 def fair_adult(results: Path) -> Tables:
     from benchmarks.fair_adult import STUDY, table
 
@@ -248,6 +254,7 @@ STUDIES: dict[str, Declared] = {
     "spider": Declared(
         ("src/gdpa/torch/rules/recursive.py", "src/gdpa/paper/studies/race.py", "benchmarks/spider.py"), spider
     ),
+    "shards": Declared(("src/gdpa/sharded", "benchmarks/shards.py"), shards),
     "ablation": Declared((*CORE, "benchmarks/ablation.py", "benchmarks/ablation_cases.py"), ablation),
     "confidence": Declared((*TORCH, "benchmarks/confidence.py"), confidence),
     "front": Declared((*TORCH, "benchmarks/front_page.py"), nothing),
