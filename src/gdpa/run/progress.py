@@ -221,8 +221,7 @@ class Progress:
         worst = run.residuals.worst
         run.kkt = largest(worst)
         # A residual does not show g_i = -inf: the constraint is met and far away.
-        f = probe.objective if probe.objective.ndim else float(probe.objective)
-        self.finite = self.finite and math.isfinite(run.kkt) and all_finite(f, probe.constraints)
+        self.finite = self.finite and math.isfinite(run.kkt) and all_finite(probe.objective, probe.constraints)
         if not self.finite:
             run.units, run.next_units, run.best_kkt = known
             return
